@@ -1,4 +1,4 @@
-"""Builds byteps-prophet: the Python packages, the native queue, the BytePS hook and its autoload."""
+"""Builds prophet-scheduler: the Python packages, the native queue, the BytePS hook and its autoload."""
 
 import sys
 import sysconfig
@@ -12,17 +12,17 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError, SetupError
 
 HERE = Path(__file__).parent
-PLUGIN, DDP_PLUGIN = "plugins/byteps", "plugins/torch"
-"""The folders of the packages prophet_byteps and prophet_ddp, which are installed beside prophet."""
+CORE, PLUGIN, DDP_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
+"""Source roots of prophet_scheduler, prophet_byteps and prophet_ddp. `import prophet` is a forecasting library's."""
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""
 
 
 def version() -> str:
-    """The one in prophet/__init__.py."""
+    """The one in prophet_scheduler/__init__.py."""
     namespace: dict[str, str] = {}
-    exec((HERE / "prophet" / "__init__.py").read_text(), namespace)
+    exec((HERE / CORE / "prophet_scheduler" / "__init__.py").read_text(), namespace)
     return namespace["__version__"]
 
 
@@ -68,15 +68,15 @@ class BuildWithAutoload(build_py):
 
 
 # Without contraction, floating point gives the same bits on every processor: the simulator promises that.
-NATIVE = "prophet/core/native"
+NATIVE = f"{CORE}/prophet_scheduler/core/native"
 SHARED = ("events", "forks", "plan_codec", "queue", "two_lane_queue")
 """Headers of NATIVE that the hook uses as well."""
-TESTBED = "prophet/lab/testbed/native"
+TESTBED = f"{CORE}/prophet_scheduler/lab/testbed/native"
 HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
 setup(
-    name="byteps-prophet",
+    name="prophet-scheduler",
     version=version(),
     description="A communication scheduler that makes data-parallel training faster on slow networks",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
@@ -90,20 +90,24 @@ setup(
         "Topic :: System :: Distributed Computing",
     ],
     python_requires=f">={PYTHONS[0]}",
-    packages=[*find_packages(include=["prophet", "prophet.*"]), *find_packages(PLUGIN), *find_packages(DDP_PLUGIN)],
-    package_dir={"prophet_byteps": f"{PLUGIN}/prophet_byteps", "prophet_ddp": f"{DDP_PLUGIN}/prophet_ddp"},
+    packages=[package for root in (CORE, PLUGIN, DDP_PLUGIN) for package in find_packages(root)],
+    package_dir={
+        "prophet_scheduler": f"{CORE}/prophet_scheduler",
+        "prophet_byteps": f"{PLUGIN}/prophet_byteps",
+        "prophet_ddp": f"{DDP_PLUGIN}/prophet_ddp",
+    },
     package_data={
-        "prophet": ["py.typed"],
-        "prophet.core": ["_native.pyi"],
-        "prophet.lab": ["simulator-errors.json"],
-        "prophet.lab.report": ["page.css", "page.js"],
+        "prophet_scheduler": ["py.typed"],
+        "prophet_scheduler.core": ["_native.pyi"],
+        "prophet_scheduler.lab": ["simulator-errors.json"],
+        "prophet_scheduler.lab.report": ["page.css", "page.js"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],
     },
     ext_modules=[
         Pybind11Extension(
-            "prophet.core._native",
+            "prophet_scheduler.core._native",
             [f"{NATIVE}/module.cc", f"{NATIVE}/simulator_module.cc"],
             cxx_std=17,
             extra_compile_args=COMPILE,
@@ -111,9 +115,9 @@ setup(
                 f"{NATIVE}/{name}.h" for name in (*SHARED, "link", "simulation_spec", "simulator", "simulator_module")
             ],
         ),
-        # Not a Python module but a plain shared object: the work of prophet/lab/testbed/relay.py.
+        # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.
         Extension(
-            "prophet.lab.testbed._relay",
+            "prophet_scheduler.lab.testbed._relay",
             [f"{TESTBED}/relay.cc"],
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             depends=[f"{TESTBED}/delay_line.h"],
@@ -171,6 +175,6 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["prophet=prophet.cli.main:main"]},
+    entry_points={"console_scripts": ["prophet=prophet_scheduler.cli.main:main"]},
     cmdclass={"build_py": BuildWithAutoload},
 )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from sphinx.application import Sphinx
 
-import prophet
+import prophet_scheduler
 
 project = "Prophet"
-version = release = prophet.__version__
+version = release = prophet_scheduler.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 # Notes are part of the pages of results, and data is what those are made from.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from prophet.frontends import notices  # noqa: F401  # Prophet's lines begin as in a job.
+from prophet_scheduler.frontends import notices  # noqa: F401  # Prophet's lines begin as in a job.
 from support.golden import FOLDER, Golden
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and programs inherit that.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prophet.forks import free_in_forks
+from prophet_scheduler.forks import free_in_forks
 
 LIMIT_S = 30
 

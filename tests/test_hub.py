@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.hub import NO_FILES_S, Connection, Hub, Owner, listener_at
+from prophet_scheduler.hub import NO_FILES_S, Connection, Hub, Owner, listener_at
 
 MOST = 3
 """Strangers."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.lab.records import CellResult
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.results_view import describe_setting
 from tools import kept
 from tools.cells import measured, simulated
 from tools.command_line import exit_status, page_parser
@@ -42,7 +42,7 @@ INTRODUCTION = f"""# What the parts of Prophet are worth
 | `no-fusion` | small gradients travel by themselves |
 | `prophet-paper` | all that goes past the paper: its Algorithm 1 |
 | `p3` | learning: slices of one size, one in flight |"""
-TIMES = "Iteration times are multiples of the lower bound (prophet/core/bound.py), or seconds where none is known."
+TIMES = "Iteration times are multiples of the lower bound, or seconds where none is known."
 
 
 def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:

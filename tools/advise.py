@@ -13,16 +13,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.core.units import format_size
-from prophet.lab.advice import advise
-from prophet.lab.advice_record import Advice, Suggestion
-from prophet.lab.advice_sources import of_run
-from prophet.lab.config import load_experiment
-from prophet.lab.iterations import AT_REST, MEDIANS
-from prophet.lab.records import RESULTS_FILE, read_results
-from prophet.lab.results_view import describe_setting
-from prophet.lab.simulator_error import prediction_error
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import format_size
+from prophet_scheduler.lab.advice import advise
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.advice_sources import of_run
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.iterations import AT_REST, MEDIANS
+from prophet_scheduler.lab.records import RESULTS_FILE, read_results
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.simulator_error import prediction_error
 from tools import kept
 from tools.cells import measured, study_main
 from tools.markdown import table

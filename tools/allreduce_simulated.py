@@ -1,6 +1,7 @@
 """The cells of an all-reduce run, simulated: what `tools.validate` lays beside the real ones.
 
-Rule of this file: from what is kept to simulated cells; how a contender is simulated is prophet/lab/simulated_ddp.py's.
+Rule of this file: from what is kept to simulated cells; how a contender is simulated is
+prophet_scheduler/lab/simulated_ddp.py's.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from prophet.core.errors import UserError
-from prophet.lab.config import Cell, experiment_of
-from prophet.lab.records import CellResult
-from prophet.lab.results import as_measured, summarize_cell
-from prophet.lab.runs import CellRuns
-from prophet.lab.simulated import run_of, run_planned
-from prophet.lab.simulated_ddp import prepared
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import Cell, experiment_of
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.results import as_measured, summarize_cell
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.simulated import run_of, run_planned
+from prophet_scheduler.lab.simulated_ddp import prepared
 from tools.kept import Study, small
 
 

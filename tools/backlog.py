@@ -17,12 +17,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core import settings
-from prophet.core.units import format_rate, parse_rate
-from prophet.engines.spec import STOCK
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Contender
-from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.units import format_rate, parse_rate
+from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Ended, Limits, ManyGradientsJob, provide_build, run_job
 from tools.command_line import exit_status, page_parser

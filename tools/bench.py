@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from prophet.core import _native
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies import get_policy
+from prophet_scheduler.core import _native
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies import get_policy
 from tools import kept, replay_page
 from tools.bench_history import PENDING, Entry, history, history_file, last
 from tools.command_line import exit_status, page_parser

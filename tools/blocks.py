@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.bound import blocks_bound_s
-from prophet.lab.config import Cell, experiment_of
-from prophet.lab.narrow_link import seconds_per_bit
-from prophet.lab.records import CellResult
-from prophet.simulate.cluster import MESSAGES_TO_ANSWER
+from prophet_scheduler.core.bound import blocks_bound_s
+from prophet_scheduler.lab.config import Cell, experiment_of
+from prophet_scheduler.lab.narrow_link import seconds_per_bit
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
 from tools import kept, words
 from tools.cells import simulated
 from tools.command_line import exit_status, page_parser
@@ -39,7 +39,7 @@ INTRODUCTION = f"""# Blocks that adapt, simulated
 
 Made by `make blocks` from `{CONFIG}` with Prophet's simulator: full-size models with published sizes, four workers and
 four servers, the workers' links being the narrow ones, and 0.1 ms for each message. Iteration times are multiples of
-the lower bound (prophet/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
+the lower bound (prophet_scheduler/core/bound.py), once what learns has learned. `fixed-...` is Prophet with
 `PROPHET_PARTITION_BYTES` set, and so with blocks of one size; bytescheduler has tuned its sizes by 15 short runs. *Any
 blocks* is what no cut goes below, be its blocks of one size or of many, in whatever order: messages take what they
 take, and a block is pulled once it has been pushed whole ([why](../decisions/blocks-of-one-size.md))."""

@@ -20,16 +20,16 @@ from typing import Literal, Protocol
 
 from rich.console import Console
 
-from prophet.engines.spec import RunNetwork, is_worker
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Contender
-from prophet.lab.launchers import environment, nodes_of, server_command
-from prophet.lab.runner import Watch, last_words
-from prophet.lab.testbed import Testbed
 from prophet_byteps.build.build import provide
 from prophet_byteps.build.recipe import UNCORRECTED, recipe_for
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
+from prophet_scheduler.engines.spec import RunNetwork, is_worker
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
+from prophet_scheduler.lab.runner import Watch, last_words
+from prophet_scheduler.lab.testbed import Testbed
 
 BUILDS = ("corrected", "released")
 POLL_S = 0.1

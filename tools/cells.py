@@ -15,14 +15,14 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import RESULTS_FILE, SCHEMA, Results, read_results
-from prophet.lab.results import failures, summarize
-from prophet.lab.results_view import describe_setting
-from prophet.lab.runs import CellRuns
-from prophet.lab.session import progress_bar, run_session
-from prophet.lab.simulated import prepare_experiment, simulate_experiment
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, Results, read_results
+from prophet_scheduler.lab.results import failures, summarize
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.session import progress_bar, run_session
+from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study

@@ -16,14 +16,14 @@ from statistics import fmean, median
 
 from rich.console import Console
 
-from prophet.core.settings import DEFAULT_MONITOR_S
-from prophet.core.status import AgentStatus
-from prophet.core.units import format_rate
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.iterations import rests_from
-from prophet.lab.jobs.record import WorkerRecord
-from prophet.lab.records import read_status, read_worker
+from prophet_scheduler.core.settings import DEFAULT_MONITOR_S
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.core.units import format_rate
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.iterations import rests_from
+from prophet_scheduler.lab.jobs.record import WorkerRecord
+from prophet_scheduler.lab.records import read_status, read_worker
 from tools import kept
 from tools.cells import measured, simulated_runs
 from tools.command_line import exit_status, page_parser

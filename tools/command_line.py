@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 from tools.kept import RESULTS
 
 

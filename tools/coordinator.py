@@ -28,8 +28,8 @@ import numpy as np
 import psutil
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.client import CoordinatorClient
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.client import CoordinatorClient
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
@@ -155,7 +155,7 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
     tokens, status = folder / "tokens", folder / "status.json"
     tokens.write_text(f"{TENANT} {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
-    program = [sys.executable, "-u", "-m", "prophet.cli.main", "coordinate", "--listen", listen]
+    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate", "--listen", listen]
     command = [*program, "--token-file", str(tokens), "--status", str(status), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -268,7 +268,7 @@ class Outliving:
 
 def outlived(seconds: float) -> Outlived:
     """Kills a coordinator in the middle of its work, and starts another at the same place after a while."""
-    logger, warnings = logging.getLogger("prophet"), Warnings()
+    logger, warnings = logging.getLogger("prophet_scheduler"), Warnings()
     logger.addHandler(warnings)
     logger.propagate = False
     try:

@@ -1,7 +1,8 @@
 """Synthetic workers for tools.coordinator: many in one process, each with a connection of its own.
 
-Rule of this file: when workers ask and what they see, in seconds of the steady clock. The talk itself is that of a
-real worker (prophet/mlfabric/conversation.py); what is left out is the update, which takes as long as it is told to.
+Rule of this file: when workers ask and what they see, in seconds of the steady clock. The talk itself is that of a real
+worker (prophet_scheduler/mlfabric/conversation.py); what is left out is the update, which takes as long as it is told
+to.
 """
 
 from __future__ import annotations
@@ -17,12 +18,20 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from prophet.core.errors import UserError
-from prophet.hub import Connection, Hub, Owner, lives_or_ends
-from prophet.mlfabric.conversation import Conversation, Result
-from prophet.mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, Ask, Hello, decode_answer, framed, take_frames
-from prophet.mlfabric.ports import Outcome, Permission
-from prophet.studies.agenda import Agenda
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
+from prophet_scheduler.mlfabric.conversation import Conversation, Result
+from prophet_scheduler.mlfabric.messages import (
+    LENGTH_BYTES,
+    MOST_ANSWER_BYTES,
+    Ask,
+    Hello,
+    decode_answer,
+    framed,
+    take_frames,
+)
+from prophet_scheduler.mlfabric.ports import Outcome, Permission
+from prophet_scheduler.studies.agenda import Agenda
 
 TENANT = "load"
 BOUND_S = 5.0

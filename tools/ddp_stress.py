@@ -205,8 +205,8 @@ class ChangingCuts:
 
     def _want_another(self, rounds: Any) -> None:
         """Another cut and another sequence, from this moment on."""
-        from prophet.core.cut import UNIT_BYTES, Cut, Segment
         from prophet_ddp.control import Decision
+        from prophet_scheduler.core.cut import UNIT_BYTES, Cut, Segment
 
         choices = self._choices
         first, second = (UNIT_BYTES * choices.choice((1, 2, 3, 5, 8, 16, 64, 1000)) for _ in range(2))

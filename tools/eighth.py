@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.engines.registry import engines
-from prophet.lab.records import CellResult
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.lab.records import CellResult
 from tools import kept
 from tools.cells import page_writer, study_main
 from tools.kept import Point, Study

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
-DISTRIBUTION = "byteps-prophet"
+DISTRIBUTION = "prophet-scheduler"
 _CLASSIFIER = "Programming Language :: Python :: "
 _ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 

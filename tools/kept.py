@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue, TypeAdapter
 
-from prophet.core.errors import UserError
-from prophet.core.files import write_whole
-from prophet.lab import iterations
-from prophet.lab.config import Experiment
-from prophet.lab.records import CellResult, PolicyResult, Results, read
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import write_whole
+from prophet_scheduler.lab import iterations
+from prophet_scheduler.lab.config import Experiment
+from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, read
 from tools.provenance import Provenance, here
 
 RESULTS = Path("docs/results")

@@ -19,14 +19,14 @@ import psutil
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from prophet.core import settings
-from prophet.core.errors import UserError
-from prophet.core.files import write_whole
-from prophet.engines.spec import STOCK
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Contender
-from prophet.lab.records import read
-from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import write_whole
+from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.records import read
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from tools import kept
 from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job
 from tools.command_line import exit_status, page_parser

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import CellResult, ConvergenceResult
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import CellResult, ConvergenceResult
 from tools import kept
 from tools.cells import measured
 from tools.command_line import exit_status, page_parser

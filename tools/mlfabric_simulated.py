@@ -6,7 +6,7 @@ network, no clock is read, and one config gives one result. Times are virtual se
 A cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow computations (of
 the same streams), the size of its update. The job is the config's, too: the model is trained on the same samples in the
 same batches with the same steps, and looked at where a real worker looks at it. So what a simulated cell comes to is
-counted by what counts a real one (prophet/lab/convergence.py).
+counted by what counts a real one (prophet_scheduler/lab/convergence.py).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prophet.core.errors import UserError
-from prophet.core.settings import DEFAULT_PARTITION_BYTES
-from prophet.engines.byteps_async import DELAY_BOUND
-from prophet.lab.config import Cell
-from prophet.lab.convergence import converged
-from prophet.lab.job_config import AsynchronousJob
-from prophet.lab.jobs.datasets import batches, digits
-from prophet.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
-from prophet.lab.jobs.record import Convergence, Mark, WorkerRecord
-from prophet.lab.records import ConvergenceResult
-from prophet.studies.mlfabric.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
-from prophet.studies.mlfabric.settings import Rates, Setting, Stragglers, TrafficMix
-from prophet.studies.mlfabric.tables import RingComparison, compare_with_ring, setting_of
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
+from prophet_scheduler.engines.byteps_async import DELAY_BOUND
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.convergence import converged
+from prophet_scheduler.lab.job_config import AsynchronousJob
+from prophet_scheduler.lab.jobs.datasets import batches, digits
+from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
+from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
+from prophet_scheduler.lab.records import ConvergenceResult
+from prophet_scheduler.studies.mlfabric.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
+from prophet_scheduler.studies.mlfabric.settings import Rates, Setting, Stragglers, TrafficMix
+from prophet_scheduler.studies.mlfabric.tables import RingComparison, compare_with_ring, setting_of
 
 OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
 """The contenders of the configs."""
@@ -102,7 +102,8 @@ def _samples(features: int, workers: int) -> _Samples:
 
 
 class DigitsTrainee:
-    """The job of prophet/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features, classes].
+    """The job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features,
+    classes].
 
     It leaves what a real job's workers leave of their marks and losses.
     """

@@ -22,7 +22,7 @@ from prophet_byteps.build.store import Store
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "tests" / "native"
-NATIVE = ROOT / "prophet" / "core" / "native"
+NATIVE = ROOT / "prophet" / "prophet_scheduler" / "core" / "native"
 HOOK = ROOT / "plugins/byteps/prophet_byteps/native/hook.cc"
 PLAIN = "plain"
 KEPT_S = 30 * 86400.0

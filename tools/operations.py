@@ -15,12 +15,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.core.units import format_rate, format_size, format_time
-from prophet.lab.launchers import without_jobs
-from prophet.lab.own_script import run_ranks
-from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import format_rate, format_size, format_time
+from prophet_scheduler.lab.launchers import without_jobs
+from prophet_scheduler.lab.own_script import run_ranks
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table

@@ -29,10 +29,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from prophet.cli.top import ask_all, statuses
-from prophet.cli.top_view import view
-from prophet.core.errors import UserError
-from prophet.lab.launchers import without_jobs
+from prophet_scheduler.cli.top import ask_all, statuses
+from prophet_scheduler.cli.top_view import view
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.launchers import without_jobs
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table

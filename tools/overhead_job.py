@@ -27,12 +27,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prophet.core.settings import Settings
-from prophet.watch import training
-from prophet.watch.observer import Observer
 from prophet_ddp import takeover
 from prophet_ddp.agent import WatchingAgent
 from prophet_ddp.events import EventLog
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.watch import training
+from prophet_scheduler.watch.observer import Observer
 
 VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
 """What is on in a turn; `nothing` is what the others are compared with. Nobody asks for `status`; `top` is a status for

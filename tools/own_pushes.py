@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.core import settings
-from prophet.core.bound import lower_bound_s
-from prophet.core.units import parse_rate
-from prophet.engines.spec import STOCK
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.contenders import Contender
-from prophet.lab.iterations import time_columns, times_of
-from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from prophet.models.profiles import resnet50, save_profile
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.units import parse_rate
+from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.iterations import time_columns, times_of
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.models.profiles import resnet50, save_profile
 from tools.builds import Limits, run_job
 from tools.command_line import exit_status
 

@@ -20,9 +20,9 @@ import byteps.torch as bps
 import torch
 from byteps.torch.ops import push_pull_async_inplace, synchronize
 
-from prophet.lab.jobs.compute import ComputeClock
-from prophet.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
-from prophet.models.profiles import load_profile
+from prophet_scheduler.lab.jobs.compute import ComputeClock
+from prophet_scheduler.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
+from prophet_scheduler.models.profiles import load_profile
 
 
 class Pushes:

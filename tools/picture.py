@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from prophet.core.profile import Profile
-from prophet.lab.config import load_experiment
-from prophet.lab.simulated import run_planned
-from prophet.lab.simulated_ddp import prepared
-from prophet.lab.transfers import pair_events
-from prophet.simulate.run import WORKER, SimulatedRun
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.simulated import run_planned
+from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.simulate.run import WORKER, SimulatedRun
 from tools.allreduce import OURS, STOCK
 
 CONFIG = Path("configs/allreduce.yaml")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from prophet.core.errors import UserError
-from prophet.lab.records import first_error
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.records import first_error
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from prophet.cli.policies_view import default_text, meaning, option_rows
-from prophet.policies import all_definitions
+from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
+from prophet_scheduler.policies import all_definitions
 from tools.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "enabling.md"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from prophet.lab.config import experiment_of
-from prophet.lab.iterations import counted
-from prophet.lab.records import CellResult, PolicyResult
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.lab.config import experiment_of
+from prophet_scheduler.lab.iterations import counted
+from prophet_scheduler.lab.records import CellResult, PolicyResult
+from prophet_scheduler.lab.results_view import describe_setting
 from tools import kept
 from tools.blocks import ADAPTS, FIXED
 from tools.cells import page_writer, study_main

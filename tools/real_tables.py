@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from prophet.core.profile import Profile
-from prophet.core.steps import find_steps
-from prophet.lab.iterations import time_columns
-from prophet.lab.records import CellResult
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.lab.iterations import time_columns
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.results_view import describe_setting
 from tools.kept import Point
 from tools.markdown import shown, table
 

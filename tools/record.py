@@ -15,13 +15,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.core.steps import find_steps
-from prophet.lab.config import Cell, load_experiment
-from prophet.lab.job_config import SyntheticJob
-from prophet.lab.records import read_worker
-from prophet.lab.session import run_session
-from prophet.models.profiles import load_profile, save_profile
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.lab.config import Cell, load_experiment
+from prophet_scheduler.lab.job_config import SyntheticJob
+from prophet_scheduler.lab.records import read_worker
+from prophet_scheduler.lab.session import run_session
+from prophet_scheduler.models.profiles import load_profile, save_profile
 from tools.command_line import exit_status
 from tools.provenance import processor
 

@@ -3,7 +3,7 @@
 Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and
 nothing that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
 
-- all have the version of prophet/__init__.py, which has an entry of its own in the changelog;
+- all have the version of prophet_scheduler/__init__.py, which has an entry of its own in the changelog;
 - the source distribution has every file that git tracks, and no other, and says in one line where there is no compiler;
 - a wheel has the packages' files, the native parts, and the autoload where Python reads it, and nothing of this
   machine's libraries, so that it runs on every Linux of the tag that auditwheel gives it;
@@ -24,24 +24,24 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from prophet import __version__
-from prophet.core.errors import UserError
+from prophet_scheduler import __version__
+from prophet_scheduler.core.errors import UserError
 from tools.command_line import exit_status
 from tools.interpreters import Environment, Interpreter, interpreters, run, supported
 from tools.release_checks import AUTOLOAD, check_installed, check_without_compiler, own_torch
 
-NAME = "byteps_prophet"
+NAME = "prophet_scheduler"
 MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
 """In every source distribution, and in no checkout."""
 PACKAGES = {
-    "prophet": "prophet/",
+    "prophet/prophet_scheduler": "prophet_scheduler/",
     "plugins/byteps/prophet_byteps": "prophet_byteps/",
     "plugins/torch/prophet_ddp": "prophet_ddp/",
 }
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
 """Files of a package that are installed, by suffix; C++ is compiled."""
-NATIVE = ("prophet/core/_native.", "prophet/lab/testbed/_relay.", "prophet_byteps/_hook.")
+NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
 
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
@@ -142,7 +142,9 @@ def only(folder: Path, pattern: str) -> Path:
     match list(folder.glob(pattern)):
         case [file]:
             return file
-    raise UserError(f"{folder}: the build left no {pattern}; the version must be that of prophet/__init__.py")
+    raise UserError(
+        f"{folder}: the build left no {pattern}; the version must be that of prophet/prophet_scheduler/__init__.py"
+    )
 
 
 def names_of_sdist(sdist: Path) -> list[str]:

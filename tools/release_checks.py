@@ -10,17 +10,17 @@ import importlib.metadata
 import importlib.util
 from pathlib import Path
 
-from prophet import __version__
-from prophet.core.errors import UserError
-from prophet.core.settings import CACHE, DDP_SCHEDULER, SCHEDULER, STATUS_OUT
-from prophet.lab.records import read_status
+from prophet_scheduler import __version__
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import CACHE, DDP_SCHEDULER, SCHEDULER, STATUS_OUT
+from prophet_scheduler.lab.records import read_status
 from tools.interpreters import Environment, Interpreter, outcome, run
 
 AUTOLOAD = "prophet-autoload.pth"
 ROOT = Path(__file__).parents[1]
 USE = """
 import sys
-from prophet.core import _native
+from prophet_scheduler.core import _native
 from prophet_byteps.hook import Hook
 Hook.load()
 """

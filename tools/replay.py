@@ -10,9 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import RESULTS_FILE, read_results
-from prophet.lab.session import run_session
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, read_results
+from prophet_scheduler.lab.session import run_session
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study

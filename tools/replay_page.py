@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from prophet.core.units import format_size, parse_size
-from prophet.lab.records import CellResult
+from prophet_scheduler.core.units import format_size, parse_size
+from prophet_scheduler.lab.records import CellResult
 from tools import kept
 from tools.bench_history import FIGURES, history, last
 from tools.kept import VALIDATION, Point, Study

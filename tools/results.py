@@ -14,15 +14,15 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
-from prophet.cli.profiles_view import plot_profile
-from prophet.core.profile import Profile
-from prophet.lab.config import load_experiment
-from prophet.lab.iterations import MEDIANS
-from prophet.lab.records import RESULTS_FILE, Results, read_results
-from prophet.lab.session import run_session
-from prophet.lab.simulated_session import simulate_session
-from prophet.learn.profiler import FIRST_ESTIMATE, WARM_UP
-from prophet.models.profiles import load_profile
+from prophet_scheduler.cli.profiles_view import plot_profile
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.iterations import MEDIANS
+from prophet_scheduler.lab.records import RESULTS_FILE, Results, read_results
+from prophet_scheduler.lab.session import run_session
+from prophet_scheduler.lab.simulated_session import simulate_session
+from prophet_scheduler.learn.profiler import FIRST_ESTIMATE, WARM_UP
+from prophet_scheduler.models.profiles import load_profile
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.kept import Point, Study

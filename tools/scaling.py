@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.core.optional import need_pyplot
-from prophet.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.optional import need_pyplot
+from prophet_scheduler.core.profile import GradientProfile, Profile
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
@@ -81,9 +81,9 @@ def profile(gradients: int) -> Profile:
 
 def measure(workers: int, gradients: int) -> SizeCost:
     """One iteration, and the transfers that lead to the next: seconds, events and peak memory of this process."""
-    from prophet.policies import get_policy
-    from prophet.simulate import Cluster, Costs, Options, job_of_profile, simulate
-    from prophet.simulate.job import alone
+    from prophet_scheduler.policies import get_policy
+    from prophet_scheduler.simulate import Cluster, Costs, Options, job_of_profile, simulate
+    from prophet_scheduler.simulate.job import alone
 
     job_profile = profile(gradients)
     began = time.perf_counter()

@@ -1,7 +1,7 @@
 """The JSON schemas of the files that other programs may read: docs/schemas/.
 
-Rule of this file: from the types of prophet/lab/records.py to files. `make schemas` writes them, and a test looks that
-they are those of the types.
+Rule of this file: from the types of prophet_scheduler/lab/records.py to files. `make schemas` writes them, and a test
+looks that they are those of the types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from prophet.lab.records import RECORDS
+from prophet_scheduler.lab.records import RECORDS
 from tools.command_line import exit_status
 
 FOLDER = Path("docs/schemas")

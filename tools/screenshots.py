@@ -21,13 +21,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from prophet.cli.top import Document, ask_all, statuses
-from prophet.cli.top_view import view
-from prophet.core import settings
-from prophet.core.errors import UserError
-from prophet.lab.config import load_experiment
-from prophet.lab.report import write_report
-from prophet.lab.session import run_session
+from prophet_scheduler.cli.top import Document, ask_all, statuses
+from prophet_scheduler.cli.top_view import view
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.report import write_report
+from prophet_scheduler.lab.session import run_session
 from tools.browser import INSTALL, find_browser, headless
 from tools.command_line import exit_status
 from tools.repeating import repeating

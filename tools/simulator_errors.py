@@ -1,7 +1,7 @@
 """How far off the simulator was in the kept validation runs: the file that `prophet advise` takes its errors from.
 
-Rule of this file: from kept results to prophet/lab/simulator-errors.json; nothing is run. `make pages` writes it, and a
-test looks that it is what the data gives.
+Rule of this file: from kept results to prophet_scheduler/lab/simulator-errors.json; nothing is run. `make pages` writes
+it, and a test looks that it is what the data gives.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from prophet.core.files import write_whole
-from prophet.lab.simulator_error import FILE
+from prophet_scheduler.core.files import write_whole
+from prophet_scheduler.lab.simulator_error import FILE
 from tools import kept, validate
 from tools.allreduce_simulated import cells_of
 from tools.command_line import exit_status, page_parser

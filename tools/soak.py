@@ -18,9 +18,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prophet.core.errors import UserError
-from prophet.lab.launchers import without_jobs
-from prophet.lab.testbed import reexec_in_user_namespace
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.launchers import without_jobs
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
 from tools.command_line import exit_status, page_parser
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from prophet.core.settings import EVENTS_OUT
-from prophet.lab.cluster_config import Bandwidth
-from prophet.lab.config import Cell, Experiment, load_experiment
-from prophet.lab.contenders import Contender
-from prophet.lab.faults import FaultKind
-from prophet.lab.records import read_worker
-from prophet.lab.results import summarize
-from prophet.lab.runner import Edges, run_experiment
-from prophet.lab.runs import CellRuns
-from prophet.lab.testbed import NodeSpec, Testbed
+from prophet_scheduler.core.settings import EVENTS_OUT
+from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.faults import FaultKind
+from prophet_scheduler.lab.records import read_worker
+from prophet_scheduler.lab.results import summarize
+from prophet_scheduler.lab.runner import Edges, run_experiment
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from tools.soak_records import FaultRun, LongTraining
 
 FAULTS = Path("configs/faults.yaml")

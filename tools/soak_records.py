@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prophet.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.registry import engines, scheduled_engine
 from tools.native_stress import StressRun
 from tools.provenance import Provenance
 

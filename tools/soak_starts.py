@@ -28,13 +28,13 @@ from typing import Any
 
 import torch
 
-from prophet.core import settings
-from prophet.core.errors import UserError
-from prophet.engines.byteps import ENGINE as BYTEPS
-from prophet.engines.spec import RunNetwork, is_worker
-from prophet.lab.runner import last_words
-from prophet.lab.testbed import reexec_in_user_namespace
-from prophet.lab.testbed.launch import own_shared_memory
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.engines.byteps import ENGINE as BYTEPS
+from prophet_scheduler.engines.spec import RunNetwork, is_worker
+from prophet_scheduler.lab.runner import last_words
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
+from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
 from tools.builds import ONE_THREAD
 from tools.ddp_stress import StressJob, Wrong

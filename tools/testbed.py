@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.units import format_rate, format_time
-from prophet.lab.testbed import NodeSpec, RelayReport, Testbed, reexec_in_user_namespace
-from prophet.lab.testbed.testbed import RAMP_ROUND_TRIPS
+from prophet_scheduler.core.units import format_rate, format_time
+from prophet_scheduler.lab.testbed import NodeSpec, RelayReport, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table

@@ -27,8 +27,8 @@ import yaml
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prophet.core import settings
-from prophet.core.errors import UserError
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
 from tools.command_line import exit_status
 
 ROOT = Path(__file__).parents[1]

@@ -17,13 +17,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from prophet.core.errors import UserError
-from prophet.lab.config import load_experiment
-from prophet.lab.records import RESULTS_FILE, read_results
-from prophet.lab.results_view import describe_setting
-from prophet.lab.session import run_session
-from prophet.lab.simulated_session import simulate_session
-from prophet.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, read_results
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.session import run_session
+from prophet_scheduler.lab.simulated_session import simulate_session
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from tools import allreduce, eighth, kept, replay_page
 from tools.allreduce_simulated import simulated_study
 from tools.command_line import exit_status, page_parser
@@ -49,12 +49,12 @@ ALL_REDUCES = (allreduce, eighth)
 """Those who measure real all-reduces: all policies are in the second, of which the first has most in few cells."""
 ALL_REDUCE = f"""## All-reduces
 
-Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)},
-simulated ones from `python -m tools.validate --allreduce`: the same cells as a ring (prophet/simulate/collectives.py)
-with the numbers above, and with what gloo's operations take besides, which was [measured](operations.md) without any
-job. Operations in flight take turns. DDP waits for all averages; under Prophet blocks are those that its search finds
-for the job's profile and the ring's cost. BytePS under Prophet, where a cell has it, is the simulator's as above.
-Training for real has no profile to simulate."""
+Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)}, simulated ones
+from `python -m tools.validate --allreduce`: the same cells as a ring
+(prophet_scheduler/simulate/collectives.py) with the numbers above, and with what gloo's operations take
+besides, which was [measured](operations.md) without any job. Operations in flight take turns. DDP waits for all
+averages; under Prophet blocks are those that its search finds for the job's profile and the ring's cost. BytePS under
+Prophet, where a cell has it, is the simulator's as above. Training for real has no profile to simulate."""
 ALL_REDUCE_LEFT_OUT = """What the ring leaves out: that two operations share a link, that ranks which compute and
 send at the same time share two cores, and TCP, whose window on a link with a delay opens anew after a pause."""
 COLUMNS = ("cell", "policy", "real (s)", "simulated (s)", "error")
@@ -160,7 +160,11 @@ def assumptions() -> str:
             f"{config.overhead_s * 1e3:g} ms",
             "the order of magnitude of copying and waking threads for 128 KiB, chosen before the comparison",
         ),
-        ("burst of a link", str(config.burst), "the testbed's own setting (prophet/lab/testbed/shaping.py)"),
+        (
+            "burst of a link",
+            str(config.burst),
+            "the testbed's own setting (prophet_scheduler/lab/testbed/shaping.py)",
+        ),
         ("sizes, times, rates", "", "the config"),
     )
     return "\n\n".join(

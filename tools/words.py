@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prophet.lab.records import CellResult
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.results_view import describe_setting
 from tools.kept import Point
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.cli import main as cli
-from prophet.cli.advice_view import advice_table, conclusion, left_out, verdict
-from prophet.lab.advice_record import Advice, Suggestion
-from prophet.models.profiles import resnet50, save_profile
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.models.profiles import resnet50, save_profile
 
 
 def suggestion(gain: float, helps: bool, **more: str) -> Suggestion:

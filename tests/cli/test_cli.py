@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import prophet
-from prophet.cli import main as cli
-from prophet.core.event_record import EventRecord, save_record
-from prophet.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent
-from prophet.engines.registry import engines
-from prophet.lab import doctor, session
-from prophet.lab.config import Experiment
-from prophet.lab.contenders import Contender
-from prophet.models.profiles import resnet50, save_profile
+import prophet_scheduler
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.core.event_record import EventRecord, save_record
+from prophet_scheduler.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.lab import doctor, session
+from prophet_scheduler.lab.config import Experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.models.profiles import resnet50, save_profile
 from support.configs import REPLAY, changed, written
 
 
@@ -56,7 +56,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Experiment, Path]]:
 
 def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoked(monkeypatch, "--version") == 0
-    assert capsys.readouterr().out == f"prophet {prophet.__version__}\n"
+    assert capsys.readouterr().out == f"prophet {prophet_scheduler.__version__}\n"
 
 
 def test_run_passes_its_options_on(
@@ -214,7 +214,10 @@ def test_a_damaged_file_is_one_line_and_status_2(
 def test_a_disk_without_room_for_what_is_printed_is_one_line(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "prophet.cli.main", "doctor"], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path
+            [sys.executable, "-m", "prophet_scheduler.cli.main", "doctor"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
         )
     assert b"Traceback" not in done.stderr and b"No space left" in done.stderr
 
@@ -406,9 +409,8 @@ def test_profile_shows_the_steps_and_draws_them(
 
 
 def test_help_does_not_load_what_only_experiments_need() -> None:
-    heavy = (
-        "import sys, prophet.cli; print([m for m in ('torch', 'matplotlib', 'pydantic', 'numpy') if m in sys.modules])"
-    )
+    names = "'torch', 'matplotlib', 'pydantic', 'numpy'"
+    heavy = f"import sys, prophet_scheduler.cli; print([m for m in ({names}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

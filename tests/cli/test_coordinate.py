@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from prophet.cli.coordinate import serve, summary, terms_of
-from prophet.core.errors import UserError
-from prophet.mlfabric.coordination import Coordination
-from prophet.mlfabric.messages import Done, Hello
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.cli.coordinate import serve, summary, terms_of
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.coordination import Coordination
+from prophet_scheduler.mlfabric.messages import Done, Hello
+from prophet_scheduler.mlfabric.terms import Terms
 
 OPTIONS: dict[str, Any] = {
     "delay_bound": None,
@@ -90,7 +90,7 @@ def test_a_coordinator_ends_with_sigterm_and_writes_its_status(tmp_path: Path) -
     tokens, status = tmp_path / "tokens", tmp_path / "status.json"
     tokens.write_text("job 0123456789abcdef\n")
     tokens.chmod(0o644)
-    program = [sys.executable, "-u", "-m", "prophet.cli.main", "coordinate"]
+    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate"]
     command = [*program, "--token-file", str(tokens), "--listen", "127.0.0.1:0", "--status", str(status)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None

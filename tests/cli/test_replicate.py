@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet.cli.replicate import serve
-from prophet.core.errors import UserError
-from prophet.mlfabric.replica_model import ReplicaModel, encoded
-from prophet.mlfabric.replica_store import ReplicaStore
+from prophet_scheduler.cli.replicate import serve
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.replica_model import ReplicaModel, encoded
+from prophet_scheduler.mlfabric.replica_store import ReplicaStore
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
 
 def test_a_replica_ends_with_sigterm_and_says_what_it_has(tmp_path: Path, tokens: Path) -> None:
     file = tmp_path / "of" / "model.npz"
-    program = [sys.executable, "-u", "-m", "prophet.cli.main", "replicate", "--token-file", str(tokens)]
+    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "replicate", "--token-file", str(tokens)]
     command = [*program, "--tenant", "job", "--file", str(file), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None

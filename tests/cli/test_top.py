@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from prophet.cli.top import Document, TopEdges, of_job, print_lines, show, statuses
-from prophet.cli.top_view import describe_cut, view
-from prophet.core.cut import Cut, Segment
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.status import AgentStatus
-from prophet.watch.status import (
+from prophet_scheduler.cli.top import Document, TopEdges, of_job, print_lines, show, statuses
+from prophet_scheduler.cli.top_view import view
+from prophet_scheduler.core.cut import Cut, Segment
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.status import AgentStatus, describe_cut
+from prophet_scheduler.watch.status import (
     Flow,
     ForwardWait,
     LiveStatus,

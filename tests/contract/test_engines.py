@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-import prophet.engines
-from prophet.core import settings
-from prophet.core.errors import UserError
-from prophet.engines.registry import engine_of, engines, peers, scheduled_engine
-from prophet.engines.spec import STOCK, EngineSpec, Framework, RunNetwork, Variant, is_worker
-from prophet.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet.lab.config import Cell
-from prophet.lab.contenders import Contender, ContenderEntry, expand_policies, known_policies
-from prophet.lab.doctor import obstacle
-from prophet.lab.job_config import ReplayJob
-from prophet.lab.launchers import command, environment, nodes_of
-from prophet.lab.narrow_link import narrow_link
-from prophet.lab.simulated import prepare
-from prophet.models.profiles import BUILTIN
-from prophet.policies import all_definitions
+import prophet_scheduler.engines
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.engines.registry import engine_of, engines, peers, scheduled_engine
+from prophet_scheduler.engines.spec import STOCK, EngineSpec, Framework, RunNetwork, Variant, is_worker
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.contenders import Contender, ContenderEntry, expand_policies, known_policies
+from prophet_scheduler.lab.doctor import obstacle
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.launchers import command, environment, nodes_of
+from prophet_scheduler.lab.narrow_link import narrow_link
+from prophet_scheduler.lab.simulated import prepare
+from prophet_scheduler.models.profiles import BUILTIN
+from prophet_scheduler.policies import all_definitions
 
 ROOT = Path(__file__).parent.parent.parent
 CLUSTER = ClusterConfig.model_construct(workers=3, servers=2, bandwidth=Bandwidth(1e9))
@@ -172,7 +172,7 @@ def test_what_the_doctor_looks_at_can_be_looked_at(engine: EngineSpec) -> None:
 
 def test_a_plugin_that_is_not_installed_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = replace(scheduled_engine(), hook="no_such_plugin.hook:check", package=None)
-    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    monkeypatch.setattr("prophet_scheduler.lab.contenders.engine_of", lambda base: engine)
     pytest.importorskip("torch")
     reason = obstacle(Contender(STOCK, STOCK))
     assert reason == "hook: no_such_plugin is not installed; `pip install .` in Prophet's checkout"
@@ -188,18 +188,27 @@ def test_what_prophet_lacks_on_an_engine_stops_its_policies_there_and_nothing_el
     pytest.importorskip("torch")
     variants = (Variant("toy"), Variant("toy-prophet", policy="prophet"))
     engine = replace(engines()["ddp"], variants=variants, check=f"{__name__}:refusing")
-    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: engine)
+    monkeypatch.setattr("prophet_scheduler.lab.contenders.engine_of", lambda base: engine)
     assert obstacle(Contender("toy", "toy")) is None
     assert obstacle(Contender("toy-prophet", "toy-prophet")) == "Prophet for toys: it is too old"
     missing = replace(engine, check="no_such_plugin.checks:check")
-    monkeypatch.setattr("prophet.lab.contenders.engine_of", lambda base: missing)
+    monkeypatch.setattr("prophet_scheduler.lab.contenders.engine_of", lambda base: missing)
     reason = obstacle(Contender("toy-prophet", "toy-prophet"))
     assert reason == "DistributedDataParallel: no_such_plugin is not installed; `pip install .` in Prophet's checkout"
 
 
 def test_no_other_file_names_an_engine_or_a_variant() -> None:
     names = {*engines(), *(variant.name for _, variant in VARIANTS)} - {STOCK, "ddp"}  # ddp is a policy's name as well
-    places = [ROOT / folder for folder in ("prophet/lab", "prophet/simulate", "prophet/cli", "prophet/core", "tools")]
+    places = [
+        ROOT / folder
+        for folder in (
+            "prophet/prophet_scheduler/lab",
+            "prophet/prophet_scheduler/simulate",
+            "prophet/prophet_scheduler/cli",
+            "prophet/prophet_scheduler/core",
+            "tools",
+        )
+    ]
     files = [file for place in places for file in place.rglob("*.py")]
     assert len(files) > 50
     named = [
@@ -212,13 +221,13 @@ def test_no_other_file_names_an_engine_or_a_variant() -> None:
 
 
 NEW_ENGINE = """
-from prophet.engines.spec import EngineSpec, Variant
-from prophet.engines.topology import ALL_REDUCE
+from prophet_scheduler.engines.spec import EngineSpec, Variant
+from prophet_scheduler.engines.topology import ALL_REDUCE
 
 ENGINE = EngineSpec(
     name="toy",
     words="A toy",
-    exchanges={"torch": "prophet.engines.toy.torch_exchange:Toy"},
+    exchanges={"torch": "prophet_scheduler.engines.toy.torch_exchange:Toy"},
     environment=lambda node, network: {"TOY_RANK": node.removeprefix("worker"), "TOY_PORT": str(network.port)},
     prefixes=("TOY_",),
     settings=("TOY_",),
@@ -231,14 +240,14 @@ ENGINE = EngineSpec(
 
 @pytest.fixture
 def with_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """prophet/engines as if it had one more folder."""
+    """prophet_scheduler/engines as if it had one more folder."""
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "__init__.py").write_text(NEW_ENGINE, encoding="utf-8")
-    monkeypatch.setattr(prophet.engines, "__path__", [*prophet.engines.__path__, str(tmp_path)])
+    monkeypatch.setattr(prophet_scheduler.engines, "__path__", [*prophet_scheduler.engines.__path__, str(tmp_path)])
     engines.cache_clear()
     yield
     engines.cache_clear()
-    sys.modules.pop("prophet.engines.toy", None)
+    sys.modules.pop("prophet_scheduler.engines.toy", None)
 
 
 @pytest.mark.usefixtures("with_a_new_folder")
@@ -248,7 +257,12 @@ def test_a_new_engine_as_a_contender_is_one_folder() -> None:
     mine = contender(engines()["toy"].variants[0], "torch")
     assert nodes_of(mine.engine, CLUSTER) == ["worker0", "worker1", "worker2"]
     argv = command(mine, "worker1", "replay", [])
-    assert argv[1:] == ["-m", "prophet.lab.jobs.pytorch.replay", "--exchange", "prophet.engines.toy.torch_exchange:Toy"]
+    assert argv[1:] == [
+        "-m",
+        "prophet_scheduler.lab.jobs.pytorch.replay",
+        "--exchange",
+        "prophet_scheduler.engines.toy.torch_exchange:Toy",
+    ]
     env = environment(mine, "worker1", NETWORK, {"TOY_RING": "9", "PATH": "/bin"})
     assert {key: env[key] for key in ("TOY_RANK", "TOY_PORT", "TOY_RING")} == {
         "TOY_RANK": "1",

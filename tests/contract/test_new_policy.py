@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from prophet import policies
-from prophet.cli.main import app
-from prophet.core.errors import UserError
-from prophet.lab.simulated import prepare
-from prophet.policies import policy_from_environ, unknown_variables
+from prophet_scheduler import policies
+from prophet_scheduler.cli.main import app
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.simulated import prepare
+from prophet_scheduler.policies import policy_from_environ, unknown_variables
 from support.configs import REPLAY, changed, loaded
 from tools.policy_tables import options_table, policies_table
 
@@ -25,7 +25,7 @@ ADDED = Path(__file__).with_name("added_policy")
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(ADDED)])
     yield
-    sys.modules.pop("prophet.policies.half_rate", None)
+    sys.modules.pop("prophet_scheduler.policies.half_rate", None)
     vars(policies).pop("half_rate", None)
 
 

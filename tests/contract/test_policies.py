@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from prophet import policies
-from prophet.core import settings
-from prophet.core.cut import Borders, blocks_of
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.policy import Policy
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies import Option, get_definition, get_policy, policy_from_environ, policy_names
-from prophet.policies.algorithms.collective import CollectivePolicy
-from prophet.policies.algorithms.collective_groups import make_grouping
-from prophet.policies.algorithms.sequence import make_sequence
+from prophet_scheduler import policies
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.cut import Borders, blocks_of
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.policy import Policy
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies import Option, get_definition, get_policy, policy_from_environ, policy_names
+from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
+from prophet_scheduler.policies.algorithms.collective_groups import make_grouping
+from prophet_scheduler.policies.algorithms.sequence import make_sequence
 
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
 STEPS, STEP = 6, 4

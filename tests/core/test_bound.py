@@ -8,10 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.bound import blocks_bound_s, completion_times, forward_remaining, lower_bound_s
-from prophet.core.cut import MOST_BLOCK_BYTES
-from prophet.core.profile import Profile
-from prophet.models.profiles import resnet50
+from prophet_scheduler.core.bound import blocks_bound_s, completion_times, forward_remaining, lower_bound_s
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.models.profiles import resnet50
 from support.profiles import profile
 
 

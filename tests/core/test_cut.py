@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import (
+from prophet_scheduler.core.cut import (
     ITEM_BYTES,
     LEARNING_SIZES,
     MOST_BLOCK_BYTES,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core import _native
-from prophet.core.errors import UserError
-from prophet.core.event_record import EventRecord, RecordBuffer, load_events, load_record, save_record
-from prophet.core.events import BOTH_LANES, EVENT_DTYPE, EVENT_VERSION, NO_PLAN, EventKind, QueueEvent
+from prophet_scheduler.core import _native
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord, RecordBuffer, load_events, load_record, save_record
+from prophet_scheduler.core.events import BOTH_LANES, EVENT_DTYPE, EVENT_VERSION, NO_PLAN, EventKind, QueueEvent
 
 
 def adds(first: int, count: int) -> NDArray[np.void]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.files import placed, require_folder, require_places, write_whole
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import placed, require_folder, require_places, write_whole
 
 
 def test_a_text_takes_the_place_of_another(tmp_path: Path) -> None:

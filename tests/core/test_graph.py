@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph, Operation, OperationKind, training_graph
-from prophet.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
+from prophet_scheduler.core.profile import GradientProfile, Profile
 
 COMPUTE, TRANSFER = OperationKind.COMPUTE, OperationKind.TRANSFER
 

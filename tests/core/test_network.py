@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
 
 
 def test_a_network_is_checked() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import GradientProfile, Profile
 
 
 def test_ids_must_match_the_gradients() -> None:

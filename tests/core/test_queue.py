@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from prophet.core.events import QueueKind
-from prophet.core.network import Network
-from prophet.core.plan import Deadline, Plan, QueuePlan
-from prophet.core.queue import TwoLaneQueue
+from prophet_scheduler.core.events import QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
+from prophet_scheduler.core.queue import TwoLaneQueue
 from support.lanes import ScheduledQueue
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.settings import CHOSEN, from_environ, in_step
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import CHOSEN, from_environ, in_step
 
 ON = {"BYTEPS_SCHEDULER": "prophet"}
 

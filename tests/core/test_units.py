@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
+from prophet_scheduler.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prophet.core import files
-from prophet.core.errors import UserError
-from prophet.core.event_record import EventRecord, load_events, load_record, save_record
-from prophet.core.events import EVENT_DTYPE
-from prophet.core.files import OWNER, read_bytes, whole_file, write_whole
-from prophet.core.optional import need_pyplot, save_figure
-from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results, read_status, read_worker
-from prophet.lab.report.from_record import read_rows
-from prophet.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.core import files
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord, load_events, load_record, save_record
+from prophet_scheduler.core.events import EVENT_DTYPE
+from prophet_scheduler.core.files import OWNER, read_bytes, whole_file, write_whole
+from prophet_scheduler.core.optional import need_pyplot, save_figure
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import read_results, read_status, read_worker
+from prophet_scheduler.lab.report.from_record import read_rows
+from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
 
 READERS = [load_record, load_events, load_profile, load_experiment, read_results, read_status, read_worker, read_rows]
 

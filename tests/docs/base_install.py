@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-DISTRIBUTION = "byteps-prophet"
+DISTRIBUTION = "prophet-scheduler"
 
 
 def normalized(distribution: str) -> str:
@@ -78,6 +78,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--in-sight"]:
         print([name for name in sys.argv[2:] if importlib.util.find_spec(name)])
     else:
-        from prophet.cli.main import main
+        from prophet_scheduler.cli.main import main
 
         main()

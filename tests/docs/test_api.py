@@ -9,10 +9,10 @@ import re
 import pytest
 import typer
 
-from prophet.cli import main as cli
-from prophet.core import settings
-from prophet.lab.records import RECORDS
-from prophet.policies import unknown_variables
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.core import settings
+from prophet_scheduler.lab.records import RECORDS
+from prophet_scheduler.policies import unknown_variables
 from support.pages import PAGES, ROOT, blocks
 
 PAGE = ROOT / "docs" / "api.md"
@@ -46,7 +46,7 @@ def test_the_settings_are_the_one_list_of_variables() -> None:
         node.value
         for folder in ("prophet", "plugins")
         for path in (ROOT / folder).rglob("*.py")
-        if path != ROOT / "prophet" / "core" / "settings.py"
+        if path != ROOT / "prophet" / "prophet_scheduler" / "core" / "settings.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and re.fullmatch(r"PROPHET_[A-Z0-9_]+", str(node.value))
     }

@@ -24,16 +24,16 @@ import pytest
 import typer
 import yaml
 
-from prophet.cli import main as cli
-from prophet.core import settings
-from prophet.core.event_record import EventRecord, save_record
-from prophet.core.events import EVENT_DTYPE, EventKind
-from prophet.core.network import Network
-from prophet.core.status import AgentStatus
-from prophet.engines.registry import engines
-from prophet.lab.config import load_experiment
-from prophet.models.profiles import resnet50, save_profile
-from prophet.policies import all_definitions
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.event_record import EventRecord, save_record
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.policies import all_definitions
 from support.job_records import write_job_record
 from support.pages import BLOCK, PAGES, ROOT, blocks
 from support.programs import without_switches
@@ -111,7 +111,7 @@ def test_the_pages_have_commands() -> None:
 
 def test_nothing_of_the_extras_is_in_sight_of_the_base() -> None:
     extras = ["matplotlib", "plotly", "scipy", "sklearn", "torch", "mxnet", "pytest"]
-    needed = ["numpy", "pydantic", "yaml", "rich", "typer", "psutil", "prophet.core._native"]
+    needed = ["numpy", "pydantic", "yaml", "rich", "typer", "psutil", "prophet_scheduler.core._native"]
     done = base(Path(), "--in-sight", *extras, *needed)
     assert (done.returncode, done.stdout) == (0, f"{needed}\n"), done.stderr
 
@@ -212,9 +212,9 @@ def check_pip(arguments: list[str], whole: bool) -> None:
     assert arguments[0] in ("install", "uninstall")
     for word in arguments[1:]:
         local = re.fullmatch(r"\.(?:\[([\w,]+)\])?", word)
-        assert not word.startswith("byteps-prophet"), "no index has it"
+        assert not word.startswith("prophet-scheduler"), "no index has it"
         if local and local.group(1):
-            extras = importlib.metadata.metadata("byteps-prophet").get_all("Provides-Extra") or []
+            extras = importlib.metadata.metadata("prophet-scheduler").get_all("Provides-Extra") or []
             assert set(local.group(1).split(",")) <= set(extras)
 
 
@@ -252,7 +252,7 @@ def test_what_python_snippets_import_is_there(page: Path) -> None:
             if (
                 isinstance(node, ast.ImportFrom)
                 and node.module
-                and node.module.split(".")[0] in ("prophet", "prophet_byteps")
+                and node.module.split(".")[0] in ("prophet_scheduler", "prophet_byteps")
             ):
                 module = importlib.import_module(node.module)
                 for alias in node.names:

@@ -82,7 +82,11 @@ def test_nothing_comes_from_elsewhere(site: Path) -> None:
 
 def test_docstrings_are_on_the_page_of_the_api(site: Path) -> None:
     text = (site / "api.html").read_text(encoding="utf-8")
-    for name in ("prophet.core.plan.Plan", "prophet.simulate.simulate", "prophet.policies.Blocks.ADAPTIVE"):
+    for name in (
+        "prophet_scheduler.core.plan.Plan",
+        "prophet_scheduler.simulate.simulate",
+        "prophet_scheduler.policies.Blocks.ADAPTIVE",
+    ):
         assert f'id="{name}"' in text, name
 
 

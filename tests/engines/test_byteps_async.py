@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core import settings
-from prophet.core.settings import coordinator_from_environ
-from prophet.engines.byteps_async import BATCH, DELAY_BOUND, ENGINE, beside
-from prophet.engines.byteps_async.token import TENANT, make_token
-from prophet.engines.spec import RunNetwork
-from prophet.mlfabric.tokens import token_of
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.settings import coordinator_from_environ
+from prophet_scheduler.engines.byteps_async import BATCH, DELAY_BOUND, ENGINE, beside
+from prophet_scheduler.engines.byteps_async.token import TENANT, make_token
+from prophet_scheduler.engines.spec import RunNetwork
+from prophet_scheduler.mlfabric.tokens import token_of
 
 ADDRESSES = {"scheduler": "10.0.0.1", "server0": "10.0.0.2", "worker0": "10.0.0.3", "worker1": "10.0.0.4"}
 

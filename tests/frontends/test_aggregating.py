@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from prophet.frontends.torch import aggregating
-from prophet.frontends.torch.aggregating import SummingWorker
-from prophet.frontends.torch.asynchronous import AsynchronousRounds
-from prophet.frontends.torch.weight_blocks import WeightBlocks
-from prophet.mlfabric.peers import PeerMessage
-from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
+from prophet_scheduler.frontends.torch import aggregating
+from prophet_scheduler.frontends.torch.aggregating import SummingWorker
+from prophet_scheduler.frontends.torch.asynchronous import AsynchronousRounds
+from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
+from prophet_scheduler.mlfabric.peers import PeerMessage
+from prophet_scheduler.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 
 LONG_S = 60.0
 """Nothing takes so long."""

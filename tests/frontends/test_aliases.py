@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from prophet.frontends.torch import aliases
+from prophet_scheduler.frontends.torch import aliases
 
 
 def key_of(tensor: torch.Tensor) -> int:

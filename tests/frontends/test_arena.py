@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from prophet.core.cut import Cut
-from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
-from prophet.frontends.torch.streams import Streams
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.streams import Streams
 
 KIB = 1024
 SCALE = 1 / 3

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 import pytest
 import torch
 
-from prophet.frontends.torch.asynchronous import PATIENCE_S, AsynchronousRounds
-from prophet.frontends.torch.weight_blocks import WeightBlocks
-from prophet.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
+from prophet_scheduler.frontends.torch.asynchronous import PATIENCE_S, AsynchronousRounds
+from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
+from prophet_scheduler.mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
 
 WORKERS = 2
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.frontends.torch import references, steps
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.awaited import AwaitedRounds
-from prophet.frontends.torch.streams import streams_of
+from prophet_scheduler.frontends.torch import references, steps
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.streams import streams_of
 from support.front_end import forget
 
 
@@ -152,7 +152,7 @@ class Interruption:
         sys.settrace(self._before)
 
     def _call(self, frame: FrameType, _event: str, _value: Any) -> Any:
-        return self._line if "/prophet/frontends/torch/" in frame.f_code.co_filename else None
+        return self._line if "/prophet_scheduler/frontends/torch/" in frame.f_code.co_filename else None
 
     def _line(self, _frame: FrameType, event: str, _value: Any) -> Any:
         if event == "line":

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import os
-from prophet.frontends.ending import at_end
+from prophet_scheduler.frontends.ending import at_end
 
 at_end(lambda: print("second", os.getpid() == parent, flush=True))
 at_end(lambda: print("first", os.getpid() == parent, flush=True))
@@ -28,7 +28,7 @@ def test_a_fork_that_ends_does_nothing_of_what_its_parent_is_to_do() -> None:
 
 LEAVES = """
 import os, sys, threading
-from prophet.frontends.ending import at_end, fail_at_end
+from prophet_scheduler.frontends.ending import at_end, fail_at_end
 
 def fails():
     print("fails", flush=True)

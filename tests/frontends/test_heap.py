@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from prophet.frontends import heap
-from prophet.frontends.heap import HeapGrowth, find_trim, resident_bytes, told_by_environment
+from prophet_scheduler.frontends import heap
+from prophet_scheduler.frontends.heap import HeapGrowth, find_trim, resident_bytes, told_by_environment
 
 PIECE_BYTES, PIECES = 100_000, 600
 """Less than what glibc takes from elsewhere than its heap."""
@@ -74,7 +74,7 @@ def test_a_look_calls_where_the_process_has_grown(monkeypatch: pytest.MonkeyPatc
 
 ITERATIONS = """
     import ctypes, resource
-    from prophet.frontends import heap
+    from prophet_scheduler.frontends import heap
 
     libc = ctypes.CDLL(None)
     libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p

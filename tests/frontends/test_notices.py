@@ -8,9 +8,9 @@ import warnings
 
 import pytest
 
-from prophet.core.settings import CHOSEN, FUSION, LAB_BATCH
-from prophet.frontends import notices
-from prophet.frontends.notices import warn_of_unknown_variables
+from prophet_scheduler.core.settings import CHOSEN, FUSION, LAB_BATCH
+from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_what_prophet_sets_itself_is_known_and_never_advised(caplog: pytest.LogC
 
 @pytest.mark.parametrize("text", ["has failed", "Prophet has failed", "Prophet: has failed", "%s failed"])
 def test_every_line_says_once_who_says_it(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    for logger in (notices.logger, logging.getLogger("prophet")):
+    for logger in (notices.logger, logging.getLogger("prophet_scheduler")):
         logger.warning(text, *["has"] * text.count("%s"))
     assert [line.replace("has failed", "failed") for line in caplog.messages] == ["Prophet: failed"] * 2
 

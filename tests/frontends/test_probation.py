@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prophet.frontends.torch.probation import IN_VAIN, STEPS, Probation
+from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS, Probation
 
 
 def test_the_first_steps_that_could_be_late_keep_the_barrier_and_are_watched() -> None:

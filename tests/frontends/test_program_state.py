@@ -17,8 +17,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prophet.frontends.torch import program_state, references, steps
-from prophet.frontends.torch.optimizer import updates_of
+from prophet_scheduler.frontends.torch import program_state, references, steps
+from prophet_scheduler.frontends.torch.optimizer import updates_of
 from support.front_end import LateRounds, forget
 
 C: Any = torch._C

@@ -8,14 +8,14 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from prophet.core.event_record import load_record
-from prophet.core.events import EVENT_DTYPE
-from prophet.core.profile import GradientProfile, Profile
-from prophet.core.settings import Settings
-from prophet.core.status import AgentStatus
-from prophet.frontends.records import event_buffer, write_records
-from prophet.lab.records import read_status
-from prophet.models.profiles import load_profile
+from prophet_scheduler.core.event_record import load_record
+from prophet_scheduler.core.events import EVENT_DTYPE
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.frontends.records import event_buffer, write_records
+from prophet_scheduler.lab.records import read_status
+from prophet_scheduler.models.profiles import load_profile
 
 PROFILE = Profile("learned", (GradientProfile("gradient0", 8, 0.2),))
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
-from prophet.frontends.torch import references
+from prophet_scheduler.frontends.torch import references
 
 Used = list[tuple[Any, ...]]
 
@@ -45,7 +45,7 @@ def lines_of_ours(action: Callable[[], object]) -> int:
         return line
 
     def call(frame: FrameType, _event: str, _value: object) -> Any:
-        return line if "/prophet/frontends/" in frame.f_code.co_filename else None
+        return line if "/prophet_scheduler/frontends/" in frame.f_code.co_filename else None
 
     sys.settrace(call)
     try:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from prophet.core.errors import UserError
-from prophet.frontends.torch.asynchronous import WholePulls
-from prophet.frontends.torch.replicating import ReplicatingWorker, begin_with, names_of
-from prophet.frontends.torch.weight_blocks import WeightBlocks
-from prophet.mlfabric.ports import ModelCopy
-from prophet.mlfabric.replica_model import ReplicaModel, decoded
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.frontends.torch.asynchronous import WholePulls
+from prophet_scheduler.frontends.torch.replicating import ReplicatingWorker, begin_with, names_of
+from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
+from prophet_scheduler.mlfabric.ports import ModelCopy
+from prophet_scheduler.mlfabric.replica_model import ReplicaModel, decoded
 
 WORKERS = 2
 LONG_S = 60.0

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from prophet.frontends.torch.step_size import DelayAdaptiveLR, delay_adaptive
+from prophet_scheduler.frontends.torch.step_size import DelayAdaptiveLR, delay_adaptive
 
 
 def test_it_is_the_papers_formula() -> None:

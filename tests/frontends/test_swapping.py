@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.frontends.torch import references, steps
-from prophet.frontends.torch.optimizer import updates_of
+from prophet_scheduler.frontends.torch import references, steps
+from prophet_scheduler.frontends.torch.optimizer import updates_of
 from support.front_end import LateRounds, forget
 
 LIMIT_S = 60.0

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from prophet.frontends.turning import TurningThread
+from prophet_scheduler.frontends.turning import TurningThread
 
 LIMIT_S = 30.0
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.cut import Cut, learning_cut
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.frontends.warm import PROVED_S, WarmStart, remove_oldest
-from prophet.learn.kept import Kept, kept_to_json
 from prophet_byteps.agent import where_it_runs
+from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.frontends.warm import PROVED_S, WarmStart, remove_oldest
+from prophet_scheduler.learn.kept import Kept, kept_to_json
 
 SIZES = [4096] * 10 + [1 << 20] * 8
 PROFILE = Profile("kept", (GradientProfile("gradient0", 8, 0.2), GradientProfile("gradient1", 8, 0.1)), (0, 1))
@@ -105,7 +105,7 @@ def test_what_is_absurd_is_met_once(text: str, tmp_path: Path, caplog: pytest.Lo
     first.keep(CHOSEN, PROFILE, NETWORK)
     (path,) = tmp_path.iterdir()
     path.write_text(text)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         for _ in range(2):
             again = start(tmp_path)
             assert again.first_cut(SIZES) == learning(SIZES) and again.take() is None
@@ -120,7 +120,7 @@ def test_a_file_that_is_broken_is_one_warning(text: str, tmp_path: Path, caplog:
     first.keep(CHOSEN, PROFILE, NETWORK)
     (path,) = tmp_path.iterdir()
     path.write_text(text)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         second = start(tmp_path)
         assert second.first_cut(SIZES) == learning(SIZES)
         second.first_cut(SIZES)
@@ -133,7 +133,7 @@ def test_a_file_that_is_broken_is_one_warning(text: str, tmp_path: Path, caplog:
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("no folder")
     job = start(tmp_path / "file")
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         assert job.first_cut(SIZES) == learning(SIZES)
         caplog.clear()
         job.keep(CHOSEN, PROFILE, NETWORK)
@@ -178,7 +178,7 @@ def test_a_given_profile_comes_before_a_kept_one(tmp_path: Path, caplog: pytest.
     kept = second.take()
     assert kept is not None and (kept.network, kept.cut) == (NETWORK, CHOSEN)
     assert [g.size_bytes for g in kept.profile.gradients] == SIZES
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         third = start(tmp_path, PROFILE)
         third.first_cut(SIZES)
     assert "PROPHET_PROFILE_IN" in caplog.text

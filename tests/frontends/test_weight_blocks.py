@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prophet.frontends.torch.weight_blocks import WeightBlocks, behind, has_begun, version_of
+from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks, behind, has_begun, version_of
 
 
 def parameters(*shapes: tuple[int, ...]) -> list[torch.Tensor]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.profile import GradientProfile, Profile
-from prophet.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
-from prophet.lab.advice_record import Advice, Suggestion
-from prophet.lab.advice_sources import LinkOptions, of_profile
-from prophet.lab.simulator_error import PredictionError
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
+from prophet_scheduler.lab.simulator_error import PredictionError
 
 MBIT = 1e6
 

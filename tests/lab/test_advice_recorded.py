@@ -11,23 +11,23 @@ from typing import Any, Literal
 
 import pytest
 
-from prophet.cli import main as cli
-from prophet.core.arena import at_pace, profile_under
-from prophet.core.cut import Cut, learning_cut
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.profile import Profile
-from prophet.core.status import AgentStatus
-from prophet.lab.advice import Situation, advise
-from prophet.lab.advice_record import Suggestion
-from prophet.lab.advice_recorded import is_record, of_record
-from prophet.lab.advice_sources import LinkOptions
-from prophet.lab.workload import on_the_wire
-from prophet.models.profiles import resnet50
-from prophet.policies.algorithms.collective import ArrivalOrder, ForwardOrder
-from prophet.policies.algorithms.sequence import iteration_s, make_sequence
-from prophet.watch.recorder import profile_row
-from prophet.watch.rows import (
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.core.arena import at_pace, profile_under
+from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.lab.advice import Situation, advise
+from prophet_scheduler.lab.advice_record import Suggestion
+from prophet_scheduler.lab.advice_recorded import is_record, of_record
+from prophet_scheduler.lab.advice_sources import LinkOptions
+from prophet_scheduler.lab.workload import on_the_wire
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.watch.recorder import profile_row
+from prophet_scheduler.watch.rows import (
     BeginRow,
     CutRow,
     EndRow,
@@ -39,7 +39,7 @@ from prophet.watch.rows import (
     TransfersRow,
     WaitsRow,
 )
-from prophet.watch.status import WorkerName
+from prophet_scheduler.watch.status import WorkerName
 from support.job_records import write_job_record, write_rows
 
 PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.profile import Profile
-from prophet.core.status import AgentStatus
-from prophet.lab.advice import Situation
-from prophet.lab.advice_sources import LinkOptions, of_profile, of_run
-from prophet.lab.config import Experiment
-from prophet.lab.records import CellResult, Results, write_results
-from prophet.models.profiles import resnet50, save_profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.lab.advice import Situation
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
+from prophet_scheduler.lab.config import Experiment
+from prophet_scheduler.lab.records import CellResult, Results, write_results
+from prophet_scheduler.models.profiles import resnet50, save_profile
 from support.configs import DIGITS, REPLAY, changed, loaded
 from support.results import cell, failed, policy
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.config import load_experiment
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.results_view import describe_setting
 from support.configs import DIGITS, REPLAY, changed, loaded, written
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -17,30 +17,30 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
-from prophet.core.cut import Cut, blocks_of, learning_cut
-from prophet.core.errors import UserError
-from prophet.core.event_record import EventRecord, load_events, load_record
-from prophet.core.events import BOTH_LANES, EVENT_DTYPE, EventKind, QueueEvent
-from prophet.core.files import parse_json, read_text
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.plan_codec import encode_plan
-from prophet.core.settings import NAMES, Settings, from_environ
-from prophet.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
-from prophet.engines.byteps.trace import read_trace
-from prophet.lab.advice_recorded import of_record
-from prophet.lab.advice_sources import LinkOptions, of_run
-from prophet.lab.config import load_experiment
-from prophet.lab.jobs.record import Mark, WorkerRecord, read_spec
-from prophet.lab.records import read_results, read_status, read_worker
-from prophet.lab.report import story_of
-from prophet.lab.results_view import describe_setting
-from prophet.lab.transfers import pair_events
-from prophet.learn.kept import Kept, kept_from_json, kept_to_json
-from prophet.models.graph_mxnet import graph_of_symbol
-from prophet.models.profiles import load_profile, resnet50, save_profile
-from prophet.policies import get_policy
-from prophet.simulate.replay import replay
+from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord, load_events, load_record
+from prophet_scheduler.core.events import BOTH_LANES, EVENT_DTYPE, EventKind, QueueEvent
+from prophet_scheduler.core.files import parse_json, read_text
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.core.settings import NAMES, Settings, from_environ
+from prophet_scheduler.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
+from prophet_scheduler.engines.byteps.trace import read_trace
+from prophet_scheduler.lab.advice_recorded import of_record
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_run
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, read_spec
+from prophet_scheduler.lab.records import read_results, read_status, read_worker
+from prophet_scheduler.lab.report import story_of
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.learn.kept import Kept, kept_from_json, kept_to_json
+from prophet_scheduler.models.graph_mxnet import graph_of_symbol
+from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.simulate.replay import replay
 from support.configs import REPLAY
 from support.damaged import ODD, contents, documents, fuzzed, json_files, read_or_refused
 from support.job_records import write_experiment, write_job_record

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from prophet.engines.registry import engines
-from prophet.engines.spec import EngineSpec
-from prophet.lab import doctor
-from prophet.lab.doctor import Finding
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.engines.spec import EngineSpec
+from prophet_scheduler.lab import doctor
+from prophet_scheduler.lab.doctor import Finding
 
 NO_TORCH = Finding("PyTorch", False, "not installed; `pip install torch`")
 NO_BYTEPS = Finding("BytePS", False, "not installed; `python -m prophet_byteps.build install` builds it")

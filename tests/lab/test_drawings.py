@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.engines.byteps.trace import read_trace
-from prophet.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
-from prophet.lab.results import summarize
-from prophet.lab.runs import CellRuns, Run
-from prophet.lab.trace import trace_events, write_trace
-from prophet.lab.transfers import RecordedRun, one_run_each, pair_events
-from prophet.lab.turnaround import turnarounds
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.engines.byteps.trace import read_trace
+from prophet_scheduler.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
+from prophet_scheduler.lab.results import summarize
+from prophet_scheduler.lab.runs import CellRuns, Run
+from prophet_scheduler.lab.trace import trace_events, write_trace
+from prophet_scheduler.lab.transfers import RecordedRun, one_run_each, pair_events
+from prophet_scheduler.lab.turnaround import turnarounds
 from support.configs import REPLAY, loaded
 from support.fakes import agent_status, recorded_events, worker_record
 

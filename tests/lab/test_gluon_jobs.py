@@ -8,13 +8,13 @@ import pytest
 
 mx = pytest.importorskip("mxnet", exc_type=ImportError)
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.engines.exchange import ordered_parameters
-from prophet.lab.jobs.compute import ComputeClock
-from prophet.lab.jobs.datasets import digits
-from prophet.lab.jobs.gluon.digits import accuracy, make_network
-from prophet.lab.jobs.gluon.replay import ReplayNetwork
-from prophet.lab.jobs.gluon.weights import model_record
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.engines.exchange import ordered_parameters
+from prophet_scheduler.lab.jobs.compute import ComputeClock
+from prophet_scheduler.lab.jobs.datasets import digits
+from prophet_scheduler.lab.jobs.gluon.digits import accuracy, make_network
+from prophet_scheduler.lab.jobs.gluon.replay import ReplayNetwork
+from prophet_scheduler.lab.jobs.gluon.weights import model_record
 
 PROFILE = Profile(
     "three",
@@ -80,7 +80,7 @@ def test_gradients_of_workers_differ() -> None:
 def test_the_digits_networks_are_those_of_pytorch(kind: str) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("torch")
-    from prophet.lab.jobs.pytorch.digits import make_model
+    from prophet_scheduler.lab.jobs.pytorch.digits import make_model
 
     network = make_network(kind)
     network.initialize(mx.init.Xavier())

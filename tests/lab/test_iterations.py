@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from prophet.lab.iterations import (
+from prophet_scheduler.lab.iterations import (
     AT_REST,
     LEAST_AT_REST,
     MEANS,

@@ -13,15 +13,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.lab.jobs import progress_path
-from prophet.lab.jobs.common import Recorder, arguments
-from prophet.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
-from prophet.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
-from prophet.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
-from prophet.lab.jobs.pytorch.transformer import SHAPES, accuracy, make_model, make_optimizer, rate_of, train
-from prophet.lab.jobs.pytorch.weights import model_record
-from prophet.lab.jobs.record import Spec
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab.jobs import progress_path
+from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
+from prophet_scheduler.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
+from prophet_scheduler.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
+from prophet_scheduler.lab.jobs.pytorch.transformer import SHAPES, accuracy, make_model, make_optimizer, rate_of, train
+from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.record import Spec
 
 PROFILE = Profile(
     "three",
@@ -150,7 +150,7 @@ def test_the_recorder_writes_times_between_starts_and_counts_progress(tmp_path: 
     assert result["weights_sha256"] == "abc"
 
 
-@pytest.mark.parametrize("path", ["byteps", "no.such.package:Exchange", "prophet.engines.exchange:Nothing"])
+@pytest.mark.parametrize("path", ["byteps", "no.such.package:Exchange", "prophet_scheduler.engines.exchange:Nothing"])
 def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +174,7 @@ def test_an_exchange_is_told_what_gradients_travel_as(
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> None:
     pytest.importorskip("sklearn")
-    from prophet.lab.jobs.pytorch import digits as script
+    from prophet_scheduler.lab.jobs.pytorch import digits as script
 
     data = digits()
     assert (len(data.images), len(data.test_images)) == (1437, 360)
@@ -213,8 +213,8 @@ def test_random_images_are_the_same_from_the_same_seed() -> None:
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
 def test_the_resnets_have_the_parameters_of_the_zoo(kind: str) -> None:
-    from prophet.lab.jobs.pytorch.resnet import make_resnet
-    from prophet.models import zoo
+    from prophet_scheduler.lab.jobs.pytorch.resnet import make_resnet
+    from prophet_scheduler.models import zoo
 
     model = make_resnet(kind, 1000)
     # In the zoo a block's shortcut comes before its body; sizes are the same.
@@ -301,7 +301,7 @@ def test_the_transformers_have_the_sizes_that_are_said_and_no_decay_of_norms() -
 
 
 def test_computing_is_slowed_by_chance_and_alike_whatever_the_speed() -> None:
-    from prophet.lab.jobs.pytorch.asynchronous import SlowComputing
+    from prophet_scheduler.lab.jobs.pytorch.asynchronous import SlowComputing
 
     computing = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=1)
     times = [computing.next_s() for _ in range(400)]
@@ -314,7 +314,7 @@ def test_computing_is_slowed_by_chance_and_alike_whatever_the_speed() -> None:
 
 
 def test_random_features_are_the_same_on_every_worker_and_of_length_one() -> None:
-    from prophet.lab.jobs.pytorch.asynchronous import Features
+    from prophet_scheduler.lab.jobs.pytorch.asynchronous import Features
 
     images = torch.rand(3, 1, 8, 8)
     made = Features(4096).of(images)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from prophet.engines.registry import engines
-from prophet.engines.spec import RunNetwork
-from prophet.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet.lab.contenders import Contender, known_policies, simulated_contenders
-from prophet.lab.launchers import command, environment, nodes_of, without_effect
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.engines.spec import RunNetwork
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.contenders import Contender, known_policies, simulated_contenders
+from prophet_scheduler.lab.launchers import command, environment, nodes_of, without_effect
 
 CLUSTER = ClusterConfig.model_construct(workers=2, servers=2, bandwidth=Bandwidth(1e9))
 ADDRESSES = {node: f"10.0.0.{place}" for place, node in enumerate(CLUSTER.nodes)}
 NETWORK = RunNetwork(2, 2, ADDRESSES, "veth0", 23007, "/sockets/here")
-ENGINES = "prophet.engines"
+ENGINES = "prophet_scheduler.engines"
 SHELL = {"PATH": "/bin", "BYTEPS_LOG_LEVEL": "TRACE", "MASTER_PORT": "1", "MXNET_CPU_WORKER_NTHREADS": "9", "RANK": "5"}
 
 STOCK = Contender("stock", "stock")
@@ -48,7 +48,7 @@ def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, serv
     for node in nodes[:3]:
         assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", server]
     module, exchange = worker
-    expected = [sys.executable, "-m", f"prophet.lab.jobs.{module}", "--exchange", exchange, "--out", "x"]
+    expected = [sys.executable, "-m", f"prophet_scheduler.lab.jobs.{module}", "--exchange", exchange, "--out", "x"]
     assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
 
 
@@ -83,9 +83,9 @@ def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert (env["RANK"], env["WORLD_SIZE"], env["GLOO_SOCKET_IFNAME"]) == ("1", "2", "veth0")
     assert not any(key.startswith(("DMLC_", "BYTEPS_")) for key in env)
     assert command(DDP, "worker0", "digits", [])[2:] == [
-        "prophet.lab.jobs.pytorch.digits",
+        "prophet_scheduler.lab.jobs.pytorch.digits",
         "--exchange",
-        "prophet.engines.ddp.torch_exchange:DdpInTorch",
+        "prophet_scheduler.engines.ddp.torch_exchange:DdpInTorch",
     ]
 
 

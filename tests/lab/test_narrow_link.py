@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from prophet.engines.topology import ALL_REDUCE
-from prophet.lab.cluster_config import ClusterConfig
-from prophet.lab.narrow_link import narrow_link, seconds_per_bit
+from prophet_scheduler.engines.topology import ALL_REDUCE
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.narrow_link import narrow_link, seconds_per_bit
 
 
 def cluster(bandwidth: Any, workers: int = 2, servers: int = 1) -> ClusterConfig:

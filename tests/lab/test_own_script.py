@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from prophet.cli import main as cli
-from prophet.core.errors import UserError
-from prophet.lab import own_script
-from prophet.lab.own_script import run_on_testbed, run_ranks
-from prophet.lab.runner import Edges
+from prophet_scheduler.cli import main as cli
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab import own_script
+from prophet_scheduler.lab.own_script import run_on_testbed, run_ranks
+from prophet_scheduler.lab.runner import Edges
 
 WORKERS = ("worker0", "worker1")
 Step = tuple[bytes, int | None]

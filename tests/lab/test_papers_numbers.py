@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet.lab.config import Cell, load_experiment
-from prophet.lab.contenders import Contender
-from prophet.lab.simulated import prepare, run_planned
+from prophet_scheduler.lab.config import Cell, load_experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.simulated import prepare, run_planned
 from support.golden import Golden, Json
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "papers").glob("*.yaml"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.changes import changes
-from prophet.lab.cluster_config import RateMix
-from prophet.lab.results_view import describe_setting
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.changes import changes
+from prophet_scheduler.lab.cluster_config import RateMix
+from prophet_scheduler.lab.results_view import describe_setting
 from support.configs import REPLAY, changed, loaded
 
 MIX: dict[str, Any] = {"shares": [1.0, 0.1], "chances": [0.5, 0.5], "period_s": 5, "until_s": 20, "seed": 3}

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.plan import Deadline
-from prophet.core.status import AgentStatus, HookStatus
-from prophet.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
-from prophet.lab.records import RECORDS, read_results, read_status, read_worker, write_results
-from prophet.models.profiles import load_profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline
+from prophet_scheduler.core.status import AgentStatus, HookStatus
+from prophet_scheduler.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
+from prophet_scheduler.lab.records import RECORDS, read_results, read_status, read_worker, write_results
+from prophet_scheduler.models.profiles import load_profile
 
 OLDEST: dict[str, Any] = {
     "schema": 1,

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from prophet.core.bound import lower_bound_s
-from prophet.lab.iterations import MEANS
-from prophet.lab.records import Results, read_results, write_results
-from prophet.lab.results import failures, lower_bound, summarize
-from prophet.lab.results_view import print_results
-from prophet.lab.runs import CellRuns, Run
-from prophet.lab.testbed import RelayReport
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.lab.iterations import MEANS
+from prophet_scheduler.lab.records import Results, read_results, write_results
+from prophet_scheduler.lab.results import failures, lower_bound, summarize
+from prophet_scheduler.lab.results_view import print_results
+from prophet_scheduler.lab.runs import CellRuns, Run
+from prophet_scheduler.lab.testbed import RelayReport
 from support.configs import DIGITS, REPLAY, changed, loaded
 from support.fakes import agent_status, worker_record
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.contenders import Contender
-from prophet.lab.runner import Watch, last_words, run_experiment
-from prophet.lab.runs import CellRuns
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.runner import Watch, last_words, run_experiment
+from prophet_scheduler.lab.runs import CellRuns
 from support.configs import REPLAY, changed, loaded
 from support.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 
@@ -162,7 +162,7 @@ def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     bench.run()
     argv = bench.host.started[2][1]
-    assert argv[1:3] == ["-m", "prophet.lab.jobs.pytorch.replay"]
+    assert argv[1:3] == ["-m", "prophet_scheduler.lab.jobs.pytorch.replay"]
     spec = json.loads(Path(argv[argv.index("--spec") + 1]).read_text())
     assert (spec["iterations"], spec["seed"]) == (6, 0)
     profile = json.loads(Path(spec["profile"]).read_text())

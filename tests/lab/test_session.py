@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prophet.lab.session import worker_cores
+from prophet_scheduler.lab.session import worker_cores
 
 
 def test_every_worker_has_as_many_cores_and_none_is_shared() -> None:

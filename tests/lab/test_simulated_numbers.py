@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.simulated import prepare, run_planned
+from prophet_scheduler.lab.simulated import prepare, run_planned
 from support.configs import REPLAY, changed, loaded
 from support.golden import Golden
 

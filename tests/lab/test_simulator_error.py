@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.lab import simulator_error
-from prophet.lab.simulator_error import prediction_error
+from prophet_scheduler.lab import simulator_error
+from prophet_scheduler.lab.simulator_error import prediction_error
 
 
 def test_a_policy_has_the_errors_of_its_own_cells() -> None:

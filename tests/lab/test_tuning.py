@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.results import summarize
-from prophet.lab.runner import run_experiment
-from prophet.lab.runs import CellRuns
-from prophet.lab.simulated_session import simulate_session
+from prophet_scheduler.lab.results import summarize
+from prophet_scheduler.lab.runner import run_experiment
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.simulated_session import simulate_session
 from support.configs import REPLAY, changed, loaded
 from support.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 
@@ -96,7 +96,7 @@ def test_the_simulator_tunes_too_and_the_best_is_at_least_as_good_as_any_trial(t
 
 @pytest.mark.parametrize(("iterations", "trial"), [(6, 6), (50, 10)])
 def test_a_trial_is_no_longer_than_the_job(iterations: int, trial: int, tmp_path: Path) -> None:
-    from prophet.lab.tuning import trial_cell
+    from prophet_scheduler.lab.tuning import trial_cell
 
     cell = loaded(changed(TUNED, "job.iterations", iterations), tmp_path).cells[0]
     short = trial_cell(cell).job

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.profile import GradientProfile, Profile
-from prophet.lab.job_config import ReplayJob
-from prophet.lab.workload import replayed_profile, scaled
-from prophet.models.profiles import save_profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.workload import replayed_profile, scaled
+from prophet_scheduler.models.profiles import save_profile
 
 RECORDED = Profile("mine", (GradientProfile("a", 400, 0.4, 0.3), GradientProfile("b", 1200, 0.1, 0.1)))
 

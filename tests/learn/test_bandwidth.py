@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core.events import EventKind
-from prophet.core.network import Network
-from prophet.learn import bandwidth
-from prophet.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit
-from prophet.learn.nic import interface_towards, sample_nic
-from prophet.learn.wire import PushCosts
+from prophet_scheduler.core.events import EventKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.learn import bandwidth
+from prophet_scheduler.learn.bandwidth import BandwidthMonitor, NicSample, TransferFit
+from prophet_scheduler.learn.nic import interface_towards, sample_nic
+from prophet_scheduler.learn.wire import PushCosts
 from support.virtual import transfers
 
 SIZES = [131072, 131072, 20000, 131072, 60000, 4000] * 40

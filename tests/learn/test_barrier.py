@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prophet.learn.barrier import LEAST_ALIKE, BarrierWatch
+from prophet_scheduler.learn.barrier import LEAST_ALIKE, BarrierWatch
 
 
 def test_a_barrier_is_believed_when_several_iterations_in_a_row_have_one() -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from prophet.core.arena import at_pace
-from prophet.core.choice import Choice, Iteration, Question, Shape
-from prophet.core.cut import Cut, Refusal
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.choosing import PATIENCE, Choosing
+from prophet_scheduler.core.arena import at_pace
+from prophet_scheduler.core.choice import Choice, Iteration, Question, Shape
+from prophet_scheduler.core.cut import Cut, Refusal
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.choosing import PATIENCE, Choosing
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))

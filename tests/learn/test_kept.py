@@ -10,16 +10,24 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core.cut import Cut, learning_cut
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.kept import Believed, Kept, Prior, kept_from_json, kept_name, kept_to_json, with_ids_of_the_job
-from prophet.learn.learner import Learner
-from prophet.models import zoo
-from prophet.policies import get_policy
-from prophet.simulate.cluster import Cluster, Costs
-from prophet.simulate.job import alone, job_of_profile
-from prophet.simulate.run import Options, simulate
+from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.kept import (
+    Believed,
+    Kept,
+    Prior,
+    kept_from_json,
+    kept_name,
+    kept_to_json,
+    with_ids_of_the_job,
+)
+from prophet_scheduler.learn.learner import Learner
+from prophet_scheduler.models import zoo
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.simulate.cluster import Cluster, Costs
+from prophet_scheduler.simulate.job import alone, job_of_profile
+from prophet_scheduler.simulate.run import Options, simulate
 
 PROFILE = Profile(
     "kept",

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.ranks import ranks_of
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.ranks import ranks_of
 
 
 def learned(ids: list[int], times: list[float]) -> Profile:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.core.network import Probe
-from prophet.learn.serial import SerialMonitor
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.network import Probe
+from prophet_scheduler.learn.serial import SerialMonitor
 
 MIXED = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
 

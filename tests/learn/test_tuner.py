@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from prophet.learn.tuner import Arm, Tuner
+from prophet_scheduler.learn.tuner import Arm, Tuner
 
 KIB = 1024
 SIZES = tuple(128 * KIB << place for place in range(6))
@@ -49,7 +49,7 @@ class Job:
 def test_what_was_predicted_is_believed_until_something_is_seen() -> None:
     tuner = Tuner()
     tuner.predict(arms([2.0, 1.0, 1.5]))
-    beliefs = [tuner.belief(size) for size in SIZES[:3]]
+    beliefs = [tuner.beliefs()[size] for size in SIZES[:3]]
     assert [belief.iteration_s for belief in beliefs] == pytest.approx([2.0, 1.0, 1.5])
     assert [belief.seen for belief in beliefs] == [0, 0, 0]
     assert tuner.next(None).arm == SIZES[1]
@@ -60,9 +60,9 @@ def test_an_iteration_says_what_all_predictions_have_in_common() -> None:
     tuner.predict(arms([2.0, 1.0]))
     for _ in range(10):
         tuner.observe(SIZES[0], 2.4)
-    assert tuner.belief(SIZES[0]).iteration_s == pytest.approx(2.4, rel=0.01)
-    assert tuner.belief(SIZES[1]).iteration_s == pytest.approx(1.2, rel=0.1)
-    assert tuner.belief(SIZES[1]).error > tuner.belief(SIZES[0]).error
+    assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(2.4, rel=0.01)
+    assert tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(1.2, rel=0.1)
+    assert tuner.beliefs()[SIZES[1]].error > tuner.beliefs()[SIZES[0]].error
 
 
 def test_neighbours_in_size_are_believed_to_err_alike() -> None:
@@ -72,7 +72,7 @@ def test_neighbours_in_size_are_believed_to_err_alike() -> None:
         tuner.observe(SIZES[5], 1.0)
     for _ in range(10):
         tuner.observe(SIZES[0], 1.05)
-    believed = [tuner.belief(size).iteration_s for size in SIZES]
+    believed = [tuner.beliefs()[size].iteration_s for size in SIZES]
     assert believed == sorted(believed, reverse=True)
     assert believed[1] > 1.02
 
@@ -102,7 +102,7 @@ def test_one_late_iteration_changes_little() -> None:
     job = Job([1.0, 1.05], [1.0, 1.05], scatter=0.005)
     arm = job.run(30, SIZES[0])
     job.tuner.observe(arm, 5.0)
-    assert job.tuner.belief(arm).iteration_s < 1.03
+    assert job.tuner.beliefs()[arm].iteration_s < 1.03
     assert job.tuner.next(arm).arm == arm
 
 
@@ -111,17 +111,17 @@ def test_a_job_that_has_become_another_is_seen_at_the_second_iteration() -> None
     arm = job.run(30, SIZES[0])
     job.tuner.observe(arm, 2.0)
     job.tuner.observe(arm, 2.0)
-    assert job.tuner.belief(arm).iteration_s == pytest.approx(2.0, rel=0.05)
+    assert job.tuner.beliefs()[arm].iteration_s == pytest.approx(2.0, rel=0.05)
     assert job.tuner.next(arm).arm == arm, "it is so for all arms, as far as anybody knows"
 
 
 def test_predictions_that_move_take_the_belief_along_and_make_it_less_certain() -> None:
     job = Job([1.0, 1.1, 1.2], [1.0, 1.1, 1.2], scatter=0.005)
     job.run(30, SIZES[0])
-    before = job.tuner.belief(SIZES[1]).error
+    before = job.tuner.beliefs()[SIZES[1]].error
     job.tuner.predict(arms([2.0, 1.6, 2.4]))
-    assert job.tuner.belief(SIZES[1]).iteration_s == pytest.approx(1.6, rel=0.1)
-    assert job.tuner.belief(SIZES[1]).error > before
+    assert job.tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(1.6, rel=0.1)
+    assert job.tuner.beliefs()[SIZES[1]].error > before
     assert job.tuner.next(SIZES[0]).arm == SIZES[1]
 
 
@@ -133,7 +133,7 @@ def test_an_arm_that_comes_later_profits_from_what_was_seen_of_its_neighbour() -
             tuner.observe(size, took_s)
     late = Arm("late", 1.0, SIZES[0])
     tuner.predict([*arms([1.0] * 3), late])
-    assert tuner.belief("late").iteration_s > 1.15
+    assert tuner.beliefs()["late"].iteration_s > 1.15
 
 
 def test_what_is_predicted_no_more_and_was_never_seen_is_forgotten() -> None:
@@ -142,8 +142,8 @@ def test_what_is_predicted_no_more_and_was_never_seen_is_forgotten() -> None:
     tuner.observe(SIZES[0], 1.0)
     tuner.predict(arms([1.0, 0.9]))
     with pytest.raises(KeyError):
-        tuner.belief(SIZES[2])
-    assert tuner.belief(SIZES[0]).seen == 1
+        tuner.beliefs()[SIZES[2]]
+    assert tuner.beliefs()[SIZES[0]].seen == 1
 
 
 def test_what_cannot_be_had_is_not_wanted() -> None:
@@ -184,9 +184,9 @@ def test_what_was_believed_in_an_earlier_run_is_where_the_next_one_begins() -> N
         tuner.recall(size, iteration_s, 0.005)
     for _ in range(5):
         tuner.observe(SIZES[1], 1.2)
-    assert tuner.belief(SIZES[0]).iteration_s == pytest.approx(1.56, rel=0.05)
+    assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(1.56, rel=0.05)
     assert tuner.next(SIZES[1]).arm == SIZES[1]
-    assert tuner.belief(SIZES[0]).seen == 0
+    assert tuner.beliefs()[SIZES[0]].seen == 0
 
 
 def test_what_coming_to_new_blocks_costs_is_not_put_down_to_them() -> None:
@@ -197,8 +197,8 @@ def test_what_coming_to_new_blocks_costs_is_not_put_down_to_them() -> None:
         tuner.observe(SIZES[0], 1.0)
     for took_s in (2.1, 1.9, 1.0):
         tuner.observe(SIZES[1], took_s)
-    assert tuner.belief(SIZES[1]).iteration_s == pytest.approx(1.0, rel=0.03)
-    assert tuner.belief(SIZES[0]).iteration_s == pytest.approx(1.0, rel=0.03)
+    assert tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(1.0, rel=0.03)
+    assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(1.0, rel=0.03)
 
 
 def test_new_blocks_that_stay_far_worse_are_worse_and_not_the_job() -> None:
@@ -209,4 +209,4 @@ def test_new_blocks_that_stay_far_worse_are_worse_and_not_the_job() -> None:
     for _ in range(3):
         tuner.observe(SIZES[1], 3.0)
     assert tuner.next(SIZES[1]).arm == SIZES[0]
-    assert tuner.belief(SIZES[0]).iteration_s == pytest.approx(1.0, rel=0.15)
+    assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(1.0, rel=0.15)

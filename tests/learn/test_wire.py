@@ -11,16 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet.core.cut import Cut, blocks_of, learning_cut
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.learn.bandwidth import TransferFit
-from prophet.learn.wire import PushCosts, fit_wire
-from prophet.models import zoo
-from prophet.simulate.cluster import Cluster, Costs, compute_scale
-from prophet.simulate.job import alone, job_of_profile
-from prophet.simulate.run import Options, simulate
+from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.bandwidth import TransferFit
+from prophet_scheduler.learn.wire import PushCosts, fit_wire
+from prophet_scheduler.models import zoo
+from prophet_scheduler.simulate.cluster import Cluster, Costs, compute_scale
+from prophet_scheduler.simulate.job import alone, job_of_profile
+from prophet_scheduler.simulate.run import Options, simulate
 
 GBIT = 1e9 / 8
 MS = 1e-3

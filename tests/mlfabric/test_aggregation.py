@@ -10,10 +10,10 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet.mlfabric.distribution import distribute
-from prophet.mlfabric.network import NetworkState
-from prophet.mlfabric.ordering import Update
+from prophet_scheduler.mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet_scheduler.mlfabric.distribution import distribute
+from prophet_scheduler.mlfabric.network import NetworkState
+from prophet_scheduler.mlfabric.ordering import Update
 
 SERVER = 0
 Instance: TypeAlias = tuple[list[Update], NetworkState, list[int]]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.coordination import Coordination
-from prophet.mlfabric.messages import Ask, Beat, Challenge, Denied, Grant, Hello, Wait, Welcome, encode, prove
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_scheduler.mlfabric.coordination import Coordination
+from prophet_scheduler.mlfabric.messages import Ask, Beat, Challenge, Denied, Grant, Hello, Wait, Welcome, encode, prove
+from prophet_scheduler.mlfabric.terms import Terms
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Pass, Result, SumPermission
-from prophet.mlfabric.messages import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Pass, Result, SumPermission
+from prophet_scheduler.mlfabric.messages import (
     MOST_REASON,
     Applied,
     Ask,
@@ -34,7 +34,7 @@ from prophet.mlfabric.messages import (
     Welcome,
     proves,
 )
-from prophet.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
+from prophet_scheduler.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
 
 HELLO = Hello(tenant="job", worker=0, incarnation=1, node="machine")
 TOKEN = "a token of the tests"

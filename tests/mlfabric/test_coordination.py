@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination
-from prophet.mlfabric.messages import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination
+from prophet_scheduler.mlfabric.messages import (
     Applied,
     Ask,
     Beat,
@@ -30,7 +30,7 @@ from prophet.mlfabric.messages import (
     Wait,
     Welcome,
 )
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.mlfabric.terms import Terms
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0)
 

@@ -9,11 +9,23 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.coordination import CHECK_S, Addressed, Coordination
-from prophet.mlfabric.lag import RETRY_S
-from prophet.mlfabric.messages import Ask, Bye, Collect, Collected, Copied, Copy, Denied, Done, Grant, Hello, Wait
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.coordination import CHECK_S, Addressed, Coordination
+from prophet_scheduler.mlfabric.lag import RETRY_S
+from prophet_scheduler.mlfabric.messages import (
+    Ask,
+    Bye,
+    Collect,
+    Collected,
+    Copied,
+    Copy,
+    Denied,
+    Done,
+    Grant,
+    Hello,
+    Wait,
+)
+from prophet_scheduler.mlfabric.terms import Terms
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet.mlfabric.conversation import Conversation
-from prophet.mlfabric.coordination import Coordination
-from prophet.mlfabric.messages import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_scheduler.mlfabric.conversation import Conversation
+from prophet_scheduler.mlfabric.coordination import Coordination
+from prophet_scheduler.mlfabric.messages import (
     LENGTH_BYTES,
     Answer,
     Applied,
@@ -47,7 +47,7 @@ from prophet.mlfabric.messages import (
     prove,
     take_frames,
 )
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.mlfabric.terms import Terms
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 NASTY: tuple[Any, ...] = (
@@ -247,12 +247,12 @@ def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_it
             failures.append(record.getMessage())
 
     handler = Failures()
-    logging.getLogger("prophet").addHandler(handler)
+    logging.getLogger("prophet_scheduler").addHandler(handler)
     try:
         alone = seen_by_b([(number, Beat(), step_s) for number, _, step_s in steps], terms)
         assert seen_by_b(steps, terms) == alone
     finally:
-        logging.getLogger("prophet").removeHandler(handler)
+        logging.getLogger("prophet_scheduler").removeHandler(handler)
     assert failures == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from prophet.mlfabric.lag import RETRY_S, ReplicaLag
+from prophet_scheduler.mlfabric.lag import RETRY_S, ReplicaLag
 
 
 def copied(lag: ReplicaLag, now_s: float = 0.0, reason: str = "") -> None:

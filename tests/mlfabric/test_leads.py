@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.leads import LeadBound
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.leads import LeadBound
 
 
 def test_a_lead_of_the_staleness_is_allowed_and_one_more_is_not() -> None:

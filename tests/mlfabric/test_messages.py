@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.messages import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.messages import (
     MOST_REQUEST_BYTES,
     Answer,
     Ask,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.network import Link, NetworkState, Piece, end_of
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.network import Link, NetworkState, Piece, end_of
 from support.links import rate_at
 
 WIDE = Link.constant(1000.0)

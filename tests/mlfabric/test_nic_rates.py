@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.learn.bandwidth import FRAMING, NicSample
-from prophet.mlfabric.nic_rates import NicEstimate
+from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
+from prophet_scheduler.mlfabric.nic_rates import NicEstimate
 
 
 def observe(estimate: NicEstimate, rates: list[float], start_s: float, sent: float = 0.0) -> tuple[float, float]:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.network import NetworkState
-from prophet.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.network import NetworkState
+from prophet_scheduler.mlfabric.ordering import Ordering, Update, order_updates, shortest_first
 
 SERVER = 0
 Batch: TypeAlias = tuple[list[Update], NetworkState]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.mlfabric.peers import HEAD_BYTES, NONCE_BYTES, PeerMessage, Peers
+from prophet_scheduler.mlfabric.peers import HEAD_BYTES, NONCE_BYTES, PeerMessage, Peers
 
 TOKEN = "sixteen characters"
 LONG_S = 60.0

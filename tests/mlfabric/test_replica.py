@@ -16,11 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.errors import UserError
-from prophet.hub import listener_at
-from prophet.mlfabric.replica_model import ReplicaModel, decoded, encoded, load, updates_in
-from prophet.mlfabric.replica_server import MOST_HEAD_BYTES, MOST_SERVED, MOST_STRANGERS, KeptModel, ReplicaServer
-from prophet.mlfabric.replica_store import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.hub import listener_at
+from prophet_scheduler.mlfabric.replica_model import ReplicaModel, decoded, encoded, load, updates_in
+from prophet_scheduler.mlfabric.replica_server import (
+    MOST_HEAD_BYTES,
+    MOST_SERVED,
+    MOST_STRANGERS,
+    KeptModel,
+    ReplicaServer,
+)
+from prophet_scheduler.mlfabric.replica_store import (
     DIGEST,
     MODEL,
     NONCE,
@@ -164,7 +170,7 @@ def test_who_breaks_off_is_no_news_and_a_failure_of_ours_is(
             raise error
 
         monkeypatch.setattr(running.kept, "older", fail)
-        with caplog.at_level(logging.WARNING, logger="prophet"), pytest.raises(OSError):
+        with caplog.at_level(logging.WARNING, logger="prophet_scheduler"), pytest.raises(OSError):
             running.store().keep(encoded(model()), 7)
         lines = [record.message for record in caplog.records]
         assert lines == [f"Prophet: the replica has not answered a request: {text}" for text in said]

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.aggregation import aggregate
-from prophet.mlfabric.network import NetworkState
-from prophet.mlfabric.ordering import Update
-from prophet.mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
-from prophet.mlfabric.scheduler import Arrival, Kind, Scheduler
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.aggregation import aggregate
+from prophet_scheduler.mlfabric.network import NetworkState
+from prophet_scheduler.mlfabric.ordering import Update
+from prophet_scheduler.mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
+from prophet_scheduler.mlfabric.scheduler import Arrival, Kind, Scheduler
 
 SERVER, REPLICA = 0, 1
 Vector: TypeAlias = NDArray[np.float64]

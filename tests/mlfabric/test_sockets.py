@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.settings import coordinator_from_environ
-from prophet.hub import listener_at
-from prophet.learn.bandwidth import FRAMING, NicSample
-from prophet.mlfabric import client as client_module
-from prophet.mlfabric import server as server_module
-from prophet.mlfabric.client import CoordinatorClient, client_from_environ
-from prophet.mlfabric.coordination import Coordination
-from prophet.mlfabric.messages import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import coordinator_from_environ
+from prophet_scheduler.hub import listener_at
+from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
+from prophet_scheduler.mlfabric import client as client_module
+from prophet_scheduler.mlfabric import server as server_module
+from prophet_scheduler.mlfabric.client import CoordinatorClient, client_from_environ
+from prophet_scheduler.mlfabric.coordination import Coordination
+from prophet_scheduler.mlfabric.messages import (
     LENGTH_BYTES,
     MOST_REQUEST_BYTES,
     Ask,
@@ -31,9 +31,9 @@ from prophet.mlfabric.messages import (
     prove,
     take_frames,
 )
-from prophet.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
-from prophet.mlfabric.server import CoordinatorServer, coordinator
-from prophet.mlfabric.terms import Terms
+from prophet_scheduler.mlfabric.ports import Collection, CoordinatorPort, ModelCopy
+from prophet_scheduler.mlfabric.server import CoordinatorServer, coordinator
+from prophet_scheduler.mlfabric.terms import Terms
 
 TOKEN = "a token of the tests"
 LONG_S = 60.0
@@ -143,7 +143,7 @@ def test_a_coordinator_that_dies_is_one_warning_and_one_that_is_back_is_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first = Running()
-    with caplog.at_level(logging.WARNING, "prophet"), connect(first.address, bound_s=0.3) as client:
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"), connect(first.address, bound_s=0.3) as client:
         assert client.wait_welcome(LONG_S)
         first.stop()
         for place in range(2):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from prophet.mlfabric.network import NetworkState
-from prophet.mlfabric.ordering import Update
-from prophet.mlfabric.scheduler import Kind
-from prophet.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable
+from prophet_scheduler.mlfabric.network import NetworkState
+from prophet_scheduler.mlfabric.ordering import Update
+from prophet_scheduler.mlfabric.scheduler import Kind
+from prophet_scheduler.mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable
 
 NETWORK = NetworkState.of_rates([10.0] * 4, [10.0] * 4)
 

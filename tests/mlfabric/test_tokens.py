@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.mlfabric.tokens import load_tokens, parse_tokens, token_of
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.mlfabric.tokens import load_tokens, parse_tokens, token_of
 
 LINES = "# jobs\n\na  0123456789abcdef\nb fedcba9876543210\n"
 

@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from prophet.core.graph import Graph
-from prophet.models.graph_autograd import graph_of_steps, steps_of_outputs
-from prophet.models.graph_patterns import ForwardStep
+from prophet_scheduler.core.graph import Graph
+from prophet_scheduler.models.graph_autograd import graph_of_steps, steps_of_outputs
+from prophet_scheduler.models.graph_patterns import ForwardStep
 
 
 def named(module: nn.Module) -> dict[int, str]:

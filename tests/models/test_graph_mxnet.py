@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph
-from prophet.models.graph_mxnet import graph_of_symbol
-from prophet.models.graph_patterns import Pattern
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph
+from prophet_scheduler.models.graph_mxnet import graph_of_symbol
+from prophet_scheduler.models.graph_patterns import Pattern
 
 
 def node(op: str, name: str, *inputs: int, **attributes: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Operation, OperationKind
-from prophet.models.graph_patterns import ForwardStep, Pattern, worker_graph
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Operation, OperationKind
+from prophet_scheduler.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 STEPS = (
     ForwardStep("first", (), ("p",), product_flops=10.0),

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.steps import find_steps
-from prophet.models.profiles import find_profile, load_profile, resnet50, save_profile
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.models.profiles import find_profile, load_profile, resnet50, save_profile
 
 GOOD: dict[str, Any] = {
     "schema": 1,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from prophet.core.errors import UserError
-from prophet.core.steps import find_steps
-from prophet.models import zoo
-from prophet.models.profiles import resnet50
-from prophet.models.zoo import LayerKind
-from prophet.models.zoo.stepwise import scaled_bytes
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.models import zoo
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.models.zoo import LayerKind
+from prophet_scheduler.models.zoo.stepwise import scaled_bytes
 
 
 @pytest.mark.parametrize(

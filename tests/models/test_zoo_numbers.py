@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.steps import find_steps
-from prophet.models import zoo
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.models import zoo
 from support.golden import Golden, Json
 
 

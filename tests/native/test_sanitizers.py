@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet.core.event_record import EventRecord
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueEvent
-from prophet.core.plan_codec import HEADER
-from prophet.simulate.replay import replay
+from prophet_scheduler.core.event_record import EventRecord
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueEvent
+from prophet_scheduler.core.plan_codec import HEADER
+from prophet_scheduler.simulate.replay import replay
 from tools.native_stress import CHECKS, PLAIN, build, build_stress, run_tasks, why_not
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TESTBED = ROOT / "prophet" / "lab" / "testbed" / "native"
+TESTBED = ROOT / "prophet" / "prophet_scheduler" / "lab" / "testbed" / "native"
 TASKS = 60 * (60 + 250 + 250)
 """Handed over in stress.cc; of the first engine's, and of the last's, some leave without the hook."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.apart import SPECS
 from support.roles import network, nodes
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.apart import WORKERS, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

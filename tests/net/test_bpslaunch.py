@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import SERVERS, WORKERS, Job, side_by_side
 
 pytestmark = pytest.mark.engine

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.testbed import NodeSpec, Testbed
 from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.store import Store
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.programs import clean_environ
 from support.roles import PATIENT, network
 

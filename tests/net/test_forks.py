@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, run_job
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from prophet.core.cut import MOST_BLOCK_BYTES
-from prophet.core.event_record import load_events
-from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet.lab.testbed import Testbed
-from prophet.models.profiles import load_profile
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
+from prophet_scheduler.core.event_record import load_events
+from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet_scheduler.lab.testbed import Testbed
+from prophet_scheduler.models.profiles import load_profile
 from support.roles import WORKERS, run_job, side_by_side
 
 pytest.importorskip("mxnet")

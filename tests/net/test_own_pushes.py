@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from prophet.core.settings import DDP_SCHEDULER
-from prophet.lab.config import Cell
-from prophet.lab.launchers import JOB_SCRIPTS
-from prophet.lab.runner import FIRST_PORT, run_experiment
-from prophet.lab.runs import CellRuns
-from prophet.lab.testbed import NodeSpec, Testbed
+from prophet_scheduler.core.settings import DDP_SCHEDULER
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.launchers import JOB_SCRIPTS
+from prophet_scheduler.lab.runner import FIRST_PORT, run_experiment
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.configs import loaded
 from support.fakes import FakeListener
 from support.forks import ddp_server, torch_server

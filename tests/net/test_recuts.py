@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.cut import RECUT_ROUNDS
-from prophet.core.event_record import load_events
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.core.cut import RECUT_ROUNDS
+from prophet_scheduler.core.event_record import load_events
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.lab.testbed import Testbed
 from prophet_byteps.build.build import provide
 from prophet_byteps.build.releases import NEWEST, RELEASES, Release
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, Ended, run_job
 
 pytestmark = [

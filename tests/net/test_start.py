@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from prophet import __version__
-from prophet.lab.testbed import Testbed
 from prophet_byteps.agreement import START_LIMIT_S
+from prophet_scheduler import __version__
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

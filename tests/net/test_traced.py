@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
+from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, Ended, run_job, side_by_side
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

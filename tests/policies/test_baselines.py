@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.policy import Policy
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models import zoo
-from prophet.policies.ddp import MEBIBYTE, Ddp, buckets
-from prophet.policies.horovod import Horovod, fused_by_cycles
-from prophet.policies.mg_wfbp import MgWfbp, best_merge, end_s, merge
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.policy import Policy
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models import zoo
+from prophet_scheduler.policies.ddp import MEBIBYTE, Ddp, buckets
+from prophet_scheduler.policies.horovod import Horovod, fused_by_cycles
+from prophet_scheduler.policies.mg_wfbp import MgWfbp, best_merge, end_s, merge
 from support.lanes import ScheduledQueue
 
 UNIT = Network(bandwidth=1.0, overhead_s=1.0)

@@ -8,13 +8,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.errors import UserError
-from prophet.core.events import QueueKind
-from prophet.core.network import Network
-from prophet.core.plan import Deadline, Plan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies.caramel import Caramel
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline, Plan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies.caramel import Caramel
 from support.lanes import ScheduledQueue
 
 UNIT = Network(1.0)

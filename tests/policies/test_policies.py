@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.network import Network
-from prophet.core.plan import Plan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy
 from support.virtual import transfers
 
 PROFILE = resnet50(25_600_000)

@@ -10,13 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
-from prophet.core.network import Network
-from prophet.core.plan import Deadline, Plan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies import Blocks, get_definition, get_policy
-from prophet.policies.algorithms.assembler import assemble
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline, Plan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import Blocks, get_definition, get_policy
+from prophet_scheduler.policies.algorithms.assembler import assemble
 from support.lanes import ScheduledQueue
 
 ACKNOWLEDGED, GENERATED, ASK = range(3)

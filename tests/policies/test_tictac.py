@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies.tictac import TicTac, forward_graph
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies.tictac import TicTac, forward_graph
 from support.graphs import graph
 
 PROFILE = Profile(

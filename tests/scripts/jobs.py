@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from prophet.lab.testbed import Testbed
+from prophet_scheduler.lab.testbed import Testbed
 from support.forks import Forked, ForkServer
 from support.roles import ONE_DEVICE, SERVE, SERVERS, WORKERS, Job, last_words, nodes
 

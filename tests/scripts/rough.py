@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-from prophet.core.cut import Cut
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.updates import Updates
 from prophet_ddp import control
 from prophet_ddp.agent import ModuleAgent
 from prophet_ddp.control import Decision
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.updates import Updates
 
 OPERATION_S = 0.001
 BYTES_PER_S = 20e6

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prophet.core.choice import Choice, Question
 from prophet_ddp import agent, ways
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
+from prophet_scheduler.core.choice import Choice, Question
 
 ITERATION_S = 0.01
 PROMISED = 0.5

@@ -6,13 +6,13 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from prophet.core.bound import blocks_bound_s
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.simulate import Cluster, Costs, Options, simulate
-from prophet.simulate.cluster import MESSAGES_TO_ANSWER
-from prophet.simulate.job import job_of_cut
+from prophet_scheduler.core.bound import blocks_bound_s
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
+from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
+from prophet_scheduler.simulate.job import job_of_cut
 
 RATE = 31.25e6
 OVERHEAD_S, LATENCY_S = 2e-4, 1e-4

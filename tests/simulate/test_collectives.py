@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.simulate.collectives import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.simulate.collectives import (
     COLLECTIVE_COSTS,
     double_tree,
     halving_doubling,

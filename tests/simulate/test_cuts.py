@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prophet.core._native import ClusterSpec, Exchange, OperationSpec, Simulation, TensorSpec
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, Segment, learning_cut
-from prophet.core.event_record import EventRecord
-from prophet.core.events import EventKind, QueueKind
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy
-from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, simulate
-from prophet.simulate.job import alone, job_of_cut, job_of_profile
-from prophet.simulate.replay import replay
+from prophet_scheduler.core._native import ClusterSpec, Exchange, OperationSpec, Simulation, TensorSpec
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, Segment, learning_cut
+from prophet_scheduler.core.event_record import EventRecord
+from prophet_scheduler.core.events import EventKind, QueueKind
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.simulate import Cluster, Costs, Job, Options, SimulatedRun, simulate
+from prophet_scheduler.simulate.job import alone, job_of_cut, job_of_profile
+from prophet_scheduler.simulate.replay import replay
 
 KIB = 1024
 FORWARD = Plan(push=QueuePlan(order={}, credit=1 << 20), pull=QueuePlan(order={}))

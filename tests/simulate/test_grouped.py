@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core._native import Exchange
-from prophet.core.profile import Profile
-from prophet.lab.results import emulation
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy
-from prophet.policies.algorithms.collective_groups import LEARNING_ITERATIONS
-from prophet.simulate import Cluster, Costs, Options, simulate
-from prophet.simulate.cluster import compute_scale
-from prophet.simulate.grouped import grouped, learn
+from prophet_scheduler.core._native import Exchange
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.lab.results import emulation
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.algorithms.collective_groups import LEARNING_ITERATIONS
+from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
+from prophet_scheduler.simulate.cluster import compute_scale
+from prophet_scheduler.simulate.grouped import grouped, learn
 from support.configs import REPLAY, changed, loaded
 
 PROFILE = resnet50(25_600_000)

@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet.core._native import Exchange
-from prophet.core.cut import Cut
-from prophet.core.errors import UserError
-from prophet.core.event_record import EventRecord
-from prophet.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent, QueueKind
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.plan_codec import encode_plan
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy, policy_names
-from prophet.simulate import Cluster, Costs, Options, SimulatedRun, simulate
-from prophet.simulate.cluster import compute_scale
-from prophet.simulate.job import job_of_cut
-from prophet.simulate.replay import Task, Unchecked, replay, story
+from prophet_scheduler.core._native import Exchange
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord
+from prophet_scheduler.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, EventKind, QueueEvent, QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy, policy_names
+from prophet_scheduler.simulate import Cluster, Costs, Options, SimulatedRun, simulate
+from prophet_scheduler.simulate.cluster import compute_scale
+from prophet_scheduler.simulate.job import job_of_cut
+from prophet_scheduler.simulate.replay import Task, Unchecked, replay, story
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 ADD, START, FINISH = EventKind.ADD, EventKind.START, EventKind.FINISH

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.core._native import Exchange, OperationSpec, TensorSpec
-from prophet.core.bound import lower_bound_s
-from prophet.core.cut import Cut
-from prophet.core.errors import UserError
-from prophet.core.events import DRAIN_S, EventKind, QueueKind
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy, policy_names
-from prophet.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
-from prophet.simulate.cluster import compute_scale, with_traffic
-from prophet.simulate.job import alone, job_of_cut
-from prophet.simulate.run import MOST_TURNS, turn_s
+from prophet_scheduler.core._native import Exchange, OperationSpec, TensorSpec
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import DRAIN_S, EventKind, QueueKind
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy, policy_names
+from prophet_scheduler.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
+from prophet_scheduler.simulate.cluster import compute_scale, with_traffic
+from prophet_scheduler.simulate.job import alone, job_of_cut
+from prophet_scheduler.simulate.run import MOST_TURNS, turn_s
 
 BARE = Costs(header_bytes=0)
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from prophet.studies.agenda import Agenda
+from prophet_scheduler.studies.agenda import Agenda
 
 
 def test_actions_come_in_order_of_time_and_those_of_one_time_as_they_were_put_down() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prophet.lab.testbed import NodeSpec, Testbed
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.roles import LAST_WORDS, ONE_DEVICE, PATIENT, SERVE, Job, Process, write_stacks
 
 WORKERS = ("worker0", "worker1", "worker2")
@@ -131,7 +131,7 @@ def running(
     tokens.write_text(f"{TENANT} 0123456789abcdef\n")
     tokens.chmod(0o600)
     address = f"{testbed.address('coordinator')}:{port + 1000}"
-    prophet = [sys.executable, "-P", "-m", "prophet.cli.main"]
+    prophet = [sys.executable, "-P", "-m", "prophet_scheduler.cli.main"]
     coordinate = [*prophet, "coordinate", "--token-file", str(tokens)]
     coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
     # An update takes 0.1 s: who comes in the first half of that is summed with others.

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from prophet.studies.agenda import Agenda
 from prophet_ddp.issuer import JointOperation
+from prophet_scheduler.studies.agenda import Agenda
 
 
 class Future:

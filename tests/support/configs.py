@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from prophet.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.config import Experiment, load_experiment
 
 REPLAY: dict[str, Any] = {
     "name": "small",

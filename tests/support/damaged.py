@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import settings
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 Place = tuple[str | int, ...]
 

@@ -14,5 +14,5 @@ class ProcessEnded(Exception):
 
 
 def end_process(line: str, status: int) -> NoReturn:
-    """As prophet.frontends.ending has it."""
+    """As prophet_scheduler.frontends.ending has it."""
     raise ProcessEnded(line, status)

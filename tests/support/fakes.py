@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.core.status import AgentStatus, HookStatus
-from prophet.lab.config import Cell
-from prophet.lab.contenders import Contender
-from prophet.lab.jobs import progress_path
-from prophet.lab.jobs.record import Mark, WorkerRecord
-from prophet.lab.runner import Edges
-from prophet.lab.testbed import RelayReport
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.status import AgentStatus, HookStatus
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.jobs import progress_path
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
+from prophet_scheduler.lab.runner import Edges
+from prophet_scheduler.lab.testbed import RelayReport
 
 
 class Clock:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet.frontends.torch import guards
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.awaited import AwaitedRounds
-from prophet.frontends.torch.streams import streams_of
+from prophet_scheduler.frontends.torch import guards
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.streams import streams_of
 
 
 class LateRounds(AwaitedRounds):

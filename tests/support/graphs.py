@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prophet.core.graph import Graph, Operation, OperationKind
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 
 def graph(transfers: Mapping[str, int], computing: Mapping[str, tuple[float, str]], name: str = "test") -> Graph:

@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from prophet.core.arena import profile_under
-from prophet.core.cut import Cut, learning_cut
-from prophet.core.event_record import EventRecord, save_record
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.core.network import Network
-from prophet.core.status import AgentStatus
-from prophet.lab.jobs.record import Mark, WorkerRecord, write_record
-from prophet.lab.records import Results, write_results
-from prophet.models.profiles import resnet50
-from prophet.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
-from prophet.policies.algorithms.stock import stock_iteration_s
-from prophet.watch.observer import Observer
-from prophet.watch.recorder import as_line
-from prophet.watch.rows import RecordRow
-from prophet.watch.status import Predicted, WorkerName
-from prophet.watch.training import TrainingLog
+from prophet_scheduler.core.arena import profile_under
+from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.event_record import EventRecord, save_record
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, write_record
+from prophet_scheduler.lab.records import Results, write_results
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
+from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
+from prophet_scheduler.watch.observer import Observer
+from prophet_scheduler.watch.recorder import as_line
+from prophet_scheduler.watch.rows import RecordRow
+from prophet_scheduler.watch.status import Predicted, WorkerName
+from prophet_scheduler.watch.training import TrainingLog
 from support.results import cell, failed, iterated
 
 NETWORK = Network(31.25e6, 0.5e-3)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prophet.core.events import QueueKind
-from prophet.core.plan import Plan
-from prophet.core.queue import TwoLaneQueue
+from prophet_scheduler.core.events import QueueKind
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.queue import TwoLaneQueue
 
 
 class ScheduledQueue:

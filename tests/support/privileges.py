@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.testbed import require_namespaces
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.testbed import require_namespaces
 
 
 def skip_without_namespaces() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prophet.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.profile import GradientProfile, Profile
 
 
 def profile(*gradients: tuple[int, float, float], ids: tuple[int, ...] = ()) -> Profile:

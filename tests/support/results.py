@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prophet.core.errors import UserError
-from prophet.lab.config import Experiment
-from prophet.lab.iterations import times_of
-from prophet.lab.records import CellResult, PolicyResult, Results, write_results
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import Experiment
+from prophet_scheduler.lab.iterations import times_of
+from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, write_results
 
 
 def policy(median_s: float = 0.9, **more: Any) -> PolicyResult:

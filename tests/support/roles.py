@@ -21,8 +21,8 @@ from subprocess import Popen, TimeoutExpired
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from prophet.core.settings import SCHEDULER
-from prophet.lab.testbed import NodeSpec, Testbed
+from prophet_scheduler.core.settings import SCHEDULER
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.forks import Forked, ForkServer, torch_server
 from support.privileges import skip_without_namespaces
 from support.programs import LATE_NS, clean_environ

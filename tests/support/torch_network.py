@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet.frontends.torch import references as torch_references
+from prophet_scheduler.frontends.torch import references as torch_references
 
 torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 
 
 def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> NDArray[Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.simulated import prepare_experiment
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.simulated import prepare_experiment
 from support.results import cell, failed, policy
 from tools import ablation
 from tools.ablation import costs, said, times

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from prophet.lab import session
-from prophet.lab.config import Experiment, load_experiment
-from prophet.lab.records import CellResult, Results, write_results
+from prophet_scheduler.lab import session
+from prophet_scheduler.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.records import CellResult, Results, write_results
 from support.configs import REPLAY
 from support.results import policy
 from tools import advise, cells, kept

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import AgentCost
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import AgentCost
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
 from tools import allreduce, cells

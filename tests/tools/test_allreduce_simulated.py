@@ -8,12 +8,20 @@ from typing import Any
 import pytest
 from pydantic_core import to_jsonable_python
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.lab.config import Cell
-from prophet.lab.records import CellResult
-from prophet.lab.simulated_ddp import COPIED_RATE, ISSUE_S, MESSAGE_S, RENEWED_RATE, UPDATED_RATE, handled, prepared
-from prophet.policies.ddp import DDP_FIRST_BUCKET_BYTES, MEBIBYTE
-from prophet.simulate import Costs
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.simulated_ddp import (
+    COPIED_RATE,
+    ISSUE_S,
+    MESSAGE_S,
+    RENEWED_RATE,
+    UPDATED_RATE,
+    handled,
+    prepared,
+)
+from prophet_scheduler.policies.ddp import DDP_FIRST_BUCKET_BYTES, MEBIBYTE
+from prophet_scheduler.simulate import Costs
 from support.configs import REPLAY, loaded
 from support.results import cell as result
 from support.results import failed, policy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.results import lower_bound
-from prophet.lab.simulated import prepare
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.results import lower_bound
+from prophet_scheduler.lab.simulated import prepare
 from support.configs import REPLAY, changed, written
 from support.results import cell, policy
 from tools import blocks

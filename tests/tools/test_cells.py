@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.core.errors import UserError
-from prophet.lab.config import load_experiment
-from prophet.lab.records import read_results, write_results
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import read_results, write_results
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
 from tools import cells, kept

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.cut import Segment
-from prophet.core.status import AgentStatus
-from prophet.lab.config import load_experiment
-from prophet.lab.jobs.record import Mark, WorkerRecord
+from prophet_scheduler.core.cut import Segment
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from tools import changing
 from tools.changing import (
     JobNetwork,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prophet.lab.config import load_experiment
+from prophet_scheduler.lab.config import load_experiment
 from support.results import cell, failed, policy
 from tools import eighth
 from tools.kept import Point

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prophet.core.settings import DDP_NCCL
+from prophet_scheduler.core.settings import DDP_NCCL
 from tools import gpu, gpu_job
 from tools.gpu import GpuJob, GpuRun, OnFirstGpu
 from tools.ports import free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 from tools import kept, memory
 from tools.builds import ManyGradientsJob, Marks
 from tools.provenance import Provenance

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab import simulated_ddp
+from prophet_scheduler.lab import simulated_ddp
 from tools import kept, operations
 from tools.operations import AT_ONCE, ISSUED, LARGE, SIZES, SMALL, OnWay, Way
 from tools.provenance import Provenance

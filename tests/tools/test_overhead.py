@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.settings import Settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import Settings
 from tools import kept, overhead
 from tools.overhead import Call, OverheadData, Turn, counted, described, mean_s, more, page, read_ranks, shares
 from tools.overhead_job import ANSWERING, VARIANTS, TimedCalls, clocked, is_asked, settings_of, threads_s

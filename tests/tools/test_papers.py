@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.lab.config import load_experiment
+from prophet_scheduler.lab.config import load_experiment
 from support.configs import REPLAY, written
 from support.results import cell, policy
 from tools import cells, papers

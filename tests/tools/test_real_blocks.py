@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import PolicyResult
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import PolicyResult
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
 from tools import cells, real_blocks

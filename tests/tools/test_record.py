@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from prophet.core.profile import Profile
-from prophet.core.steps import find_steps
-from prophet.lab.config import load_experiment
-from prophet.lab.job_config import SyntheticJob
-from prophet.lab.jobs.record import WorkerRecord, write_record
-from prophet.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.job_config import SyntheticJob
+from prophet_scheduler.lab.jobs.record import WorkerRecord, write_record
+from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
 from tools import record
 
 PROFILES = Path(__file__).parents[2] / "configs" / "profiles"

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from prophet import __version__
-from prophet.core.errors import UserError
+from prophet_scheduler import __version__
+from prophet_scheduler.core.errors import UserError
 from tools.interpreters import Interpreter, interpreters, outcome, run, supported
 from tools.release import check_changelog, sdist_problems, wheel_problems
 from tools.release_checks import AUTOLOAD
 
 TRACKED = [
     "setup.py",
-    "prophet/__init__.py",
-    "prophet/py.typed",
-    "prophet/core/_native.pyi",
-    "prophet/core/native/queue.h",
+    "prophet/prophet_scheduler/__init__.py",
+    "prophet/prophet_scheduler/py.typed",
+    "prophet/prophet_scheduler/core/_native.pyi",
+    "prophet/prophet_scheduler/core/native/queue.h",
     "plugins/byteps/prophet_byteps/hook.py",
     "plugins/byteps/prophet_byteps/native/hook.cc",
     "plugins/byteps/prophet_byteps/build/include/nccl.h",
@@ -27,24 +27,24 @@ TRACKED = [
 ]
 WHEEL = [
     AUTOLOAD,
-    "prophet/__init__.py",
-    "prophet/py.typed",
-    "prophet/core/_native.pyi",
-    "prophet/core/_native.cpython-311-x86_64-linux-gnu.so",
-    "prophet/lab/testbed/_relay.cpython-311-x86_64-linux-gnu.so",
+    "prophet_scheduler/__init__.py",
+    "prophet_scheduler/py.typed",
+    "prophet_scheduler/core/_native.pyi",
+    "prophet_scheduler/core/_native.cpython-311-x86_64-linux-gnu.so",
+    "prophet_scheduler/lab/testbed/_relay.cpython-311-x86_64-linux-gnu.so",
     "prophet_byteps/hook.py",
     "prophet_byteps/_hook.cpython-311-x86_64-linux-gnu.so",
     "prophet_byteps/build/include/nccl.h",
     "prophet_ddp/reducer.py",
-    f"byteps_prophet-{__version__}.dist-info/METADATA",
+    f"prophet_scheduler-{__version__}.dist-info/METADATA",
 ]
 
 
 def test_a_source_distribution_is_what_git_tracks() -> None:
-    assert sdist_problems([*TRACKED, "PKG-INFO", "setup.cfg", "byteps_prophet.egg-info/SOURCES.txt"], TRACKED) == []
+    assert sdist_problems([*TRACKED, "PKG-INFO", "setup.cfg", "prophet_scheduler.egg-info/SOURCES.txt"], TRACKED) == []
     without_header = [name for name in TRACKED if not name.endswith("queue.h")]
     assert sdist_problems([*without_header, "notes.txt"], TRACKED) == [
-        "the source distribution lacks prophet/core/native/queue.h; name it in MANIFEST.in",
+        "the source distribution lacks prophet/prophet_scheduler/core/native/queue.h; name it in MANIFEST.in",
         "the source distribution has notes.txt, which git does not track",
     ]
 
@@ -60,7 +60,7 @@ def test_what_a_wheel_lacks_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tests/conftest.py", "tools/release.py", "other.pth", "byteps_prophet.libs/libstdc++-1234.so.6"]
+    "name", ["tests/conftest.py", "tools/release.py", "other.pth", "prophet_scheduler.libs/libstdc++-1234.so.6"]
 )
 def test_what_belongs_to_no_package_is_named(name: str) -> None:
     assert wheel_problems([*WHEEL, name], TRACKED) == [f"the wheel has {name}, which belongs to no package"]

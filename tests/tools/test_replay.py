@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.records import Results, write_results
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import Results, write_results
 from support.results import cell, failed, policy
 from tools import kept, replay, replay_page
 from tools.kept import Point, Study

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.config import load_experiment
-from prophet.lab.iterations import MEDIANS
-from prophet.lab.records import Results, write_results
-from prophet.models.profiles import resnet50
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.iterations import MEDIANS
+from prophet_scheduler.lab.records import Results, write_results
+from prophet_scheduler.models.profiles import resnet50
 from support.configs import REPLAY, changed, written
 from support.results import cell, failed, policy
 from tools import kept, real_tables

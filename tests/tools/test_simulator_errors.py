@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.simulator_error import FILE
+from prophet_scheduler.lab.simulator_error import FILE
 from tools import kept, simulator_errors
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.jobs.record import write_record
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches

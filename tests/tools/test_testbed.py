@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet.lab.testbed import RelayReport
+from prophet_scheduler.lab.testbed import RelayReport
 from tools import kept, testbed
 from tools.provenance import Provenance
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prophet.lab.records import Results, read_results, write_results
-from prophet.lab.simulated_session import simulate_session
+from prophet_scheduler.lab.records import Results, read_results, write_results
+from prophet_scheduler.lab.simulated_session import simulate_session
 from support.configs import REPLAY, changed, loaded, written
 from support.results import cell, policy
 from tools import kept, validate

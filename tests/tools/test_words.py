@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.lab.records import CellResult
+from prophet_scheduler.lab.records import CellResult
 from support.results import cell, policy
 from tools.kept import Point
 from tools.words import ahead, count, gains, over_bound, span, speedup, standing, without_prophet

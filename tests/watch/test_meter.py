@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueEvent, QueueKind
-from prophet.lab.transfers import pair_events
-from prophet.watch.meter import BANDS, Meter, Periods, covered_s
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueEvent, QueueKind
+from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.watch.meter import BANDS, Meter, Periods, covered_s
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 ADD, START, FINISH = EventKind.ADD, EventKind.START, EventKind.FINISH

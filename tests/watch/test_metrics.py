@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from prophet.core.network import Network
-from prophet.core.status import AgentStatus
-from prophet.watch.metrics import figures, metrics_page
-from prophet.watch.status import Flow, LiveStatus, Predicted, Spread, UrgencyBand, WorkerName
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.watch.metrics import figures, metrics_page
+from prophet_scheduler.watch.status import Flow, LiveStatus, Predicted, Spread, UrgencyBand, WorkerName
 
 LINE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)+)\} (\S+)')
 AGENT = AgentStatus("prophet", "", 3, 0.25, 1 << 20, 2_000_000, network=Network(31.25e6, 0.001), recuts=2)

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prophet.core.cut import Cut
-from prophet.core.errors import UserError
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.core.settings import Settings, from_environ
-from prophet.core.status import AgentStatus
-from prophet.lab.records import live_status
-from prophet.lab.report.from_record import read_rows
-from prophet.watch import training
-from prophet.watch.observer import Observer, job_name, settings_shown, whom, worker_name
-from prophet.watch.recorder import RecordWriter
-from prophet.watch.rows import (
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.settings import Settings, from_environ
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.lab.records import live_status
+from prophet_scheduler.lab.report.from_record import read_rows
+from prophet_scheduler.watch import training
+from prophet_scheduler.watch.observer import Observer, job_name, settings_shown, whom, worker_name
+from prophet_scheduler.watch.recorder import RecordWriter
+from prophet_scheduler.watch.rows import (
     BeginRow,
     CutRow,
     EndRow,
@@ -43,9 +43,9 @@ from prophet.watch.rows import (
     TransfersRow,
     WaitsRow,
 )
-from prophet.watch.sockets import ask, sockets_in
-from prophet.watch.status import Predicted, WorkerName
-from prophet.watch.training import TrainingLog
+from prophet_scheduler.watch.sockets import ask, sockets_in
+from prophet_scheduler.watch.status import Predicted, WorkerName
+from prophet_scheduler.watch.training import TrainingLog
 
 WORKER = WorkerName("train-29500", 1, "ddp", workers=2)
 AGENT = AgentStatus("prophet", "", 0, 0.0, 1 << 20, 2_000_000, network=Network(1e8), arena=True)
@@ -319,7 +319,7 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
 
 def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     monkeypatch.setattr(
-        "prophet.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
+        "prophet_scheduler.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
     )
     observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
     assert observer is not None

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.watch import server as server_module
-from prophet.watch.server import StatusServer
-from prophet.watch.sockets import (
+from prophet_scheduler.watch import server as server_module
+from prophet_scheduler.watch.server import StatusServer
+from prophet_scheduler.watch.sockets import (
     MOST_PATH_BYTES,
     ask,
     folders,
@@ -30,7 +30,7 @@ from prophet.watch.sockets import (
     remove_stale,
     sockets_in,
 )
-from prophet.watch.status import WorkerName
+from prophet_scheduler.watch.status import WorkerName
 
 LONG_S = 60.0
 """Nothing takes so long, also where the machine stands still for a while."""

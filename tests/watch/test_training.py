@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from prophet.watch import training
-from prophet.watch.training import NAMES_KEPT, TrainingLog
+from prophet_scheduler.watch import training
+from prophet_scheduler.watch.training import NAMES_KEPT, TrainingLog
 
 
 def test_iterations_are_those_of_the_first_optimizer() -> None:

@@ -29,37 +29,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet import __version__
-from prophet.core import settings as names
-from prophet.core.cut import Cut, learning_cut
-from prophet.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
-from prophet.core.plan import Plan
-from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.core.status import AgentStatus, HookStatus, LaneStatus
-from prophet.frontends.ending import STALLED, at_end, end_process
-from prophet.frontends.records import event_buffer, require_records, write_records
-from prophet.frontends.turning import TurningThread, tend_heap
-from prophet.policies import Blocks, get_definition, policy_from_environ
 from prophet_byteps import agreement, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, Reason, decider
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
+from prophet_scheduler import __version__
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
+from prophet_scheduler.core.status import AgentStatus, HookStatus, LaneStatus
+from prophet_scheduler.frontends.ending import STALLED, at_end, end_process
+from prophet_scheduler.frontends.records import event_buffer, require_records, write_records
+from prophet_scheduler.frontends.turning import TurningThread, tend_heap
+from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet.core.choice import Shape
-    from prophet.core.event_record import EventRecord, RecordBuffer
-    from prophet.core.policy import Policy
-    from prophet.core.profile import Profile
-    from prophet.frontends.warm import WarmStart
-    from prophet.learn.learner import Learner
-    from prophet.watch.observer import Observer
-    from prophet.watch.status import Predicted
     from prophet_byteps.kept_pushes import KeptPushes
     from prophet_byteps.stall import Oldest, StallDetector
     from prophet_byteps.tracing import Traced
+    from prophet_scheduler.core.choice import Shape
+    from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
+    from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.frontends.warm import WarmStart
+    from prophet_scheduler.learn.learner import Learner
+    from prophet_scheduler.watch.observer import Observer
+    from prophet_scheduler.watch.status import Predicted
 
 FORWARD_IDS = ("mxnet",)
 """Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
@@ -71,7 +71,7 @@ EXIT_LIMIT_S = 5.0
 TURN_LIMIT_S = 5.0
 """How long it waits for a turn of the agent that is under way; without its end there are no last events."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class Agent:
@@ -135,7 +135,7 @@ class Agent:
         policy = make_policy(partition_bytes)
         profile = None
         if settings.profile_in is not None:
-            from prophet.models.profiles import load_profile
+            from prophet_scheduler.models.profiles import load_profile
 
             profile = load_profile(settings.profile_in)
         library, hook, no_hook = hook_module.load_for(framework)
@@ -157,7 +157,7 @@ class Agent:
     def _first_cut(self, sizes: Sequence[int]) -> Cut:
         """What this worker would begin with; asked in the program's own thread, once it is known what is to be sent."""
         if self._warm is None:
-            from prophet.frontends.warm import WarmStart
+            from prophet_scheduler.frontends.warm import WarmStart
 
             blocks = {"framework": self._framework, "policy": self._settings.policy, "blocks": str(self._sizes)}
             arena = not self._whole_gradients
@@ -218,7 +218,7 @@ class Agent:
         def init_and_agree(*args: Any, **kwargs: Any) -> Any:
             try:
                 if place_of(os.environ)[0] == 0:
-                    from prophet.frontends.notices import warn_of_unknown_variables
+                    from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
                     warn_of_unknown_variables(os.environ)
                 self._begin()
@@ -352,9 +352,9 @@ class Agent:
             self._begin_to_observe()
         if self._hook is None or self._learner is not None:
             return
-        from prophet.learn.learner import Learner
-        from prophet.learn.nic import interface_towards
         from prophet_byteps.stall import StallDetector
+        from prophet_scheduler.learn.learner import Learner
+        from prophet_scheduler.learn.nic import interface_towards
 
         self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
@@ -370,12 +370,12 @@ class Agent:
             follows=adapts and not decides(os.environ),
             learns_order=not self._whole_gradients,
         )
-        searches = ["prophet.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
-        for name in ("prophet.core.files", "prophet.policies.algorithms.stock", *searches):
+        searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
+        for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
             importlib.import_module(name)  # The agent's own thread is to import nothing.
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
-        from prophet.learn.nic import sample_nic
+        from prophet_scheduler.learn.nic import sample_nic
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
@@ -424,8 +424,8 @@ class Agent:
         """What the plan is predicted to come to, for who asks."""
         if self._observer is None:
             return
-        from prophet.policies.algorithms.stock import stock_iteration_s
-        from prophet.watch.status import predicted_of
+        from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
+        from prophet_scheduler.watch.status import predicted_of
 
         profile, network = learner.profiler.latest, learner.network
         self._planned_from = profile
@@ -436,7 +436,7 @@ class Agent:
         if not self._settings.watched:
             return
         try:
-            from prophet.watch.observer import Observer, worker_name
+            from prophet_scheduler.watch.observer import Observer, worker_name
 
             rank, workers, local_rank = place_of(os.environ)
             port = os.environ.get("DMLC_PS_ROOT_PORT", "")
@@ -531,13 +531,15 @@ class Agent:
             began_warm=self._began_warm,
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
             barrier=self._board.barrier,
+            arms=self._learner.arms if self._learner else (),
+            step=self._learner.step_in_words if self._learner else "",
             half=self._board.half,
         )
 
 
 def shape_of(environ: Mapping[str, str]) -> Shape | None:
     """How many machines the job has that talk to servers, and how many servers; None where that is not said."""
-    from prophet.core.choice import Shape
+    from prophet_scheduler.core.choice import Shape
 
     counts = [environ.get(name, "") for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
     if not all(count.isdecimal() and int(count) > 0 for count in counts):

@@ -34,8 +34,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from prophet.forks import free_in_forks
-from prophet.frontends.ending import STALLED, WRONG, end_process
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.ending import STALLED, WRONG, end_process
 
 ROW_BYTES = 256
 PAGE_BYTES = 4096
@@ -55,7 +55,7 @@ WARN_S = 30.0
 """After this long without an answer one warning says what is waited for."""
 POLL_S = 0.002
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 Answer = Callable[[], bytes | None]
 """The summed page, None while it is under way."""

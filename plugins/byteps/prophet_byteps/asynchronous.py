@@ -1,7 +1,8 @@
 """Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
 
-Rule of this file: the start of such a process and its end, the edges around prophet/frontends/torch/asynchronous.py.
-autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
+Rule of this file: the start of such a process and its end, the edges around
+prophet_scheduler/frontends/torch/asynchronous.py. autoload.py makes one of these in place of agent.py's Agent where
+BYTEPS_SCHEDULER says `mlfabric`.
 
 A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
 pulls: the weights are the same, and what is saved is not. Without a coordinator updates go in order of arrival. Each is
@@ -19,25 +20,25 @@ from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
-from prophet.core import settings as names
-from prophet.core.errors import UserError
-from prophet.core.plan import Plan
-from prophet.core.settings import Settings, coordinator_from_environ, from_environ, resumed_from
-from prophet.core.status import AgentStatus
-from prophet.frontends.ending import STALLED, WRONG, at_end, end_process
-from prophet.frontends.records import require_records, write_records
-from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
 from prophet_byteps.replica import Replica, parameter_names
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import Settings, coordinator_from_environ, from_environ, resumed_from
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.frontends.ending import STALLED, WRONG, at_end, end_process
+from prophet_scheduler.frontends.records import require_records, write_records
+from prophet_scheduler.mlfabric.ports import CoordinatorPort
 
 WELCOME_S = 5.0
 """How long a worker waits for its coordinator at the start of a job, before it goes on without."""
 BYTEPS_BLOCK_BYTES = "4096000"
 """BytePS's own partition size: no block is larger, so each is one key."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class AsynchronousAgent:
@@ -209,7 +210,7 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     coordinator = coordinator_from_environ(environ)
     resumed_from(environ)
     if coordinator is not None:
-        from prophet.mlfabric.tokens import token_of
+        from prophet_scheduler.mlfabric.tokens import token_of
 
         token_of(coordinator.token_file, coordinator.tenant)
 
@@ -230,10 +231,10 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
     """
     try:
         if worker == 0:
-            from prophet.frontends.notices import warn_of_unknown_variables
+            from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
             warn_of_unknown_variables(environ)
-        from prophet.mlfabric.client import client_from_environ
+        from prophet_scheduler.mlfabric.client import client_from_environ
 
         client = client_from_environ(worker, environ, workers)
         if client is None:
@@ -257,8 +258,8 @@ def sum_at_workers(
     host, peers = "0.0.0.0", None
     try:
         if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
-            from prophet.mlfabric.peers import Peers
-            from prophet.mlfabric.tokens import token_of
+            from prophet_scheduler.mlfabric.peers import Peers
+            from prophet_scheduler.mlfabric.tokens import token_of
 
             settings = coordinator_from_environ(os.environ)
             assert settings is not None  # there is a coordinator
@@ -272,7 +273,7 @@ def sum_at_workers(
     rows = gather_numbers(bps, own, hook_module.wait_activity, agent.stall_s)
     if coordinator is None or peers is None or any(port == 0 for _, port in rows):
         return  # one that cannot would not know what to do with an update's place
-    from prophet.frontends.torch.aggregating import SummingWorker
+    from prophet_scheduler.frontends.torch.aggregating import SummingWorker
 
     peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
     models = agent.staleness is None
@@ -293,7 +294,7 @@ def copy_to_replica(
     store = None if agent.replica is None else agent.replica.store
     if coordinator is None or store is None:
         return
-    from prophet.frontends.torch.replicating import ReplicatingWorker
+    from prophet_scheduler.frontends.torch.replicating import ReplicatingWorker
 
     of_parameters = parameter_names(blocks.parameters, named)
     agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)

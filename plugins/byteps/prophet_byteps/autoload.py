@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn, Protocol
 
-from prophet.frontends.notices import logger
+from prophet_scheduler.frontends.notices import logger
 
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
@@ -64,7 +64,7 @@ class _Loader(importlib.abc.Loader):
             return
         job: ProcessAgent | None = None
         try:
-            from prophet.core.errors import UserError
+            from prophet_scheduler.core.errors import UserError
 
             try:
                 job = _prepare(self._framework)
@@ -83,8 +83,8 @@ class _Loader(importlib.abc.Loader):
 
     def _refuse(self, module: ModuleType, why: str) -> NoReturn:
         """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
-        from prophet.core.settings import in_step
-        from prophet.frontends.ending import WRONG, end_process, say
+        from prophet_scheduler.core.settings import in_step
+        from prophet_scheduler.frontends.ending import WRONG, end_process, say
 
         say(why)
         try:

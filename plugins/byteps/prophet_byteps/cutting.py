@@ -1,7 +1,7 @@
 """The cut of a job's gradients, the same on every worker in every round.
 
 Rule of this file: who says what the cut is, and from which round on. How pages of bytes travel is exchange.py's, what a
-cut means prophet/core/cut.py's, which one is best the policy's.
+cut means prophet_scheduler/core/cut.py's, which one is best the policy's.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
 (docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
@@ -31,13 +31,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from prophet.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.core.settings import DEFAULT_PARTITION_BYTES
-from prophet.forks import free_in_forks
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
+from prophet_scheduler.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
+from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard
@@ -48,7 +48,7 @@ _ROWS_AT = PAGE_BYTES // 2
 _CREDIT_AT = _ROWS_AT - _CREDIT.size
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class Wish(NamedTuple):
@@ -189,7 +189,7 @@ class CutBoard:
 
     @property
     def barrier(self) -> bool:
-        """Whether iterations of the first optimizer were seen to wait for all averages (prophet/learn/barrier.py)."""
+        """Whether iterations of the first optimizer were seen to wait for all averages (learn/barrier.py)."""
         with self._lock:
             return self._barrier
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from prophet.frontends.ending import STALLED, WRONG
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
 from prophet_byteps.mxnet import calls
+from prophet_scheduler.frontends.ending import STALLED, WRONG
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
 """What BytePS calls before its first push: it returns when all workers and servers are there, and at once in a process

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet.core import plan_codec
-from prophet.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
-from prophet.core.plan import Plan
-from prophet.core.plan_codec import encode_plan
-from prophet.core.status import HookStatus, LaneStatus
 from prophet_byteps.library import HookError, Library, find_library, version
+from prophet_scheduler.core import plan_codec
+from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.core.status import HookStatus, LaneStatus
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -212,7 +212,7 @@ class Hook:
         return TakenPlan(self.set_encoded_plan(encoded), encoded)
 
     def set_encoded_plan(self, encoded: bytes) -> int:
-        """As `set_plan`, for the bytes of a plan (prophet/core/plan_codec.py); returns its number in the record."""
+        """As `set_plan`, for the bytes of a plan (core/plan_codec.py); returns its number in the record."""
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:

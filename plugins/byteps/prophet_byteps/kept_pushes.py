@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prophet.core.cut import Cut
-from prophet.frontends.warm import WarmStart
 from prophet_byteps.partition import LEARNING_BYTES
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.frontends.warm import WarmStart
 
 if TYPE_CHECKING:
-    from prophet.core.choice import Shape
-    from prophet.core.policy import Policy
+    from prophet_scheduler.core.choice import Shape
+    from prophet_scheduler.core.policy import Policy
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class KeptPushes:
@@ -52,8 +52,8 @@ class KeptPushes:
             return LEARNING_BYTES
 
     def _best(self) -> int | None:
-        from prophet.core.choice import ChoosingPolicy, Question
-        from prophet.learn.choosing import EVENTS_A_TURN
+        from prophet_scheduler.core.choice import ChoosingPolicy, Question
+        from prophet_scheduler.learn.choosing import EVENTS_A_TURN
 
         kept, policy = self.warm.kept, self._policy
         if kept is None or kept.network is None or self._shape is None or not isinstance(policy, ChoosingPolicy):

@@ -20,10 +20,10 @@ import mmap
 from dataclasses import dataclass
 from typing import Any
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings
-from prophet.frontends.ending import WRONG, end_process
-from prophet.policies import Blocks
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
+from prophet_scheduler.frontends.ending import WRONG, end_process
+from prophet_scheduler.policies import Blocks
 
 BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
 """What BytePS 0.2.5 takes where its variable is not set."""
@@ -33,7 +33,7 @@ LEARNING_BYTES = 512 * 1024
 """Of the partitions of such a job that adapts, until it knows better; gradients smaller than that tell sizes apart."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 _ours = False
 

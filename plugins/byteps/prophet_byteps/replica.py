@@ -1,7 +1,7 @@
 """The replica of an asynchronous job, as a worker's environment names it: where copies go, what the job begins with.
 
 Rule of this file: settings to a store and a model, before anything is sent, and what a person is told of them. Copies
-are prophet/frontends/torch/replicating.py's.
+are prophet_scheduler/frontends/torch/replicating.py's.
 
 A job that does not begin with what its replica has would replace it by less: that is refused at the start.
 """
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prophet.core import settings as names
-from prophet.core.errors import UserError
-from prophet.core.settings import coordinator_from_environ, is_first_machine, resumed_from
-from prophet.frontends.ending import say
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import coordinator_from_environ, is_first_machine, resumed_from
+from prophet_scheduler.frontends.ending import say
 
 if TYPE_CHECKING:  # a job without a replica loads none of it
-    from prophet.mlfabric.replica_model import ReplicaModel
-    from prophet.mlfabric.replica_store import ReplicaStore
+    from prophet_scheduler.mlfabric.replica_model import ReplicaModel
+    from prophet_scheduler.mlfabric.replica_store import ReplicaStore
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Replica:
         """
         if self.model is None:
             return 0
-        from prophet.frontends.torch.replicating import begin_with
+        from prophet_scheduler.frontends.torch.replicating import begin_with
 
         parameters = parameters_of(optimizer)
         begin_with(self.model, parameters, parameter_names(parameters, named_parameters), self.where)
@@ -89,14 +89,14 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 def parameter_names(parameters: list[Any], named: Iterable[tuple[str, Any]] | None) -> list[str]:
     """By what a program says of them, or by their places."""
-    from prophet.frontends.torch.replicating import names_of
+    from prophet_scheduler.frontends.torch.replicating import names_of
 
     return names_of(parameters, {id(param): name for name, param in named or ()})
 
 
 def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
-    from prophet.mlfabric.replica_store import ReplicaStore
-    from prophet.mlfabric.tokens import token_of
+    from prophet_scheduler.mlfabric.replica_store import ReplicaStore
+    from prophet_scheduler.mlfabric.tokens import token_of
 
     file = environ.get(names.COORDINATOR_TOKEN_FILE, "")
     if not file:
@@ -106,7 +106,7 @@ def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
 
 
 def _model(source: tuple[str, int] | Path, environ: Mapping[str, str]) -> tuple[ReplicaModel, str]:
-    from prophet.mlfabric.replica_model import decoded, load
+    from prophet_scheduler.mlfabric.replica_model import decoded, load
 
     if isinstance(source, Path):
         return load(source, f"{names.RESUME}: {source}"), str(source)

@@ -1,7 +1,7 @@
 """What a trace of the job's forward passes has shown, on its way from the front end to the agent.
 
-Rule of this file: where the two leave it. How it is traced is prophet/frontends/torch/trace.py's, and when a front end
-traces its own affair. Only a process whose policy plans with a trace imports this.
+Rule of this file: where the two leave it. How it is traced is prophet_scheduler/frontends/torch/trace.py's, and when a
+front end traces its own affair. Only a process whose policy plans with a trace imports this.
 
 Each worker traces by itself, in the same iterations as the others, and plans by what it has measured. Structure is the
 same on all of them; times scatter, so two gradients whose order hardly matters may change places from worker to worker.
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from prophet.frontends.notices import warn_of_untraced
+from prophet_scheduler.frontends.notices import warn_of_untraced
 
 if TYPE_CHECKING:
-    from prophet.core.graph import Graph
-    from prophet.core.policy import Policy
+    from prophet_scheduler.core.graph import Graph
+    from prophet_scheduler.core.policy import Policy
 
 
 class Traced(NamedTuple):

@@ -19,16 +19,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from prophet.core.arena import completions_at, generations_at
-from prophet.core.cut import Block, Cut
-from prophet.core.events import DRAIN_S, SEEKING_S, EventKind
-from prophet.core.network import Network, Probe
-from prophet.core.profile import GradientProfile, Profile
-from prophet.core.settings import Settings
-from prophet.forks import free_in_forks
-from prophet.frontends.ending import at_end
-from prophet.frontends.turning import TurningThread
-from prophet.policies.algorithms.sequence import (
+from prophet_ddp.control import Decision
+from prophet_ddp.rounds import ModuleRounds
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES
+from prophet_scheduler.core.arena import completions_at, generations_at
+from prophet_scheduler.core.cut import Block, Cut
+from prophet_scheduler.core.events import DRAIN_S, SEEKING_S, EventKind
+from prophet_scheduler.core.network import Network, Probe
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.ending import at_end
+from prophet_scheduler.frontends.turning import TurningThread
+from prophet_scheduler.policies.algorithms.sequence import (
     MOST_AT_ONCE,
     IssueOrder,
     iteration_s,
@@ -36,20 +39,17 @@ from prophet.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
-from prophet.watch.status import predicted_of
-from prophet_ddp.control import Decision
-from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES
+from prophet_scheduler.watch.status import predicted_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prophet.core.choice import Choice, Question
-    from prophet.frontends.warm import WarmStart
-    from prophet.learn.choosing import MoreChoices
-    from prophet.learn.kept import Kept
-    from prophet.learn.tuner import Step
-    from prophet.policies.algorithms.collective import CollectivePolicy
+    from prophet_scheduler.core.choice import Choice, Question
+    from prophet_scheduler.frontends.warm import WarmStart
+    from prophet_scheduler.learn.choosing import MoreChoices
+    from prophet_scheduler.learn.kept import Kept
+    from prophet_scheduler.learn.tuner import Step
+    from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
 
 TORCH_AFTER = 20
 """Rounds after which torch's reducer may have a turn: a job's first ones are its own."""
@@ -58,7 +58,7 @@ BETTER = 0.005
 END_LIMIT_S = 5.0
 """How long the end of the process waits for a turn under way."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class WatchingAgent:
@@ -110,12 +110,12 @@ class ModuleAgent(WatchingAgent):
         alone: Probe | None = None,
     ) -> None:
         # Of all ranks one needs it, and starts the later for it.
-        from prophet.core.choice import Shape
-        from prophet.learn.choosing import NOTHING_NEW
-        from prophet.learn.learner import Learner
-        from prophet.learn.serial import SerialMonitor
-        from prophet.policies.algorithms import merging  # noqa: F401  Its thread is to import nothing.
         from prophet_ddp import ways  # noqa: F401
+        from prophet_scheduler.core.choice import Shape
+        from prophet_scheduler.learn.choosing import NOTHING_NEW
+        from prophet_scheduler.learn.learner import Learner
+        from prophet_scheduler.learn.serial import SerialMonitor
+        from prophet_scheduler.policies.algorithms import merging  # noqa: F401  Its thread is to import nothing.
 
         super().__init__(rounds)
         self._record = rounds.record
@@ -226,7 +226,7 @@ class ModuleAgent(WatchingAgent):
             self._looked_at = cut
             self._look_again(rounds, cut, profile, network)
             return
-        from prophet.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
+        from prophet_scheduler.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
 
         wanted = self.learner.wanted
         stock_s = stock_iteration_s(profile, network, collectives=True)
@@ -378,7 +378,7 @@ def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int
 
     `before`: what was found of the same blocks, which stays as long as the profile bears it out.
     """
-    from prophet.learn.ranks import ranks_of
+    from prophet_scheduler.learn.ranks import ranks_of
 
     ids = [block.id for block in blocks]
     rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))

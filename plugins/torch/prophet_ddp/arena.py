@@ -1,7 +1,7 @@
 """The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, at once or in two phases.
 
 Rule of this file: which blocks one operation carries, and when it may start. What an arena is, is
-prophet/frontends/torch/arena.py's, in which order operations are issued issuer.py's, and a GPU's arena
+prophet_scheduler/frontends/torch/arena.py's, in which order operations are issued issuer.py's, and a GPU's arena
 device_arena.py's.
 """
 
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot
-from prophet.frontends.torch.streams import Streams
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.streams import Streams
 
 if TYPE_CHECKING:
     from prophet_ddp.phases import TwoPhases

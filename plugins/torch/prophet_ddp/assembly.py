@@ -18,16 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from prophet.core.cut import Borders, Cut, learning_cut
-from prophet.core.network import Probe
-from prophet.core.profile import Profile
-from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings
-from prophet.frontends.notices import warn_of_untraced
-from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.frontends.warm import WarmStart
-from prophet.policies import Blocks, Definition, get_definition, policy_from_environ
-from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 from prophet_ddp import ends
 from prophet_ddp.agent import ModuleAgent, Turning
 from prophet_ddp.arena import DdpArena
@@ -37,6 +27,21 @@ from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, Hardware, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
+from prophet_scheduler.core.cut import Borders, Cut, learning_cut
+from prophet_scheduler.core.network import Probe
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
+from prophet_scheduler.frontends.notices import warn_of_untraced
+from prophet_scheduler.frontends.torch.streams import Streams, streams_of
+from prophet_scheduler.frontends.warm import WarmStart
+from prophet_scheduler.policies import Blocks, Definition, get_definition, policy_from_environ
+from prophet_scheduler.policies.algorithms.collective import (
+    ArrivalOrder,
+    CollectivePolicy,
+    ForwardOrder,
+    learning_sizes,
+)
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 
 CPU = torch.device("cpu")
 LONG_DELAY_S = 10e-3
@@ -175,7 +180,7 @@ def deciding_agent(parts: Parts, told: Settings) -> Turning:
     """What decides about the module's blocks, on the first rank of its group."""
     rounds, definition = parts.rounds, get_definition(told.policy)
     if definition.traced or definition.of_graph is not None:
-        from prophet.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
+        from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
 
         params = [slot.param for slot in rounds.registered]
         rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
@@ -222,6 +227,6 @@ def profile_in(told: Settings) -> Profile | None:
     """What the job is told to begin with. Raises UserError, with one line, for a file that is wrong."""
     if told.profile_in is None:
         return None
-    from prophet.models.profiles import load_profile
+    from prophet_scheduler.models.profiles import load_profile
 
     return load_profile(told.profile_in)

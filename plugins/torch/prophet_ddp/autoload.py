@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from prophet.frontends.ending import end_last
-from prophet.frontends.notices import logger, passed_over
+from prophet_scheduler.frontends.ending import end_last
+from prophet_scheduler.frontends.notices import logger, passed_over
 
 MODULE = "torch.nn.parallel.distributed"
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet.core.settings import DDP_NCCL
-from prophet.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_ddp.reducer import HANDED_BACK, LateReducer
+from prophet_scheduler.core.settings import DDP_NCCL
+from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 
 _METHODS = (
     "_build_params_for_reducer",

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import torch
 
-from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet.forks import free_in_forks
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 EARLY_ROUNDS = 32
 """In a module's first rounds, while most is learned, every one ends with a page."""

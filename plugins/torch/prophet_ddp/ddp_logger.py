@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from prophet.frontends.torch import compiled
+from prophet_scheduler.frontends.torch import compiled
 
 if TYPE_CHECKING:
-    from prophet.frontends.torch.arena import Slot
     from prophet_ddp.rounds import ModuleRounds
+    from prophet_scheduler.frontends.torch.arena import Slot
 
 FIRST_ITERATIONS = 10
 """torch looks at each of these, and later at one of so many."""

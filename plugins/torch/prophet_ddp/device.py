@@ -1,8 +1,8 @@
 """The port to a GPU for collectives of NCCL: its streams, its events and who waits for them.
 
-Rule of this file: what talks to CUDA on this way, beside what prophet/frontends/torch/streams.py has for any engine.
-What is ordered by it is device_arena.py's. Not yet run on a GPU: tests drive what uses it on a device of their own
-(tests/support/lazy_device.py).
+Rule of this file: what talks to CUDA on this way, beside what prophet_scheduler/frontends/torch/streams.py has for any
+engine. What is ordered by it is device_arena.py's. Not yet run on a GPU: tests drive what uses it on a device of their
+own (tests/support/lazy_device.py).
 
 NCCL works on a stream of its own. An operation there comes after what the stream that is current at its start had been
 given, and `Work.wait()` makes the stream that is current then wait for its end; neither waits on the host, and torch's
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from prophet.frontends.torch.streams import CudaStreams, Event
+from prophet_scheduler.frontends.torch.streams import CudaStreams, Event
 
 Told = Callable[[BaseException | None], None]
 """Called when events have passed, with what the device says instead where it failed. Raises nothing."""

@@ -25,12 +25,12 @@ from typing import Any, cast
 
 import torch
 
-from prophet.frontends.torch.arena import ArenaBlock, Slot
-from prophet.frontends.torch.streams import Event, Streams
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.device import DeviceStreams, EventWatch
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 
 class DeviceOperation(JointOperation):

@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Iterable
 
-from prophet.frontends.ending import fail_at_end, say
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch.threads import OWN
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
+from prophet_scheduler.frontends.ending import fail_at_end, say
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch.threads import OWN
 
 FAILED_PATIENCE_S = 5.0
 """How long a process that fails goes on without any progress, for other ranks that may want what it has."""

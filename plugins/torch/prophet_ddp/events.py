@@ -1,4 +1,5 @@
-"""What happened to blocks, as the profiler reads it: the record of prophet/core/events.py, written by all-reduces.
+"""What happened to blocks, as the profiler reads it: the record of prophet_scheduler/core/events.py, written by
+all-reduces.
 
 What belongs here: the log between the threads that write and the one that learns. Times are seconds of the steady
 clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both. One in two
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
-from prophet.forks import free_in_forks
+from prophet_scheduler.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
+from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,7 +1,7 @@
 """Agents of policies that decide once, or cannot before the forward pass was traced.
 
 Rule of this file: when such a policy is asked. How one with groups forms them, from what the events of one module say,
-is in prophet/policies/algorithms/collective_groups.py. It does so once, and nothing is learned after that.
+is in prophet_scheduler/policies/algorithms/collective_groups.py. It does so once, and nothing is learned after that.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prophet.frontends.notices import warn_of_untraced
-from prophet.policies.algorithms.sequence import TORCH_AT_ONCE
 from prophet_ddp.agent import Turning, WatchingAgent
 from prophet_ddp.control import Decision
+from prophet_scheduler.frontends.notices import warn_of_untraced
+from prophet_scheduler.policies.algorithms.sequence import TORCH_AT_ONCE
 
 if TYPE_CHECKING:
-    from prophet.core.network import Network, Probe
-    from prophet.core.policy import Policy
-    from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.rounds import ModuleRounds
+    from prophet_scheduler.core.network import Network, Probe
+    from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class GroupingAgent(WatchingAgent):
@@ -34,9 +34,9 @@ class GroupingAgent(WatchingAgent):
     def __init__(
         self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None, alone: Probe | None = None
     ) -> None:
-        from prophet.learn.profiler import JobProfiler
-        from prophet.learn.serial import SerialMonitor
-        from prophet.policies.algorithms import collective_groups
+        from prophet_scheduler.learn.profiler import JobProfiler
+        from prophet_scheduler.learn.serial import SerialMonitor
+        from prophet_scheduler.policies.algorithms import collective_groups
 
         super().__init__(rounds)
         self._groups = collective_groups
@@ -91,7 +91,7 @@ class WaitingAgent:
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
         # For `make`, which another thread calls: the program might fork in the middle of an import there.
-        from prophet.learn import choosing, learner, serial  # noqa: F401
+        from prophet_scheduler.learn import choosing, learner, serial  # noqa: F401
 
         self._trace = trace
         self._make = make

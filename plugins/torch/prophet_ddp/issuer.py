@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from prophet.forks import free_in_forks
-from prophet.frontends.torch.recording import keep_thread_state, unrecorded
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.events import EventLog, Phase
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes

@@ -15,7 +15,7 @@ import inspect
 import itertools
 from typing import Any
 
-from prophet.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.notices import passed_over, warn_once
 
 TELL_AFTER_S = 60.0
 

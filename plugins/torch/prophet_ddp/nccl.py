@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from prophet.core.settings import DDP_NCCL, Settings
-from prophet.policies import get_definition
 from prophet_ddp.wide_gloo import probe
+from prophet_scheduler.core.settings import DDP_NCCL, Settings
+from prophet_scheduler.policies import get_definition
 
 if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
@@ -38,7 +38,7 @@ NOTICE = (
     "weights of a short job with those of one without PROPHET_SCHEDULER before you rely on it"
 )
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 _TEARS_DOWN = ("1", "3")
 """Of TORCH_NCCL_ASYNC_ERROR_HANDLING: an error ends the process; none goes on with what is left of an operation."""

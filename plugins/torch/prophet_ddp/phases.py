@@ -29,12 +29,12 @@ from typing import Any
 
 import torch
 
-from prophet.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
-from prophet.forks import free_in_forks
-from prophet.frontends.torch.arena import ArenaBlock, Slot
-from prophet.frontends.torch.clipping import NORM
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.clipping import NORM
 
 AT_ONCE = 4
 """Operations under way at most, for each owner."""

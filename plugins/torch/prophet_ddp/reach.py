@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from prophet.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.arena import Slot
 
 
 def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:

@@ -1,11 +1,12 @@
 """What a process leaves when it ends, in the files that PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on name.
 
-Rule of this file: what is kept for them while the job runs. prophet/frontends/records.py writes them, as for a BytePS
-job. They are of the first module of the process that Prophet was to take over. Every rank has a status. Events and
-profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of the steady
-clock.
+Rule of this file: what is kept for them while the job runs. prophet_scheduler/frontends/records.py writes them, as for
+a BytePS job. They are of the first module of the process that Prophet was to take over. Every rank has a status. Events
+and profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of the
+steady clock.
 
-What it says while it runs, where that is asked for (prophet/watch), is of the same module and from the same values.
+What it says while it runs, where that is asked for (prophet_scheduler/watch), is of the same module and from the same
+values.
 
 A failure in here is one warning, never a failed job.
 """
@@ -20,26 +21,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.distributed as dist
 
-from prophet.core import settings as names
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.core.settings import Settings
-from prophet.core.status import AgentStatus
-from prophet.frontends.ending import at_end
-from prophet.frontends.records import event_buffer, write_records
-from prophet.learn.barrier import BarrierWatch
-from prophet.watch.observer import Observer, worker_name
-from prophet.watch.status import Predicted, WorkerName
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.frontends.ending import at_end
+from prophet_scheduler.frontends.records import event_buffer, write_records
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.watch.observer import Observer, worker_name
+from prophet_scheduler.watch.status import Predicted, WorkerName
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet.core.event_record import EventRecord, RecordBuffer
-    from prophet.core.network import Network
-    from prophet.core.plan import Plan
-    from prophet.core.profile import Profile
-    from prophet.learn.profiler import JobProfiler
+    from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.plan import Plan
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.core.status import ArmStatus
+    from prophet_scheduler.learn.profiler import JobProfiler
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 def environ_of_rank() -> Mapping[str, str]:
@@ -60,6 +62,10 @@ class Learned(Protocol):
     def profiler(self) -> JobProfiler: ...
     @property
     def network(self) -> Network | None: ...
+    @property
+    def arms(self) -> tuple[ArmStatus, ...]: ...
+    @property
+    def step_in_words(self) -> str: ...
 
 
 class ModuleRecord:
@@ -235,5 +241,7 @@ class Records:
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
             barrier=module.waits.holds,
+            arms=learner.arms if learner is not None else (),
+            step=learner.step_in_words if learner is not None else "",
             half=module.half,
         )

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from prophet import __version__
-from prophet.frontends.torch import compiled
 from prophet_ddp import texts
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.rounds import ModuleRounds
+from prophet_scheduler import __version__
+from prophet_scheduler.frontends.torch import compiled
 
 HANDED_BACK: Mapping[str, str] = {
     **dict.fromkeys(

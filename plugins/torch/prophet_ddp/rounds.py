@@ -1,7 +1,7 @@
 """The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
 
 Rule of this file: when gradients leave, and in which sequence. When their averages are in `.grad` is
-prophet/frontends/torch/awaited.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
+prophet_scheduler/frontends/torch/awaited.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
 
 A round is what a reducer calls a reduction: from the first gradient after a synchronised forward pass until all
 gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
@@ -21,18 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from prophet.core.choice import Iteration
-from prophet.core.cut import Block, Cut, blocks_of
-from prophet.frontends.notices import warn_once
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet.frontends.torch.streams import Streams
-from prophet.frontends.torch.updates import Abandoned, unseen_use
-from prophet.learn.barrier import BarrierWatch
-from prophet.policies.algorithms.sequence import backward_order
-from prophet.watch import training
 from prophet_ddp import texts
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
@@ -41,12 +29,24 @@ from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
+from prophet_scheduler.core.choice import Iteration
+from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
+from prophet_scheduler.frontends.torch.streams import Streams
+from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.policies.algorithms.sequence import backward_order
+from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
-    from prophet.frontends.torch.trace import ForwardTrace
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division, TwoPhases
     from prophet_ddp.turns import Turns
+    from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 
 WARM_UP = 2
@@ -237,7 +237,7 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
-        """Bytes and kinds of the gradients, as prophet.core.cut.blocks_of takes them. After the first round began."""
+        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them. After the first round began."""
         assert self._arena is not None
         return self._arena.sizes, self._arena.kinds
 

@@ -22,18 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet import __version__
-from prophet.core import settings as names
-from prophet.core.errors import UserError
-from prophet.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
-from prophet.frontends.ending import WRONG, at_end, end_process
-from prophet.frontends.notices import passed_over, speaks, warn_of_unknown_variables, warn_once
-from prophet.frontends.records import require_records
-from prophet.frontends.torch import steps
-from prophet.frontends.torch.guards import call_before
-from prophet.frontends.torch.optimizer import OLDEST_TORCH
-from prophet.frontends.turning import tend_heap
-from prophet.policies import get_definition, policy_from_environ
 from prophet_ddp import ends
 from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
@@ -44,6 +32,18 @@ from prophet_ddp.records import Records, environ_of_rank
 from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
+from prophet_scheduler import __version__
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
+from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
+from prophet_scheduler.frontends.notices import passed_over, speaks, warn_of_unknown_variables, warn_once
+from prophet_scheduler.frontends.records import require_records
+from prophet_scheduler.frontends.torch import steps
+from prophet_scheduler.frontends.torch.guards import call_before
+from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
+from prophet_scheduler.frontends.turning import tend_heap
+from prophet_scheduler.policies import get_definition, policy_from_environ
 
 AGREE_LIMIT_S = 60.0
 """How long the ranks of a group may take to say what they are about to do, from the first one on."""

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import torch
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.frontends.torch.streams import Streams
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.frontends.torch.streams import Streams
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 UNORDERED = "as generated"
 """Blocks are all-reduced in the order in which they come, before anything is known of the job."""
@@ -25,7 +25,7 @@ WHOLE = ""
 """The usual way of averaging: blocks are all-reduced in an order that was chosen."""
 TWO_PHASES = "two phases"
 """They are summed by their owners and gathered later (phases.py)."""
-TORCH = "torch"
+TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
 """What stands for its buckets."""

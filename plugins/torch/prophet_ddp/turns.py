@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from prophet.frontends.ending import say
-from prophet.frontends.torch import guards as torch_guards
 from prophet_ddp.reducer import HANDED_BACK
 from prophet_ddp.terms import FOR_GOOD, TORCH
+from prophet_scheduler.frontends.ending import say
+from prophet_scheduler.frontends.torch import guards as torch_guards
 
 if TYPE_CHECKING:
-    from prophet.frontends.torch.arena import Slot
-    from prophet.learn.tuner import Belief
     from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
+    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.learn.tuner import Belief
 
 
 class Turns:

@@ -1,7 +1,7 @@
 """The ways in which a module's gradients can be averaged, and what those besides the usual one are predicted to take.
 
-Rule of this file: pure. Which way comes next is the tuner's to say (prophet/learn/tuner.py); rounds.py and turns.py go
-it. Times are seconds.
+Rule of this file: pure. Which way comes next is the tuner's to say (prophet_scheduler/learn/tuner.py); rounds.py and
+turns.py go it. Times are seconds.
 
 Usually blocks are all-reduced. In a job that clips by the norm of all gradients they may go in two phases (phases.py).
 And torch's own reducer may be the fastest of all, where iterations are short or nothing waits for the wire.
@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from prophet.core.arena import profile_under
-from prophet.core.choice import Choice, Question
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.policies.algorithms.chooser import SIZES
-from prophet.policies.algorithms.collective import ArrivalOrder
-from prophet.policies.algorithms.sequence import iteration_s, make_sequence
-from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet_ddp.phases import Division
 from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES
+from prophet_scheduler.core.arena import profile_under
+from prophet_scheduler.core.choice import Choice, Question
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.policies.algorithms.chooser import SIZES
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 
 def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterator[Choice]:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet.core.network import Probe
-from prophet.policies.algorithms.sequence import MOST_AT_ONCE
 from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting
+from prophet_scheduler.core.network import Probe
+from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
 PROBE_BYTES = 4 << 10
 """Hardly any time on the wire, and still some for each step of a ring of many ranks."""

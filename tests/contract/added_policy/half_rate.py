@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import Profile
-from prophet.policies import Definition, option
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Definition, option
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """One worker of the suite's job, on the engine and in the case that its environment names.
 
-Rule of this file: an ordinary training loop through an engine's exchange (prophet/engines/exchange.py), and what is
-done to Prophet from outside before it begins. What a new engine adds is a class like those at the end. Prints what the
-tests read, a line each: the digest of the weights, and where blocks were forced, by round what held on this worker. It
-takes engine and case from CONTRACT_ENGINE and CONTRACT_CASE.
+Rule of this file: an ordinary training loop through an engine's exchange (prophet_scheduler/engines/exchange.py), and
+what is done to Prophet from outside before it begins. What a new engine adds is a class like those at the end. Prints
+what the tests read, a line each: the digest of the weights, and where blocks were forced, by round what held on this
+worker. It takes engine and case from CONTRACT_ENGINE and CONTRACT_CASE.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, Protocol
 
 import torch
 
-from prophet.core.cut import Cut, Segment, blocks_of
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import Profile
-from prophet.engines.exchange import TorchJobExchange
-from prophet.engines.registry import engines
+from prophet_scheduler.core.cut import Cut, Segment, blocks_of
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.engines.registry import engines
 
 ROUNDS = 32
 CUTS = (
@@ -136,8 +136,8 @@ class ForcedBytePS:
         return _failing(Agent, "_turn")
 
     def recut(self, rank: int) -> Callable[[Any], object]:
-        from prophet.policies import prophet as policy
         from prophet_byteps.cutting import CutBoard, Wish
+        from prophet_scheduler.policies import prophet as policy
 
         boards: list[CutBoard] = []
         make: Any = CutBoard.__init__

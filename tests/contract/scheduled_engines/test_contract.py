@@ -23,11 +23,11 @@ pytest.importorskip("torch")
 
 from contract.scheduled_engines.adapters import ADAPTERS, MARKS, RunCase, ScheduledEngine
 from contract.scheduled_engines.job import CUTS, FAILURE, FORCED, ROUNDS
-from prophet.core.event_record import load_events
-from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet.engines.registry import engines
-from prophet.lab.records import read_status
-from prophet.lab.report import story_of
+from prophet_scheduler.core.event_record import load_events
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.lab.records import read_status
+from prophet_scheduler.lab.report import story_of
 from support.roles import WORKERS, Ended
 
 RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz", "PROPHET_RECORD": "."}

@@ -12,12 +12,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet.core.cut import Cut
-from prophet.core.ports import EventSource, Wishes
-from prophet.frontends.torch.arena import Arena
-from prophet.frontends.torch.ports import Awaited, GradientSource, UpdateOwner, Watcher
-from prophet.frontends.torch.steps import ModuleUpdates
-from prophet.frontends.torch.updates import AverageSource, Updates
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.hook import Hook
 from prophet_byteps.torch.keyed_arena import KeyedArena
@@ -27,6 +21,12 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.rounds import ModuleRounds
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.ports import EventSource, Wishes
+from prophet_scheduler.frontends.torch.arena import Arena
+from prophet_scheduler.frontends.torch.ports import Awaited, GradientSource, UpdateOwner, Watcher
+from prophet_scheduler.frontends.torch.steps import ModuleUpdates
+from prophet_scheduler.frontends.torch.updates import AverageSource, Updates
 
 
 def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRounds) -> None:

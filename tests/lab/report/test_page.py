@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from prophet.core.errors import UserError
-from prophet.lab.iterations import MEDIANS
-from prophet.lab.records import Results, write_results
-from prophet.lab.report import story_of, write_report
-from prophet.lab.report.page import MOST_MOMENTS, page, shown_moments
-from prophet.lab.report.stories import Chapter, CutInForce, Moment, Story
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.iterations import MEDIANS
+from prophet_scheduler.lab.records import Results, write_results
+from prophet_scheduler.lab.report import story_of, write_report
+from prophet_scheduler.lab.report.page import MOST_MOMENTS, page, shown_moments
+from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Moment, Story
 from support.job_records import write_experiment, write_job_record
 from support.results import cell, policy
 from tools.browser import BROWSERS, INSTALL, find_browser, headless
@@ -130,8 +130,8 @@ def test_a_page_that_cannot_be_written_is_one_line(record: Path) -> None:
 
 
 def test_of_many_moments_the_telling_ones_are_drawn() -> None:
-    from prophet.core.events import QueueKind
-    from prophet.core.transfer import Transfer
+    from prophet_scheduler.core.events import QueueKind
+    from prophet_scheduler.core.transfer import Transfer
 
     moved = (Transfer(0, 0, 8, QueueKind.PUSH, 0.0, 0.1, 0.2),)
     moments = [Moment(str(second), second, second + 1.0, moved) for second in range(10)]

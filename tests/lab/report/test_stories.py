@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.cut import Cut, Segment
-from prophet.core.errors import UserError
-from prophet.lab.records import Results, write_results
-from prophet.lab.report import story_of
-from prophet.lab.report.from_record import chapter_of, read_rows
-from prophet.lab.report.stories import Chapter, CutInForce, Lap
-from prophet.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow, RecordRow
-from prophet.watch.status import WorkerName
+from prophet_scheduler.core.cut import Cut, Segment
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.records import Results, write_results
+from prophet_scheduler.lab.report import story_of
+from prophet_scheduler.lab.report.from_record import chapter_of, read_rows
+from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap
+from prophet_scheduler.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow, RecordRow
+from prophet_scheduler.watch.status import WorkerName
 from support.job_records import write_experiment, write_job_record
 from support.results import cell, policy
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from prophet.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
 PROGRAM = ["sh", "-c", "echo started; trap '' HUP; sleep 1000 & sleep 1000"]
 RATE_BPS = 100e6

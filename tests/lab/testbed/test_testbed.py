@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.lab.testbed import NodeSpec, Testbed, launch, require_namespaces
-from prophet.lab.testbed import delay as relay
-from prophet.lab.testbed import testbed as testbed_module
-from prophet.lab.testbed.delay import MAX_DELAY_S, SLACK_S, require_relay, tcp_buffer_bytes
-from prophet.lab.testbed.shaping import LARGEST_PACKET_BYTES, MAX_BANDWIDTH_BPS, token_bucket
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, launch, require_namespaces
+from prophet_scheduler.lab.testbed import delay as relay
+from prophet_scheduler.lab.testbed import testbed as testbed_module
+from prophet_scheduler.lab.testbed.delay import MAX_DELAY_S, SLACK_S, require_relay, tcp_buffer_bytes
+from prophet_scheduler.lab.testbed.shaping import LARGEST_PACKET_BYTES, MAX_BANDWIDTH_BPS, token_bucket
 from support.roles import network
 
 HARNESS = Path(__file__).with_name("harness.py")
@@ -461,7 +461,7 @@ def test_an_ordinary_user_gets_a_testbed_in_a_user_namespace(tmp_path: Path) -> 
 
 def test_a_machine_without_namespaces_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = [sys.executable, "-c", "import sys; sys.exit('unshare: Operation not permitted')"]
-    monkeypatch.setattr("prophet.lab.testbed.namespaces.launcher", lambda *arguments: refused)
+    monkeypatch.setattr("prophet_scheduler.lab.testbed.namespaces.launcher", lambda *arguments: refused)
     monkeypatch.setattr(testbed_module, "launcher", lambda *arguments: refused)
     with pytest.raises(UserError, match=r"^the testbed needs root, or user namespaces [^\n]*Operation not permitted$"):
         require_namespaces()

@@ -15,11 +15,11 @@ import runpy
 import sys
 from pathlib import Path
 
-from prophet.core.cut import Cut, Segment
-from prophet.core.network import Network
-from prophet.policies import Blocks
-from prophet.policies import prophet as policy
 from prophet_byteps.cutting import CutBoard, Wish
+from prophet_scheduler.core.cut import Cut, Segment
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.policies import Blocks
+from prophet_scheduler.policies import prophet as policy
 
 CUTS = (
     Cut.uniform(64 * 1024),

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from prophet.core.plan import Plan
 from prophet_byteps.agent import Agent
 from prophet_byteps.hook import Hook
+from prophet_scheduler.core.plan import Plan
 
 PATIENCE_S = 60.0
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from prophet.frontends import notices
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
+from prophet_scheduler.frontends import notices
 from support.torch_network import Network
 
 

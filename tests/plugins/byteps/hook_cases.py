@@ -18,11 +18,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from prophet.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, Hook
 from prophet_byteps.library import inspect_library, open_apart
+from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
 
 REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
 """Stages of BytePS, as they are numbered since 0.2.5."""

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from prophet.core.event_record import RecordBuffer
-from prophet.core.events import NO_PLAN, EventKind, QueueEvent
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.plan_codec import encode_plan
-from prophet.simulate.replay import replay
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import HookError, inspect_library
+from prophet_scheduler.core.event_record import RecordBuffer
+from prophet_scheduler.core.events import NO_PLAN, EventKind, QueueEvent
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.simulate.replay import replay
 
 PUSH, PULL, COPY = 6, 7, 9
 WATCHDOG_S = 1e6  # none, however slow the machine

@@ -29,12 +29,12 @@ def byteps() -> None:
 def training() -> None:
     """All that a job of PyTorch needs to its end: other workers, an optimizer, a search, and the plan of a choice."""
     byteps()
-    from prophet.core.choice import ChoosingPolicy, Question, Shape
-    from prophet.core.cut import Cut
-    from prophet.core.network import Network
-    from prophet.core.profile import GradientProfile, Profile
-    from prophet.learn.learner import Learner
-    from prophet.policies import get_policy
+    from prophet_scheduler.core.choice import ChoosingPolicy, Question, Shape
+    from prophet_scheduler.core.cut import Cut
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.profile import GradientProfile, Profile
+    from prophet_scheduler.learn.learner import Learner
+    from prophet_scheduler.policies import get_policy
 
     for module in ("exchange", "torch.optimizer"):
         importlib.import_module(f"prophet_byteps.{module}")
@@ -54,13 +54,13 @@ def begun() -> None:
     """The agent of a job that has begun to send. Its thread then plans and keeps, and fails where it imports anything:
     a child that is forked meanwhile could never import that.
     """
-    from prophet.core.choice import Question, Shape
-    from prophet.core.cut import Cut
-    from prophet.core.network import Network
-    from prophet.core.profile import GradientProfile, Profile
-    from prophet.core.settings import Settings
-    from prophet.policies.prophet import Prophet
     from prophet_byteps.agent import Agent
+    from prophet_scheduler.core.choice import Question, Shape
+    from prophet_scheduler.core.cut import Cut
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.profile import GradientProfile, Profile
+    from prophet_scheduler.core.settings import Settings
+    from prophet_scheduler.policies.prophet import Prophet
 
     os.environ |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1"}
     job = Agent("torch", Settings("prophet", cache=Path(sys.argv[2])), Prophet(1 << 17), None, object(), "")  # type: ignore[arg-type]

@@ -15,29 +15,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prophet import __version__
-from prophet.core.choice import Shape
-from prophet.core.cut import Cut, Refusal, Segment
-from prophet.core.errors import UserError
-from prophet.core.event_record import load_events
-from prophet.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
-from prophet.core.network import Network
-from prophet.core.plan import Plan
-from prophet.core.settings import Settings
-from prophet.core.status import AgentStatus, LaneStatus
-from prophet.frontends.ending import STALLED
-from prophet.lab.records import read_status
-from prophet.lab.report import story_of
-from prophet.learn.learner import Learner
-from prophet.models.profiles import load_profile
-from prophet.policies import get_policy
-from prophet.policies.tictac import TicTac
-from prophet.watch import training
 from prophet_byteps import agent, agreement, exchange
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Reason, Wish
 from prophet_byteps.stall import Oldest
 from prophet_byteps.tracing import TraceBoard
+from prophet_scheduler import __version__
+from prophet_scheduler.core.choice import Shape
+from prophet_scheduler.core.cut import Cut, Refusal, Segment
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import load_events
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.core.status import AgentStatus, LaneStatus
+from prophet_scheduler.frontends.ending import STALLED
+from prophet_scheduler.lab.records import read_status
+from prophet_scheduler.lab.report import story_of
+from prophet_scheduler.learn.learner import Learner
+from prophet_scheduler.models.profiles import load_profile
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.tictac import TicTac
+from prophet_scheduler.watch import training
 from support.ending import ProcessEnded, end_process
 from support.graphs import graph
 from support.virtual import events, iteration, transfers
@@ -118,7 +118,7 @@ def test_a_stall_is_one_warning_that_says_which_gradient_waits(
 ) -> None:
     hook = Hook()
     scheduled = job(hook)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         pass_time(scheduled, hook, clock, 60)
     assert len(caplog.records) == 1
     assert (
@@ -196,7 +196,7 @@ def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_hel
 ) -> None:
     hook = Hook()
     scheduled = job(hook)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         for released in (1, 2):
             hook.state.watchdog_releases, hook.state.unanswered_releases = released, unanswered
             pass_time(scheduled, hook, clock, 2)
@@ -267,7 +267,7 @@ def test_a_comparison_that_fails_is_one_warning(
     monkeypatch.setattr(exchange, "agree_on_start", fail)
     bps = BytePS(2)
     job(None)._agree_at_start(bps, "terms")
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         assert bps.init() == "init True"
     assert [record.getMessage() for record in caplog.records] == [
         "Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
@@ -295,11 +295,11 @@ def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
 def test_a_learner_that_cannot_be_made_is_one_warning(
     started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "prophet.learn.learner", None)
+    monkeypatch.setitem(sys.modules, "prophet_scheduler.learn.learner", None)
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         assert bps.init() == "init True"
     assert scheduled._thread._stopped
     (record,) = caplog.records

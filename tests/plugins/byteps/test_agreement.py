@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.frontends.ending import STALLED, WRONG
 from prophet_byteps import agreement
 from prophet_byteps.agreement import (
     PAGE_BYTES,
@@ -24,6 +23,7 @@ from prophet_byteps.agreement import (
     page_count,
     rows_of,
 )
+from prophet_scheduler.frontends.ending import STALLED, WRONG
 from support.ending import ProcessEnded, end_process
 from support.exchanges import QuietExchange
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.core.settings import from_environ
-from prophet.frontends import notices
 from prophet_byteps import asynchronous
 from prophet_byteps.asynchronous import AsynchronousAgent, check, check_job, connect, own_address
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import from_environ
+from prophet_scheduler.frontends import notices
 from support.ending import ProcessEnded, end_process
 
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
@@ -70,7 +70,7 @@ def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, cap
     def fails(*of: Any) -> None:
         raise OSError("no sockets left")
 
-    monkeypatch.setattr("prophet.mlfabric.client.client_from_environ", fails)
+    monkeypatch.setattr("prophet_scheduler.mlfabric.client.client_from_environ", fails)
     assert connect(0, JOB) is None
     assert [record.message for record in caplog.records] == [
         "Prophet: updates go in order of arrival: OSError: no sockets left"
@@ -82,7 +82,7 @@ def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyP
         raise UserError("coordinator tcp://a:1: wrong token")
 
     monkeypatch.setattr(
-        "prophet.mlfabric.client.client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused)
+        "prophet_scheduler.mlfabric.client.client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused)
     )
     monkeypatch.setattr(asynchronous, "end_process", end_process)
     with pytest.raises(ProcessEnded) as ended:

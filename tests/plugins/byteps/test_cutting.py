@@ -11,9 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
-from prophet.core.network import Network
-from prophet.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer
 from prophet_byteps.cutting import (
@@ -29,6 +26,9 @@ from prophet_byteps.cutting import (
     networks_of_page,
     wish_of_page,
 )
+from prophet_scheduler.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
 from support.exchanges import QuietExchange
 
 SIZES = [300_000, 5_000_000, 12_000]
@@ -336,7 +336,7 @@ def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
         group[0].board.want(LARGE)
         server.noise = b"\xff" * PAGE_BYTES
 
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         turns.play(*(worker.run(5 * RECUT_ROUNDS, break_pages) for worker in group))
     assert all(worker.cuts == [SMALL] * 5 * RECUT_ROUNDS for worker in group)
     assert len(caplog.records) == 3, "one a process"
@@ -349,7 +349,7 @@ def test_a_first_cut_that_cannot_be_made_is_the_learning_cut(caplog: pytest.LogC
         raise OSError("a broken file")
 
     board = CutBoard(None, fail)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         assert board.first_cut(SIZES) == learning_cut(sum(SIZES))
     assert "a broken file" in caplog.text
 

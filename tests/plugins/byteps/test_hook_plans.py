@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prophet.core import plan_codec
-from prophet.core.event_record import load_record
-from prophet.core.events import EVENT_DTYPE, EVENT_VERSION
-from prophet.core.plan import Plan
-from prophet.core.settings import Settings
-from prophet.policies import get_policy
 from prophet_byteps import hook as hook_module
 from prophet_byteps.agent import Agent
 from prophet_byteps.hook import TakenPlan, _Layouts, check_layouts
 from prophet_byteps.library import HookError
+from prophet_scheduler.core import plan_codec
+from prophet_scheduler.core.event_record import load_record
+from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.policies import get_policy
 from support.fake_core import build_core
 
 CASES = Path(__file__).with_name("hook_plan_cases.py")
@@ -112,7 +112,7 @@ def job_of(hook: RecordingHook, events_out: Path | None = None) -> Agent:
 def test_a_plan_that_the_hook_refuses_is_one_warning_and_bytepss_own_order(caplog: pytest.LogCaptureFixture) -> None:
     hook = RecordingHook(0)
     job = job_of(hook)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         job._attach()
     assert hook.aside == "the hook cannot take a plan: of another kind"
     assert [record.getMessage() for record in caplog.records] == [

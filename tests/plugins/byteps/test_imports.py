@@ -14,8 +14,14 @@ CASES = Path(__file__).with_name("import_cases.py")
 MOST_AT_START = 29
 """Modules of the project, packages among them, in a process that has imported BytePS."""
 MOST_OF_THE_LIBRARY = 56
-"""Modules of prophet/ in a job that trains, to its end; beside them are those of the plugin."""
-FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
+"""Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
+FOREIGN = (
+    "prophet_scheduler.cli",
+    "prophet_scheduler.lab",
+    "prophet_scheduler.models",
+    "prophet_scheduler.simulate",
+    "prophet_scheduler.studies",
+)
 
 
 def imported(case: str, *arguments: str, **environ: str) -> set[str]:
@@ -26,7 +32,7 @@ def imported(case: str, *arguments: str, **environ: str) -> set[str]:
 
 
 def of_policies(modules: set[str]) -> set[str]:
-    return {name for name in modules if name.startswith("prophet.policies.")}
+    return {name for name in modules if name.startswith("prophet_scheduler.policies.")}
 
 
 def test_unset_means_that_an_interpreter_starts_without_prophet() -> None:
@@ -34,7 +40,7 @@ def test_unset_means_that_an_interpreter_starts_without_prophet() -> None:
 
 
 def test_set_means_that_it_starts_with_the_import_hook_alone() -> None:
-    notices = {"prophet", "prophet.frontends", "prophet.frontends.notices"}
+    notices = {"prophet_scheduler", "prophet_scheduler.frontends", "prophet_scheduler.frontends.notices"}
     hook = {"prophet_byteps", "prophet_byteps.autoload"}
     assert imported("nothing", BYTEPS_SCHEDULER="prophet") == hook | notices
 
@@ -43,11 +49,11 @@ def test_the_agent_brings_no_policy_and_learns_nothing_yet() -> None:
     modules = imported("agent")
     assert "prophet_byteps.hook" in modules
     assert not of_policies(modules)
-    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet.learn"))]
+    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet_scheduler.learn"))]
 
 
 def test_the_agents_thread_imports_nothing(tmp_path: Path) -> None:
-    assert "prophet.policies.algorithms.chooser" in imported("begun", str(tmp_path))
+    assert "prophet_scheduler.policies.algorithms.chooser" in imported("begun", str(tmp_path))
 
 
 @pytest.mark.engine
@@ -55,17 +61,21 @@ def test_the_agents_thread_imports_nothing(tmp_path: Path) -> None:
 def test_a_script_that_imports_byteps_has_its_policy_and_no_other(policy: str) -> None:
     modules = imported("byteps", BYTEPS_SCHEDULER=policy)
     assert {"prophet_byteps.agent", "prophet_byteps.torch.front_end"} <= modules
-    assert of_policies(modules) == {f"prophet.policies.{policy}"}
-    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet.learn"))]
+    assert of_policies(modules) == {f"prophet_scheduler.policies.{policy}"}
+    assert not [name for name in modules if name.startswith((*FOREIGN, "prophet_scheduler.learn"))]
     assert len(modules) <= MOST_AT_START, sorted(modules)
 
 
 @pytest.mark.engine
 def test_a_job_that_trains_has_what_its_policy_needs() -> None:
     modules = imported("training", BYTEPS_SCHEDULER="prophet")
-    assert {"prophet.core.arena", "prophet.learn.profiler", "prophet_byteps.torch.rounds"} <= modules
-    search = {f"prophet.policies.algorithms{name}" for name in ("", ".chooser", ".predictor")}
-    assert of_policies(modules) == {"prophet.policies.prophet", *search}
+    assert {
+        "prophet_scheduler.core.arena",
+        "prophet_scheduler.learn.profiler",
+        "prophet_byteps.torch.rounds",
+    } <= modules
+    search = {f"prophet_scheduler.policies.algorithms{name}" for name in ("", ".chooser", ".predictor")}
+    assert of_policies(modules) == {"prophet_scheduler.policies.prophet", *search}
     assert not [name for name in modules if name.startswith(FOREIGN)]
-    library = {name for name in modules if name.partition(".")[0] == "prophet"}
+    library = {name for name in modules if name.partition(".")[0] == "prophet_scheduler"}
     assert len(library) <= MOST_OF_THE_LIBRARY, sorted(library)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.core.settings import Settings
-from prophet.frontends.ending import WRONG
-from prophet.policies import Blocks
 from prophet_byteps import partition
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.frontends.ending import WRONG
+from prophet_scheduler.policies import Blocks
 from support.ending import ProcessEnded, end_process
 from tools.native_stress import build
 

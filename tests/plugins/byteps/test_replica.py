@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from prophet.core.errors import UserError
-from prophet.core.settings import from_environ
-from prophet.mlfabric.replica_model import ReplicaModel, encoded
-from prophet.mlfabric.replica_server import KeptModel, ReplicaServer
 from prophet_byteps import asynchronous
 from prophet_byteps.asynchronous import AsynchronousAgent
 from prophet_byteps.replica import Replica
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import from_environ
+from prophet_scheduler.mlfabric.replica_model import ReplicaModel, encoded
+from prophet_scheduler.mlfabric.replica_server import KeptModel, ReplicaServer
 from support.ending import ProcessEnded, end_process
 
 TOKEN = "a token of the tests"

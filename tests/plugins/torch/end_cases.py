@@ -142,8 +142,8 @@ def saves_after_a_death(rank: int) -> None:
 
 
 def want_two_phases(ddp: Any) -> None:
-    from prophet.core.cut import UNIT_BYTES, Cut
     from prophet_ddp.control import Decision
+    from prophet_scheduler.core.cut import UNIT_BYTES, Cut
 
     rounds, cut = ddp.reducer.rounds, Cut.uniform(UNIT_BYTES)
     places = tuple(range(len(rounds.blocks_under(rounds.division(cut).cut))))
@@ -408,7 +408,7 @@ def destroyed(rank: int) -> None:
     if not prophet():
         kept.append(
             ddp
-        )  # torch's own deadlock is not what this case asks about (prophet/engines/ddp/torch_exchange.py)
+        )  # torch's own deadlock is not what this case asks about (prophet_scheduler/engines/ddp/torch_exchange.py)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for _ in range(8):
         optimizer.zero_grad()

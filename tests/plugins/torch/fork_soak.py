@@ -37,7 +37,7 @@ LIMIT_S = 20.0
 
 def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor]) -> None:
     """What a child does, without a gradient that others would have to average."""
-    logging.getLogger("prophet").debug("a child")
+    logging.getLogger("prophet_scheduler").debug("a child")
     for layer in ddp.module:
         layer._forward_hooks.clear()
     with torch.no_grad():

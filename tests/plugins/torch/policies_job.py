@@ -24,17 +24,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from prophet.core.cut import Borders, blocks_of
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies import get_definition, get_policy
-from prophet.policies.algorithms.collective import CollectivePolicy
-from prophet.policies.algorithms.collective_groups import make_grouping
-from prophet.policies.algorithms.sequence import make_sequence
 from prophet_ddp import takeover
 from prophet_ddp.agent import Agents, Turning
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
+from prophet_scheduler.core.cut import Borders, blocks_of
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies import get_definition, get_policy
+from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
+from prophet_scheduler.policies.algorithms.collective_groups import make_grouping
+from prophet_scheduler.policies.algorithms.sequence import make_sequence
 
 WIDTH = 1040
 """A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""

@@ -15,28 +15,6 @@ from typing import Any
 
 import pytest
 
-from prophet.core.arena import at_pace, completions_at, generations_at, profile_under
-from prophet.core.choice import ChoosingPolicy, Iteration
-from prophet.core.cut import Block, Cut, blocks_of, learning_cut
-from prophet.core.network import Network, Probe
-from prophet.core.profile import GradientProfile, Profile
-from prophet.core.settings import Settings
-from prophet.frontends.warm import WarmStart
-from prophet.learn.barrier import BarrierWatch
-from prophet.learn.kept import Kept
-from prophet.models.profiles import BUILTIN, resnet50
-from prophet.policies import get_policy
-from prophet.policies.algorithms.chooser import SIZES
-from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.sequence import (
-    MOST_AT_ONCE,
-    backward_order,
-    iteration_s,
-    make_sequence,
-    operations_at_once,
-    play_sequence,
-)
-from prophet.policies.algorithms.stock import stock_iteration_s
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, ModuleAgent, profile_of
 from prophet_ddp.control import Decision
@@ -44,6 +22,33 @@ from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE
+from prophet_scheduler.core.arena import at_pace, completions_at, generations_at, profile_under
+from prophet_scheduler.core.choice import ChoosingPolicy, Iteration
+from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
+from prophet_scheduler.core.network import Network, Probe
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.frontends.warm import WarmStart
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.learn.kept import Kept
+from prophet_scheduler.models.profiles import BUILTIN, resnet50
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.algorithms.chooser import SIZES
+from prophet_scheduler.policies.algorithms.collective import (
+    ArrivalOrder,
+    CollectivePolicy,
+    ForwardOrder,
+    learning_sizes,
+)
+from prophet_scheduler.policies.algorithms.sequence import (
+    MOST_AT_ONCE,
+    backward_order,
+    iteration_s,
+    make_sequence,
+    operations_at_once,
+    play_sequence,
+)
+from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 TOTAL = 25_600_000
 PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import Borders, Cut, learning_cut
 from prophet_ddp.control import Decision
+from prophet_scheduler.core.cut import Borders, Cut, learning_cut
 
 CUTS = st.one_of(
     st.integers(1, 1 << 30).map(learning_cut),

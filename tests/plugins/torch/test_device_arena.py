@@ -18,11 +18,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from prophet.core.cut import Borders, Cut
-from prophet.core.events import EventKind
-from prophet.frontends.torch import program_state, steps
-from prophet.frontends.torch.updates import Updates
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_ddp import device_arena, issuer
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import KNOWN
@@ -33,6 +28,11 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, RoundTerms
+from prophet_scheduler.core.cut import Borders, Cut
+from prophet_scheduler.core.events import EventKind
+from prophet_scheduler.frontends.torch import program_state, steps
+from prophet_scheduler.frontends.torch.updates import Updates
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from support.front_end import forget
 from support.lazy_device import Device, HostWait, LazyGroup, LazyMode, LazyStreams, LazyWatch, NcclWork, peers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_ddp import events
 from prophet_ddp.events import EventLog, Phase
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 
 
 def test_an_all_reduce_is_a_push_and_its_pull() -> None:

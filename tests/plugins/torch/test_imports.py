@@ -13,15 +13,26 @@ from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
 MOST = 85
-"""Modules of prophet/ and of the plugin on a rank that decides nothing."""
-FOREIGN = ("prophet.cli", "prophet.lab", "prophet.models", "prophet.simulate", "prophet.studies")
+"""Modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
+FOREIGN = (
+    "prophet_scheduler.cli",
+    "prophet_scheduler.lab",
+    "prophet_scheduler.models",
+    "prophet_scheduler.simulate",
+    "prophet_scheduler.studies",
+)
 SELDOM = (
-    *("prophet_ddp.device", "prophet.core.event_record", "prophet.policies.algorithms.collective_groups"),
+    *(
+        "prophet_ddp.device",
+        "prophet_scheduler.core.event_record",
+        "prophet_scheduler.policies.algorithms.collective_groups",
+    ),
     "numpy.typing",
 )
 """Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
 LEARNING = {
-    f"prophet.learn.{name}" for name in ("learner", "profiler", "bandwidth", "wire", "serial", "choosing", "tuner")
+    f"prophet_scheduler.learn.{name}"
+    for name in ("learner", "profiler", "bandwidth", "wire", "serial", "choosing", "tuner")
 }
 
 

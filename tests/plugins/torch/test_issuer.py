@@ -15,12 +15,12 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.core.events import EventKind, QueueKind
-from prophet.frontends.torch import recording
-from prophet.frontends.torch.recording import unrecorded
-from prophet.policies.algorithms.sequence import LEAST_AT_ONCE as AT_ONCE
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.core.events import EventKind, QueueKind
+from prophet_scheduler.frontends.torch import recording
+from prophet_scheduler.frontends.torch.recording import unrecorded
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE as AT_ONCE
 from support.collectives import Program, Wire, Work
 
 ROUNDS = 6

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from prophet.core.errors import UserError
-from prophet.core.settings import DDP_NCCL, DDP_SCHEDULER, LOCAL_RANK, Settings, from_environ
-from prophet.frontends.torch import guards
 from prophet_ddp import device, nccl
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import DDP_NCCL, DDP_SCHEDULER, LOCAL_RANK, Settings, from_environ
+from prophet_scheduler.frontends.torch import guards
 
 GPU = torch.device("cuda", 0)
 ASKED = Settings("prophet", nccl=True)

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet.core.cut import UNIT_BYTES, Cut, blocks_of
-from prophet.frontends.torch.arena import ArenaBlock, Slot
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.phases import TwoPhases, divide, orders_of
+from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
+from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from support.collectives import Wire
 
 SIZES = st.lists(st.integers(1, 60_000).map(lambda count: 4 * count), min_size=1, max_size=40)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet.policies import collective_policies, get_definition
+from prophet_scheduler.policies import collective_policies, get_definition
 from support.forks import run_ranks
 from support.programs import clean_environ
 

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
-from prophet.core.cut import Cut
-from prophet.core.event_record import load_record
-from prophet.core.events import EVENT_DTYPE, EventKind, QueueKind
-from prophet.core.plan import Plan
-from prophet.core.settings import Settings
-from prophet.lab.records import read_status
-from prophet.lab.transfers import pair_events
-from prophet.models.profiles import load_profile
-from prophet.watch.status import Predicted
 from prophet_ddp.records import ModuleRecord, Records, environ_of_rank
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.event_record import load_record
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.lab.records import read_status
+from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.models.profiles import load_profile
+from prophet_scheduler.watch.status import Predicted
 from support.forks import run_ranks
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port

@@ -18,10 +18,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet.cli.top import ask_all, statuses
-from prophet.lab.report import story_of
-from prophet.watch.sockets import sockets_in
-from prophet.watch.status import LiveStatus
+from prophet_scheduler.cli.top import ask_all, statuses
+from prophet_scheduler.lab.report import story_of
+from prophet_scheduler.watch.sockets import sockets_in
+from prophet_scheduler.watch.status import LiveStatus
 from support.forks import Forked, ddp_server
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
@@ -92,7 +92,7 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
     def shown() -> list[int]:
         """Which ranks `prophet top` shows, in its order; a rank that takes more than a second to answer is left out."""
         top = subprocess.run(
-            [sys.executable, "-m", "prophet.cli.main", "top", "training_cases", "--json", "--count", "1"],
+            [sys.executable, "-m", "prophet_scheduler.cli.main", "top", "training_cases", "--json", "--count", "1"],
             env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
             capture_output=True,
             text=True,

@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.network import Network
-from prophet.core.profile import Profile
-from prophet.policies.algorithms.assembler import assemble, wait_time_s
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies.algorithms.assembler import assemble, wait_time_s
 from support.profiles import profile as profile_of
 
 

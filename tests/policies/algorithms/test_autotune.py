@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.policies.algorithms.autotune import Tuning, expected_improvement, tune
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.policies.algorithms.autotune import Tuning, expected_improvement, tune
 
 
 def bowl(credit: int, partition: int) -> float:

@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet.core.arena import profile_under
-from prophet.core.bound import lower_bound_s
-from prophet.core.choice import Measured, Question, Shape
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy
-from prophet.policies.algorithms.chooser import AS_GOOD, LEAST_MESSAGE_S, ChoiceSearch
-from prophet.policies.algorithms.predictor import Predictor
-from prophet.policies.prophet import Prophet
-from prophet.simulate import Cluster, Costs, Options, simulate
-from prophet.simulate.job import job_of_cut
+from prophet_scheduler.core.arena import profile_under
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.choice import Measured, Question, Shape
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, LEAST_MESSAGE_S, ChoiceSearch
+from prophet_scheduler.policies.algorithms.predictor import Predictor
+from prophet_scheduler.policies.prophet import Prophet
+from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
+from prophet_scheduler.simulate.job import job_of_cut
 
 KIB = 1024
 RATE = 312.5e6

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.core.choice import Choice, ChoosingPolicy, Measured, Question, Shape
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, blocks_of, learning_cut
-from prophet.core.network import Network
-from prophet.models.profiles import resnet50
-from prophet.policies import get_policy
-from prophet.policies.algorithms.chooser import AS_GOOD, SIZES
-from prophet.policies.algorithms.collective import (
+from prophet_scheduler.core.choice import Choice, ChoosingPolicy, Measured, Question, Shape
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, blocks_of, learning_cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, SIZES
+from prophet_scheduler.policies.algorithms.collective import (
     LEAST_SIZE,
     ArrivalOrder,
     CollectivePolicy,

@@ -9,17 +9,30 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.core.arena import profile_under
-from prophet.core.choice import Question, Shape
-from prophet.core.cut import MOST_BLOCK_BYTES, MOST_SEGMENTS, UNIT_BYTES, Cut, arena_places, blocks_of, learning_cut
-from prophet.core.network import Network
-from prophet.core.profile import GradientProfile, Profile
-from prophet.models.profiles import resnet50
-from prophet.policies.algorithms.chooser import SIZES
-from prophet.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder, learning_sizes
-from prophet.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
-from prophet.policies.algorithms.sequence import iteration_s, make_sequence
-from prophet.policies.mg_wfbp import best_merge, end_s
+from prophet_scheduler.core.arena import profile_under
+from prophet_scheduler.core.choice import Question, Shape
+from prophet_scheduler.core.cut import (
+    MOST_BLOCK_BYTES,
+    MOST_SEGMENTS,
+    UNIT_BYTES,
+    Cut,
+    arena_places,
+    blocks_of,
+    learning_cut,
+)
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies.algorithms.chooser import SIZES
+from prophet_scheduler.policies.algorithms.collective import (
+    ArrivalOrder,
+    CollectivePolicy,
+    ForwardOrder,
+    learning_sizes,
+)
+from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.policies.mg_wfbp import best_merge, end_s
 
 UNIT = Network(1.0, 1.0)
 """A second a byte, and a second a message."""

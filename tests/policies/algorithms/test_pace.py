@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet.core.bound import lower_bound_s
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph, Operation, OperationKind, training_graph
-from prophet.core.network import Network
-from prophet.core.profile import Profile
-from prophet.policies.algorithms.pace import (
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies.algorithms.pace import (
     Problem,
     TimedTransfer,
     WireSegment,
@@ -27,7 +27,7 @@ from prophet.policies.algorithms.pace import (
     problem_of,
     segment_bytes,
 )
-from prophet.policies.pace import Pace, urgency
+from prophet_scheduler.policies.pace import Pace, urgency
 from support.lanes import ScheduledQueue
 from support.profiles import profile
 

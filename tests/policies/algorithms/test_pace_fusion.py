@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph, Operation, OperationKind, training_graph
-from prophet.core.network import Network
-from prophet.policies.algorithms.pace import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.policies.algorithms.pace import (
     balanced_fusion,
     balanced_partitions,
     best_fusion,
@@ -24,7 +24,7 @@ from prophet.policies.algorithms.pace import (
     least_time,
     problem_of,
 )
-from prophet.policies.algorithms.pace.fusion import Chain
+from prophet_scheduler.policies.algorithms.pace.fusion import Chain
 from support.profiles import profile
 
 NETWORK = Network(bandwidth=100.0, overhead_s=0.5)
@@ -180,7 +180,7 @@ def test_fusion_never_makes_it_worse_and_without_overhead_not_better(graph: Grap
 
 
 def test_beyond_what_is_tried_in_full_fusion_is_still_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prophet.policies.algorithms.pace.fusion.EVERY_UP_TO", 2)
+    monkeypatch.setattr("prophet_scheduler.policies.algorithms.pace.fusion.EVERY_UP_TO", 2)
     job, free = branches(), Network(50.0)
     assert not Chain(job, free).rises
     assert balanced_fusion(job, free).iteration_s == pytest.approx(least_time(problem_of(job, free.transfer_s)))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.core.bound import lower_bound_s
-from prophet.core.network import Network
-from prophet.core.plan import Plan, QueuePlan
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies import get_policy
-from prophet.policies.algorithms.collective import ArrivalOrder, ForwardOrder
-from prophet.policies.algorithms.sequence import (
+from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
+from prophet_scheduler.policies.algorithms.sequence import (
     IssueOrder,
     backward_order,
     iteration_s,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from prophet.core.network import Network
-from prophet.core.profile import Profile
-from prophet.models.profiles import resnet50
-from prophet.policies.algorithms.stock import stock_iteration_s
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.models.profiles import resnet50
+from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 from support.profiles import profile as profile_of
 
 MB = 1_000_000

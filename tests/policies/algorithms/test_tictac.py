@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from prophet.core.errors import UserError
-from prophet.core.graph import Graph, Operation, OperationKind
-from prophet.core.network import Network
-from prophet.policies.algorithms.tictac import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.policies.algorithms.tictac import (
     Bounds,
     Properties,
     Worker,

@@ -16,8 +16,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prophet.core.errors import UserError
-from prophet.studies.mlfabric.cluster import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.studies.mlfabric.cluster import (
     ASYNC,
     METHODS,
     MLFABRIC_S,
@@ -31,7 +31,7 @@ from prophet.studies.mlfabric.cluster import (
     mlfabric_a,
     run,
 )
-from prophet.studies.mlfabric.settings import (
+from prophet_scheduler.studies.mlfabric.settings import (
     COMPUTE,
     GBIT,
     NETWORK,
@@ -41,7 +41,7 @@ from prophet.studies.mlfabric.settings import (
     Stragglers,
     TrafficMix,
 )
-from prophet.studies.mlfabric.wire import Sent, Wire
+from prophet_scheduler.studies.mlfabric.wire import Sent, Wire
 from support.links import rate_at
 
 Vector: TypeAlias = NDArray[np.float64]

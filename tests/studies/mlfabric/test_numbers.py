@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from prophet.studies.mlfabric.cluster import METHODS, Record, mlfabric_a, run
-from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
+from prophet_scheduler.studies.mlfabric.cluster import METHODS, Record, mlfabric_a, run
+from prophet_scheduler.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
 from support.golden import Golden, Json
 
 SETTING = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet.studies.mlfabric.sharing import SharedNetwork, fair_rates
+from prophet_scheduler.studies.mlfabric.sharing import SharedNetwork, fair_rates
 
 rates = st.integers(1, 20).map(float)
 

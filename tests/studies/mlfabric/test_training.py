@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.studies.mlfabric.cluster import MLFABRIC_S, RR_SYNC, Method, Transport, mlfabric_a, run
-from prophet.studies.mlfabric.cluster import Consistency as Kind
-from prophet.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
-from prophet.studies.mlfabric.tables import PAPER_TABLE_2, random_batch, replication_savings, table_2_cell
-from prophet.studies.mlfabric.training import Sgd, SgdProblem, StepSize, Vector, best_step, loss_curves, train
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.studies.mlfabric.cluster import MLFABRIC_S, RR_SYNC, Method, Transport, mlfabric_a, run
+from prophet_scheduler.studies.mlfabric.cluster import Consistency as Kind
+from prophet_scheduler.studies.mlfabric.settings import COMPUTE, NETWORK, Setting
+from prophet_scheduler.studies.mlfabric.tables import PAPER_TABLE_2, random_batch, replication_savings, table_2_cell
+from prophet_scheduler.studies.mlfabric.training import Sgd, SgdProblem, StepSize, Vector, best_step, loss_curves, train
 
 PROBLEM = SgdProblem.synthetic(samples=400, dimensions=8, seed=3)
 SETTING = Setting(COMPUTE["C2"], NETWORK["N1"], workers=10, machines=5, seed=1)

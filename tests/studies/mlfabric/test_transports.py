@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet.core.errors import UserError
-from prophet.studies.mlfabric.cluster import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.studies.mlfabric.cluster import (
     ASYNC,
     PS_SYNC,
     RR_SYNC,
@@ -22,9 +22,9 @@ from prophet.studies.mlfabric.cluster import (
     mlfabric_a,
     run,
 )
-from prophet.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
-from prophet.studies.mlfabric.tables import compare_with_ring
-from prophet.studies.mlfabric.transports import Ring
+from prophet_scheduler.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
+from prophet_scheduler.studies.mlfabric.tables import compare_with_ring
+from prophet_scheduler.studies.mlfabric.transports import Ring
 
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
 """No stragglers, no traffic, nothing that travels beside computing."""

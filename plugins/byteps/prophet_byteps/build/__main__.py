@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 from .build import install, provide
 from .cuda import with_cuda

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 
 from rich.console import Console
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 from .recipe import HERE, RULES, build_environment, frameworks, recipe_for
 from .releases import NEWEST, Release

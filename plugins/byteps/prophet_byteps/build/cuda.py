@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 from . import toolchain as tools
 from .toolchain import Toolchain

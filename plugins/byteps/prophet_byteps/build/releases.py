@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 from .corrections import CORRECTIONS
 from .rules import Rule

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 
 @dataclass(frozen=True)

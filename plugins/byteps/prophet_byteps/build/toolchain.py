@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prophet.core.errors import UserError
+from prophet_scheduler.core.errors import UserError
 
 if TYPE_CHECKING:
     from .cuda import Cuda

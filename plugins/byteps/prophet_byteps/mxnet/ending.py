@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from prophet.frontends.ending import finish_first
+from prophet_scheduler.frontends.ending import finish_first
 
 PATIENCE_S = 300.0
 """No longer than this: where a worker is gone, what others wait for may never come."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class WaitForMXNet:

@@ -25,7 +25,8 @@ BytePS compresses each partition by itself, so a job that compresses gets BytePS
 Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. Of the cut that the workers
 agree on (cutting.py) one size is taken, by which BytePS cuts all gradients (names.py). A round is a step of a trainer.
 A program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
-clip gradients by the norm of all, so its iterations are taken to wait for all of them (prophet/learn/barrier.py).
+clip gradients by the norm of all, so its iterations are taken to wait for all of them
+(prophet_scheduler/learn/barrier.py).
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from prophet.core.cut import Cut
-from prophet.learn.barrier import BarrierWatch
-from prophet.watch import training
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_byteps.mxnet import calls
 from prophet_byteps.mxnet.ending import WaitForMXNet
 from prophet_byteps.mxnet.names import Names
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.watch import training
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 _GRADIENT = "gradient_"
 _EXACT = (np.float32, np.float64)

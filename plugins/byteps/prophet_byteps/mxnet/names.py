@@ -21,7 +21,7 @@ from collections.abc import Callable
 from prophet_byteps import shared_memory
 from prophet_byteps.partition import Number
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class Names:

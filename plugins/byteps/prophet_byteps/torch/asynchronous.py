@@ -1,6 +1,6 @@
 """BytePS's asynchronous servers for the PyTorch front end, and the optimizer that a program gets there.
 
-Rule of this file: what BytePS is told and when. Rounds are prophet/frontends/torch/asynchronous.py's.
+Rule of this file: what BytePS is told and when. Rounds are prophet_scheduler/frontends/torch/asynchronous.py's.
 
 Stock BytePS (BYTEPS_ENABLE_ASYNC) pushes each parameter's change and pulls the sum of all changes, parameter by
 parameter. Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update
@@ -24,17 +24,17 @@ from typing import Any
 
 import torch
 
-from prophet.core.cut import MOST_BLOCK_BYTES
-from prophet.core.settings import STALL_S
-from prophet.forks import free_in_forks
-from prophet.frontends.ending import STALLED, end_process
-from prophet.frontends.torch.asynchronous import AsynchronousRounds
-from prophet.frontends.torch.optimizer import methods_of
-from prophet.frontends.torch.weight_blocks import WeightBlocks
-from prophet.mlfabric.ports import CoordinatorPort
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
 from prophet_byteps.replica import parameters_of
 from prophet_byteps.stall import StallDetector, Verdict
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
+from prophet_scheduler.core.settings import STALL_S
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.ending import STALLED, end_process
+from prophet_scheduler.frontends.torch.asynchronous import AsynchronousRounds
+from prophet_scheduler.frontends.torch.optimizer import methods_of
+from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
+from prophet_scheduler.mlfabric.ports import CoordinatorPort
 
 BLOCK_BYTES = 512 * 1024
 """Of weights in a block, where the user does not say otherwise. An update waits for all of its blocks, so they are
@@ -49,7 +49,7 @@ ASK_S = 0.01
 LOOK_S = 0.5
 """How often it is looked at whether anything moves, while a transfer is waited for."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 _numbers = itertools.count()
 
 

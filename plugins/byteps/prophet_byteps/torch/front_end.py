@@ -4,11 +4,11 @@ Rule of this file: what the program sees, i.e. the function, the optimizer it re
 own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
 returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
 used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; rounds.py and prophet/frontends/torch say why, its guards.py what counts as a use, and
+same bits; rounds.py and prophet_scheduler/frontends/torch say why, its guards.py what counts as a use, and
 docs/decisions/step-without-barrier.md why it is done so.
 
 Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
-the forward pass; where it is not, the agent ranks them otherwise (prophet/learn/ranks.py).
+the forward pass; where it is not, the agent ranks them otherwise (prophet_scheduler/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
 stays BytePS's own but for its gradients, which modules.py has.
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prophet.core.settings import in_step
-from prophet.frontends.ending import finish_first
 from prophet_byteps import agreement, hook
+from prophet_scheduler.core.settings import in_step
+from prophet_scheduler.frontends.ending import finish_first
 
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
@@ -46,7 +46,7 @@ BytePS holds that until all workers have its key: others need it, and BytePS's o
 MOST_PATIENCE_S = 300.0
 """But no longer than this in all: a server that is gone acknowledges nothing any more."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
@@ -115,8 +115,8 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
         reason = _why_not_here(bps, self._compression)
         if reason is None:
             try:
-                from prophet.frontends.torch import steps
                 from prophet_byteps.torch import modules
+                from prophet_scheduler.frontends.torch import steps
             except Exception as error:
                 reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
         if reason is not None:
@@ -153,7 +153,7 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
     reason = _why_not_here(bps, compression)
     if reason is not None:
         return reason
-    from prophet.frontends.torch.optimizer import why_not_late
+    from prophet_scheduler.frontends.torch.optimizer import why_not_late
 
     return why_not_late(optimizer)
 
@@ -170,7 +170,7 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
 
 
 def _warn_once(message: str) -> None:
-    from prophet.frontends.notices import warn_once
+    from prophet_scheduler.frontends.notices import warn_once
 
     warn_once(message)
 
@@ -179,7 +179,7 @@ def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
     """All that has gradients under way over BytePS; none where nothing was wrapped. A process may have modules of
     another engine besides.
     """
-    guards = sys.modules.get("prophet.frontends.torch.guards")
+    guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:
         return []
     from prophet_byteps.torch.modules import KeyedModuleRounds

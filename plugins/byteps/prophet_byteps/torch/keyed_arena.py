@@ -1,6 +1,7 @@
 """Blocks as BytePS's tensors: the names they have, and the keys that follow from them.
 
-Rule of this file: what BytePS asks of a block that travels. Memory and rounds are prophet/frontends/torch/arena.py's.
+Rule of this file: what BytePS asks of a block that travels. Memory and rounds are
+prophet_scheduler/frontends/torch/arena.py's.
 
 Two keys a block, and one memory. A server overwrites a key's sum at the first push of a new round, while a slower
 worker may still wait for the last one, so each block has two keys and uses them in turn
@@ -22,10 +23,10 @@ from typing import Any
 
 import torch
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
-from prophet.frontends.torch.arena import Arena, ArenaBlock, Slot, travelling_bytes
-from prophet.frontends.torch.streams import Streams
 from prophet_byteps.torch.keys import Engine
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot, travelling_bytes
+from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384
 """Of one optimizer. BytePS numbers 65,536 tensors, maps a file for each key, of which Linux allows a process 65,530,

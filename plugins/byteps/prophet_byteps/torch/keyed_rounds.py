@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from prophet.core.cut import Block, Cut, blocks_of
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.streams import Streams, streams_of
-from prophet.learn.barrier import BarrierWatch
-from prophet.watch import training
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
+from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.streams import Streams, streams_of
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_byteps.torch.tracing import RoundsTrace

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_byteps import agreement, shared_memory
 from prophet_byteps.cutting import CutBoard, CutControl
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
 MOST_OPENING = 256
 """Keys that are pushed for the first time at once. For each BytePS has a thread until all workers have pushed it."""

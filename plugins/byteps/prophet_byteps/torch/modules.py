@@ -1,7 +1,7 @@
 """Rounds of byteps.torch.parallel.DistributedDataParallel: BytePS's wrapper of a module, without its wait.
 
 Rule of this file: when a module's gradients leave, and what its synchronize() does. Rounds of blocks are
-keyed_rounds.py's, when averages are in `.grad` is prophet/frontends/torch/awaited.py's.
+keyed_rounds.py's, when averages are in `.grad` is prophet_scheduler/frontends/torch/awaited.py's.
 
 BytePS's wrapper pushes each gradient when it is there, and the last one of a backward pass waits for all averages. Here
 backward returns, `.grad` awaits its average, and step() of the program's own optimizer passes it on to a late update.
@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from prophet.frontends.torch import references
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.awaited import AwaitedRounds
-from prophet.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
 class KeyedModuleRounds(AwaitedRounds):

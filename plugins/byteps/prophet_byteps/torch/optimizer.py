@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex, cast
 
 import torch
 
-from prophet.frontends.notices import warn_once
-from prophet.frontends.torch.optimizer import begin, methods_of, updates_of
 from prophet_byteps.torch.keys import Engine
 from prophet_byteps.torch.rounds import OptimizerRounds
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch.optimizer import begin, methods_of, updates_of
 
 
 def wrap(

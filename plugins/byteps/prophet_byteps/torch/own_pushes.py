@@ -35,7 +35,7 @@ _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
 """What all of BytePS's functions that push come to."""
 
-logger = logging.getLogger("prophet")
+logger = logging.getLogger("prophet_scheduler")
 
 
 class _Unsaid(int):

@@ -1,7 +1,8 @@
 """BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates that are made of them.
 
 Rule of this file: when gradients leave and what step() and synchronize() do. Updates as such are
-prophet/frontends/torch/updates.py's, rounds of blocks keyed_rounds.py's; BytePS is reached through `Engine` only.
+prophet_scheduler/frontends/torch/updates.py's, rounds of blocks keyed_rounds.py's; BytePS is reached through `Engine`
+only.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any
 
 import torch
 
-from prophet.frontends.notices import warn_once
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import references
-from prophet.frontends.torch.arena import Slot
-from prophet.frontends.torch.probation import Probation
-from prophet.frontends.torch.updates import Updates, unseen_use
 from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
 
 
 class OptimizerRounds(Updates):

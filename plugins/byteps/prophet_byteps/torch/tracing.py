@@ -1,7 +1,7 @@
 """When forward is traced on BytePS: in the first iterations of the job's one optimizer or wrapped module.
 
-Rule of this file: from the beginning of that to its end; what is traced is prophet/frontends/torch/trace.py's, and who
-wants it prophet_byteps/tracing.py's.
+Rule of this file: from the beginning of that to its end; what is traced is
+prophet_scheduler/frontends/torch/trace.py's, and who wants it prophet_byteps/tracing.py's.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from prophet.frontends.torch.guards import after_compilation
-from prophet.frontends.torch.trace import ForwardTrace
+from prophet_scheduler.frontends.torch.guards import after_compilation
+from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 if TYPE_CHECKING:
-    from prophet.core.cut import Block
-    from prophet.frontends.torch.arena import Slot
     from prophet_byteps.tracing import TraceBoard
+    from prophet_scheduler.core.cut import Block
+    from prophet_scheduler.frontends.torch.arena import Slot
 
 
 class RoundsTrace:

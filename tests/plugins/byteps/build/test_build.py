@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.core.errors import UserError
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
 from prophet_byteps.build.corrections import CORRECTIONS
@@ -23,6 +22,7 @@ from prophet_byteps.build.recipe import RULES, recipe_for
 from prophet_byteps.build.releases import NEWEST, RELEASES, Release, release_of
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
+from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
 
 RULE = Rule("a/b.h", "old", "new", "because")

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from prophet.core.errors import UserError
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, compatibility, corrections, cuda, cuda_rules, recipe, toolchain
 from prophet_byteps.build.cuda import Cuda, find_cuda, with_cuda
@@ -22,6 +21,7 @@ from prophet_byteps.build.recipe import RULES, UNCORRECTED, recipe_for
 from prophet_byteps.build.releases import NEWEST
 from prophet_byteps.build.rules import Rule, apply_rules
 from prophet_byteps.build.store import Store
+from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
 from support.programs import clean_environ
 from support.roles import WORKERS, network, nodes, run_job

@@ -38,7 +38,7 @@ def bps(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for name in ("init", "shutdown", "suspend"):
         setattr(module, name, functools.partial(function, name))
-    monkeypatch.setattr("prophet.frontends.ending.at_end", at_end)
+    monkeypatch.setattr("prophet_scheduler.frontends.ending.at_end", at_end)
     return module
 
 
@@ -63,7 +63,7 @@ def test_who_waits_for_a_worker_that_is_gone_ends_with_a_warning(
         never.wait(BLOCKED_S)
 
     ending.WaitForMXNet(waitall, PATIENCE_S).put_before(bps)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         bps.shutdown()
     never.set()
     assert said == ["shutdown"]
@@ -75,7 +75,7 @@ def test_what_mxnet_complains_of_stops_no_end(bps: Any, said: list[str], caplog:
         raise RuntimeError("Operator gave up\nStack trace: ...")
 
     ending.WaitForMXNet(fails).put_before(bps)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         bps.shutdown()
     assert said == ["shutdown"]
     assert caplog.messages == ["Prophet: when the job ended, MXNet said: Operator gave up"]

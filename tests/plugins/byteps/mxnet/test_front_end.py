@@ -16,11 +16,11 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB, check_call
 
-from prophet.core.cut import RECUT_ROUNDS, Cut
-from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.mxnet import calls, front_end
+from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
+from prophet_scheduler.learn.barrier import LEAST_ALIKE
 from support.exchanges import QuietExchange
 
 BLOCKED_S = 120.0
@@ -270,7 +270,7 @@ def test_a_failure_of_ours_leaves_bytepss_own_way_and_one_warning(
         raise KeyError("a parameter from nowhere")
 
     monkeypatch.setattr(front_end, "_Handover", fail)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         ours = Job(bps).train(2)
     assert [weights.tobytes() for weights in ours] == [weights.tobytes() for weights in Job(stock).train(2)]
     assert len(caplog.records) == 1

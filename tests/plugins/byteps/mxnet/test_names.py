@@ -55,7 +55,7 @@ def test_it_waits_for_what_is_under_way_before_the_size_changes() -> None:
 
 def test_a_byteps_without_the_number_keeps_its_size_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     names = Names(lambda name: None, lambda: None, lambda: None)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         names.resize(STEP)
         names.resize(2 * STEP)
     assert names.current("gradient_0", 10 * STEP) == "gradient_0"

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from prophet.frontends import notices
-from prophet.frontends.torch import references
+from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.torch import references
 from support.torch_network import (
     Network,
     Plain,
@@ -35,7 +35,7 @@ Compile = Callable[[nn.Sequential, int], None]
 def compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """One that has compiled nothing yet, in a process that was told nothing."""
     monkeypatch.setattr(notices, "_warned", set())
-    caplog.set_level(logging.WARNING, "prophet")
+    caplog.set_level(logging.WARNING, "prophet_scheduler")
     torch._dynamo.reset()
     counters.clear()
     yield

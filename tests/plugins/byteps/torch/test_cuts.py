@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
-from prophet.frontends import notices
-from prophet.frontends.torch import arena
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, keyed_arena
 from prophet_byteps.torch import keys as torch_engine
 from prophet_byteps.torch.keyed_arena import names_reserved
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
+from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.torch import arena
 from support.torch_network import Network, Plain, batch, same, same_model, wrap
 
 SEEDS = range(6)
@@ -153,7 +153,7 @@ def test_another_cut_in_every_round_to_the_last_bit(
     pool = [some_cut(chance, total) for _ in range(7)]
     network, control = install(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
     optimizer = wrap(network, model, make(model), backward_passes_per_step=accumulated)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         expected = play(truth, Plain(make(truth)), random.Random(seed), accumulated)
         seen = play(model, optimizer, random.Random(seed), accumulated)
     assert same(seen, expected)
@@ -282,7 +282,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
     over.acquire()
     sums.append(weights[1].sum())
     assert network.flying
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         (sums[0] + sums[1]).backward()
     assert "was used before its update had arrived" in caplog.text
     optimizer.step()

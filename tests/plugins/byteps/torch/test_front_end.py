@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.core.cut import ids_taken
-from prophet.frontends.torch import updates as torch_updates
 from prophet_byteps.torch import front_end
+from prophet_scheduler.core.cut import ids_taken
+from prophet_scheduler.frontends.torch import updates as torch_updates
 from support.torch_network import (
     Network,
     Plain,
@@ -435,7 +435,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
             deliver(limit_s)
 
     monkeypatch.setattr(network, "wait_activity", wait)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         network.shutdown()
     assert network.shut_down
     assert bool(network.flying) != waits

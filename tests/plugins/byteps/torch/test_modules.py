@@ -14,20 +14,20 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.frontends import notices
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import optimizer as late_optimizer
-from prophet.frontends.torch import steps
-from prophet.frontends.torch.awaited import AwaitedRounds
-from prophet.frontends.torch.probation import IN_VAIN, STEPS
-from prophet.frontends.torch.trace import PASSED_OVER, TRACED
-from prophet.learn.barrier import LEAST_ALIKE
-from prophet.policies.tictac import TicTac
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
 from prophet_byteps.tracing import NOTHING, TraceBoard
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import optimizer as late_optimizer
+from prophet_scheduler.frontends.torch import steps
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
+from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
+from prophet_scheduler.learn.barrier import LEAST_ALIKE
+from prophet_scheduler.policies.tictac import TicTac
 from support.torch_network import (
     Network,
     NoCompression,
@@ -241,7 +241,7 @@ def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> 
 def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         for _ in range(2):
             ddp = network.parallel(make_model(), compression=object())
     assert network.parallel.registered == 2

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import guards as torch_guards
 from support.torch_network import (
     Network,
     Plain,
@@ -214,7 +214,7 @@ def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog:
 
     over = _thread.allocate_lock()
     over.acquire()
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         _thread.start_new_thread(use, ())
         over.acquire()
     assert "0.weight was used before its update had arrived" in caplog.text

@@ -18,7 +18,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prophet.frontends.torch import references
+from prophet_scheduler.frontends.torch import references
 from support.torch_network import (
     Network,
     Plain,

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.frontends.torch import optimizer as late_optimizer
-from prophet.frontends.torch import updates as torch_updates
+from prophet_scheduler.frontends.torch import optimizer as late_optimizer
+from prophet_scheduler.frontends.torch import updates as torch_updates
 from support.torch_network import (
     Network,
     NoCompression,
@@ -67,7 +67,7 @@ def test_what_cannot_be_honoured_falls_back_with_one_warning(
     if "module" in change:
         monkeypatch.setitem(sys.modules, change["module"], types.ModuleType("m"))
     network.workers = 1 if "alone" in change else 2
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         for _ in range(2):
             assert wrap(network, model, bare, compression=change.get("compression", NoCompression)) is bare
     assert network.fell_back == [bare, bare]
@@ -98,7 +98,7 @@ def test_a_long_wait_is_reported_once(
     train(model, optimizer, 2, 1)
     clock = iter(range(0, 10**6, 45))
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         assert optimizer.state_dict()
     assert [record.getMessage() for record in caplog.records] == [
         "Prophet: still waiting for the gradient of 0.weight after 60 s"
@@ -131,7 +131,7 @@ def test_flush_goes_on_while_averages_arrive_though_nothing_else_tells(
 def test_changing_gradients_that_have_left_is_reported(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     truth, plain, model, optimizer = pair(network)
     train(truth, plain, 2, 1)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         optimizer.zero_grad()
         loss_of(model, 2).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.01)
@@ -148,7 +148,7 @@ def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
     optimizer = wrap(network, model, torch.optim.SGD(model[:2].parameters(), 0.1))
     train(model, optimizer, steps=1)
     model[1].requires_grad_(True)
-    with caplog.at_level(logging.WARNING, "prophet"):
+    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.3})
     assert "not averaged" in caplog.text
     for number in range(1, 4):

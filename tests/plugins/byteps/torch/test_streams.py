@@ -16,15 +16,15 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prophet.frontends.torch import guards as torch_guards
-from prophet.frontends.torch import program_state
-from prophet.frontends.torch import references as torch_references
-from prophet.frontends.torch.arena import Arena, ArenaBlock
-from prophet.frontends.torch.streams import CudaStreams, Streams, streams_of
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
 from prophet_byteps.torch import keyed_rounds as torch_rounds
 from prophet_byteps.torch.rounds import OptimizerRounds
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import program_state
+from prophet_scheduler.frontends.torch import references as torch_references
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
+from prophet_scheduler.frontends.torch.streams import CudaStreams, Streams, streams_of
 from support.torch_network import Network, loss_of, make_model, peek, train, wrap
 
 Clock = dict[str, int]

@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.core.graph import Graph
-from prophet.core.profile import GradientProfile, Profile
-from prophet.frontends.torch import awaited
-from prophet.frontends.torch.trace import PASSED_OVER, TRACED
-from prophet.policies.tictac import TicTac
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end
 from prophet_byteps.tracing import NOTHING, TraceBoard
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.graph import Graph
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.frontends.torch import awaited
+from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
+from prophet_scheduler.policies.tictac import TicTac
 from support.torch_network import Network, Plain, make_model, same, same_model, train, wrap
 
 LAST = 1 + PASSED_OVER + TRACED
@@ -98,7 +98,7 @@ def test_a_policy_that_takes_no_graph_has_the_times(network: Network) -> None:
 
 def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         both(network, LAST)
         assert job.board.found is not NOTHING
         both(network, 1)
@@ -127,7 +127,7 @@ def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
 ) -> None:
     before = hooks()
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         truth, plain, model, optimizer = both(network, 4)
         getattr(optimizer._prophet, method)()
     assert hooks() == before and job.board.closed and len(caplog.records) == 1
@@ -141,7 +141,7 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
         raise KeyError("gradient0")
 
     job = Job(network, make=fail)
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         truth, _, model, _ = both(network, LAST + 1)
     assert job.board.found is NOTHING and same_model(model, truth)
     (record,) = caplog.records
@@ -167,7 +167,7 @@ def test_a_parameter_without_a_part_in_the_loss_leaves_no_graph(
     job = Job(network)
     model = Reader()
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-    with caplog.at_level(logging.WARNING, logger="prophet"):
+    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         train(model, optimizer, steps=LAST)
     assert job.board.found is NOTHING and not job.graphs
     assert "2 of its 4 parameters have no part in the graph of its loss" in caplog.text

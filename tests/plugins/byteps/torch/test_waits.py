@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from prophet.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet.frontends import notices
-from prophet.frontends.torch import guards
-from prophet.frontends.torch.probation import IN_VAIN, STEPS
-from prophet.learn.barrier import LEAST_ALIKE
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.torch import guards
+from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
+from prophet_scheduler.learn.barrier import LEAST_ALIKE
 from support.torch_network import Network, Plain, loss_of, make_model, same_model, train, wrap
 
 

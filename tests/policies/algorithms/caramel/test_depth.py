@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet.core.errors import UserError
-from prophet.core.network import Network
-from prophet.policies.algorithms.caramel import (
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.policies.algorithms.caramel import (
     adaptive_depth,
     best_depth,
     pipelined_s,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from prophet.core.profile import GradientProfile, Profile
-from prophet.policies.algorithms.caramel import Window, Windows, windows_of_profile
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.policies.algorithms.caramel import Window, Windows, windows_of_profile
 
 
 def test_windows_by_hand() -> None:

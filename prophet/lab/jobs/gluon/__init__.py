@@ -1,1 +1,0 @@
-"""Job scripts in MXNet's Gluon; what moves their gradients is an engine's (prophet/engines)."""

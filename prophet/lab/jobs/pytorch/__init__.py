@@ -1,1 +1,0 @@
-"""Job scripts in PyTorch; what moves their gradients is an engine's (prophet/engines)."""

@@ -1,0 +1,73 @@
+"""`prophet advise`: what holds a job back and what would help, for people.
+
+Rule of this file: a table and two sentences from an Advice; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+
+
+def verdict(advice: Advice) -> str:
+    """Whether the network holds the job back, in a sentence or two."""
+    took = "takes" if advice.measured_s is not None else "would take"
+    waits = f"an iteration {took} {advice.iteration_s:.3f} s, computing alone {advice.computing_s:.3f} s"
+    if not advice.network_holds_back:
+        return f"The network does not hold this job back: {waits}."
+    bound = ""
+    if advice.bound_s is not None:
+        bound = f" No schedule on this network could take less than {advice.bound_s:.3f} s."
+    return f"The network holds this job back: {waits}; {advice.waits:.0%} of it is waiting.{bound}"
+
+
+def conclusion(advice: Advice) -> str:
+    """What helps most, or that nothing does."""
+    best = advice.best
+    if best is None:
+        return "Nothing of this would help."
+    return f"What helps most: {best.words} ({best.gain:.2f} times as many samples a second)."
+
+
+def advice_table(advice: Advice) -> Table:
+    """One row for the job as it is and for each change: what is predicted, how many times as many samples a second that
+    is, and how far it may be off, usually and at worst.
+    """
+    where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
+    table = Table(title=f"{advice.job} under {advice.policy}, {where}", title_justify="left", box=SIMPLE)
+    table.add_column("change", no_wrap=True)
+    for heading in ("iteration s", "gain", "error", "worst"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("helps", no_wrap=True)
+    now = f"{advice.iteration_s:.3f}"
+    if advice.measured_s is not None:
+        table.add_row("as it is, measured", now, "1.00", "", "", "")
+        now = f"{advice.simulated_s:.3f}"
+    table.add_row("as it is, simulated", now, "1.00", _share(advice.error), _share(advice.worst_error), "")
+    table.add_section()
+    for suggestion in sorted(advice.suggestions, key=lambda suggestion: -suggestion.gain):
+        table.add_row(*_row(suggestion))
+    return table
+
+
+def left_out(advice: Advice) -> list[str]:
+    """What was taken for what is not known, and what the predictions do not have in them, a line each."""
+    left = [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
+    return [*advice.assumed, *left]
+
+
+def _row(suggestion: Suggestion) -> tuple[str, ...]:
+    return (
+        suggestion.words,
+        f"{suggestion.iteration_s:.3f}",
+        f"{suggestion.gain:.2f}",
+        _share(suggestion.error),
+        _share(suggestion.worst_error),
+        "yes" if suggestion.helps else "no",
+    )
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"

@@ -1,0 +1,375 @@
+"""The `prophet` command.
+
+Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
+quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, a replay that differs or a script that
+failed on the testbed, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+import prophet_scheduler
+from prophet_scheduler.cli.options import parsed
+from prophet_scheduler.core.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A communication scheduler that makes data-parallel training faster on slow networks.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prophet {prophet_scheduler.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command."""
+
+
+class ListsPolicies(TyperCommand):
+    """A command whose help ends with the policies, which are imported only for that."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from prophet_scheduler.cli.policies_view import policies_help
+
+        self.epilog = policies_help()
+        super().format_help(ctx, formatter)
+
+
+def _warn_of_variables(config: Path) -> None:
+    from prophet_scheduler.lab.launchers import without_effect
+
+    if line := without_effect(os.environ, config):
+        typer.echo(f"prophet: {line}", err=True)
+
+
+@app.command(cls=ListsPolicies)
+def run(
+    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+) -> None:
+    """Run an experiment: real jobs on a slow network that is made on this machine."""
+    from prophet_scheduler.lab.config import load_experiment
+    from prophet_scheduler.lab.session import run_session
+
+    experiment = load_experiment(config, policy or (), repeats)
+    _warn_of_variables(config)
+    folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    raise typer.Exit(1 if run_session(experiment, folder) else 0)
+
+
+@app.command(cls=ListsPolicies)
+def simulate(
+    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+) -> None:
+    """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
+    from prophet_scheduler.lab.config import load_experiment
+    from prophet_scheduler.lab.simulated_session import simulate_session
+
+    experiment = load_experiment(config, policy or (), repeats)
+    _warn_of_variables(config)
+    folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
+    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
+
+
+@app.command()
+def profile(
+    file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
+    plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
+) -> None:
+    """Show when a job's gradients appear: its stepwise pattern."""
+    from rich.console import Console
+
+    from prophet_scheduler.cli.plots import require_plot
+    from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
+    from prophet_scheduler.models.profiles import load_profile
+
+    loaded = load_profile(file)
+    if plot is not None:
+        require_plot(plot)
+    Console().print(profile_table(loaded))
+    if plot is not None:
+        plot_profile(loaded, plot)
+
+
+@app.command()
+def replay(
+    events: Annotated[Path, typer.Argument(help="A record of events, as PROPHET_EVENTS_OUT writes it.")],
+) -> None:
+    """Ask the queue for a recorded job's decisions again, and show each that differs."""
+    from prophet_scheduler.core.event_record import load_record
+    from prophet_scheduler.simulate.replay import replay as replay_record
+    from prophet_scheduler.simulate.replay import story
+
+    record = load_record(events)
+    if record.agreed:
+        raise UserError(
+            f"{events} is of a job whose ranks had agreed on the sequence of blocks; no queue can decide it anew"
+        )
+    result = replay_record(record)
+    for line in story(result):
+        typer.echo(line)
+    raise typer.Exit(1 if result.differences else 0)
+
+
+@app.command()
+def plan(
+    profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
+    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    servers: Annotated[int, typer.Option(help="Number of servers.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
+) -> None:
+    """Show what Prophet would do with a job on a network, and how every policy would fare."""
+    from rich.console import Console
+
+    from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
+    from prophet_scheduler.cli.plots import require_plot
+    from prophet_scheduler.cli.progress import progress_where_slow
+    from prophet_scheduler.core.units import parse_rate
+    from prophet_scheduler.models.profiles import find_profile
+
+    rate = parsed("--bandwidth", bandwidth, parse_rate)
+    wanted, console = find_profile(profile), Console()
+    if plot is not None:
+        require_plot(plot)
+    with progress_where_slow(console) as report:
+        view = outlook(wanted, rate, workers, servers, report)
+    console.print(block_table(view))
+    console.print(policy_table(view))
+    if plot is not None:
+        draw_outlook(view, plot)
+
+
+@app.command()
+def advise(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A profile (a file, or a built-in one such as resnet50), or a folder: of `prophet run`, or what "
+            "PROPHET_RECORD has left of a job."
+        ),
+    ],
+    bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
+    status: Annotated[
+        Path | None, typer.Option(help="Take the bandwidth from what PROPHET_STATUS_OUT left of a job.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    servers: Annotated[int, typer.Option(help="Number of servers; a job of DDP has none.")] = 1,
+    server_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of each server's link. Left out: without a limit, or for a record as the workers'."),
+    ] = None,
+    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+    workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
+    policy: Annotated[
+        str | None, typer.Option(help="How the job runs: prophet, stock, ddp-prophet, ddp-gloo, or another policy.")
+    ] = None,
+    cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
+    """Say whether the network holds a job back, and what would help."""
+    import dataclasses
+    from json import dumps
+
+    from rich.console import Console
+
+    from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
+    from prophet_scheduler.core.units import parse_rate, parse_time
+    from prophet_scheduler.lab.advice import advise as advise_on
+    from prophet_scheduler.lab.advice_recorded import is_record, of_record
+    from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
+    from prophet_scheduler.lab.simulator_error import prediction_error
+    from prophet_scheduler.models.profiles import find_profile
+
+    rate, server_rate = (
+        None if text is None else parsed(option, text, parse_rate)
+        for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth))
+    )
+    delay_s = parsed("--delay", delay, parse_time)
+    links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host)
+    measured_s = None
+    folder = Path(source)
+    if is_record(folder) and not is_run(folder):
+        if status is not None or cell is not None:
+            raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
+        situation, measured_s = of_record(folder, links, policy)
+    elif folder.is_dir():
+        if not is_run(folder):
+            raise UserError(
+                f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
+                "PROPHET_RECORD does"
+            )
+        if links != LinkOptions() or status is not None:
+            raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
+        situation, measured_s = of_run(folder, policy, cell)
+    else:
+        if cell is not None:
+            raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
+        situation = of_profile(find_profile(source), policy or "prophet", links, status)
+    advice = advise_on(situation, measured_s, error_of=prediction_error)
+    if json:
+        typer.echo(dumps(dataclasses.asdict(advice), indent=2))
+        return
+    console = Console()
+    console.print(verdict(advice), soft_wrap=True, highlight=False)
+    console.print(advice_table(advice))
+    for line in left_out(advice):
+        console.print(f"  {line}", style="dim", soft_wrap=True, highlight=False)
+    console.print(conclusion(advice), soft_wrap=True, highlight=False)
+
+
+# What comes after the command's first word is the command's.
+@app.command(context_settings={"allow_interspersed_args": False})
+def testbed(
+    command: Annotated[list[str], typer.Argument(help="What each worker runs, such as: python train.py")],
+    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+) -> None:
+    """Run your own script of DistributedDataParallel between slow links that are made on this machine."""
+    from prophet_scheduler.core.units import parse_rate, parse_time
+    from prophet_scheduler.lab.own_script import run_on_testbed
+
+    rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
+    raise typer.Exit(run_on_testbed(command, workers, rate, delay_s, typer.echo))
+
+
+@app.command()
+def top(
+    job: Annotated[
+        str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else Ctrl-C ends it.")] = None,
+) -> None:
+    """Show what the jobs under Prophet on this machine do, each second."""
+    from prophet_scheduler.cli.top import print_lines, show
+
+    try:
+        (print_lines if json else show)(job, count)
+    except KeyboardInterrupt:  # the usual end
+        raise typer.Exit(0) from None
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder that `prophet run` or PROPHET_RECORD has left.")],
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+) -> None:
+    """Make one HTML page of a run, to be read without a network."""
+    from prophet_scheduler.lab.report import write_report
+
+    page = out or folder / "report.html"
+    write_report(folder, page)
+    typer.echo(f"the report is in {page}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
+
+    Exit status 0 where nothing is missing, else 2.
+    """
+    from prophet_scheduler.lab.doctor import examine, verdict
+
+    findings = examine()
+    for finding in findings:
+        typer.echo(str(finding))
+    typer.echo(f"verdict  {verdict()}")
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+
+
+@app.command()
+def coordinate(
+    token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9650",
+    delay_bound: Annotated[int | None, typer.Option(help="Most versions an update may be late.")] = None,
+    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
+    server_rate: Annotated[str | None, typer.Option(help="Of that NIC, such as 10gbit; --rate where left out.")] = None,
+    rate: Annotated[str, typer.Option(help="Of a NIC whose rate no worker has reported yet.")] = "10gbit",
+    batch: Annotated[str, typer.Option(help="How long updates are gathered at most for one order.")] = "100ms",
+    dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
+    divergence_bound: Annotated[float | None, typer.Option(help="Most a replica may be behind, as a norm.")] = None,
+    status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
+) -> None:
+    """Be the coordinator of asynchronous jobs (MLfabric), until Ctrl-C or SIGTERM."""
+    from prophet_scheduler.cli.coordinate import serve, terms_of
+
+    terms = terms_of(delay_bound, server, server_rate, rate, batch, dead_after, divergence_bound)
+    serve(listen, token_file, terms, status, typer.echo)
+
+
+@app.command()
+def replicate(
+    token_file: Annotated[Path, typer.Option(help="File with the job's line `TENANT TOKEN`, as its coordinator has.")],
+    file: Annotated[Path, typer.Option(help="Where the model is kept; what is there is gone on from.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9651",
+    tenant: Annotated[str | None, typer.Option(help="Which line of the file of tokens; the only one.")] = None,
+) -> None:
+    """Be the replica of an MLfabric job's model, until Ctrl-C or SIGTERM."""
+    from prophet_scheduler.cli.replicate import serve
+
+    serve(listen, token_file, tenant, file, typer.echo)
+
+
+def _terminated(signum: int, frame: object) -> None:
+    # As for Ctrl-C: leave through every context manager, so that the testbed is taken down.
+    raise KeyboardInterrupt
+
+
+_UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for arguments that no command has; it has no name there."""
+
+
+def main() -> None:
+    """Entry point; every error of the user's is one line on standard error."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        sys.exit(app(prog_name="prophet", standalone_mode=False))
+    except UserError as error:
+        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may have several
+        sys.exit(2)
+    except MemoryError:
+        print(f"prophet: there is not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        if sys.argv[1:]:  # without any argument, help has been printed
+            command = error.ctx.command_path if error.ctx is not None else "prophet"
+            print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # of a path that nothing could even look at: too long, say, or in a folder that is locked
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise
+        print(f"prophet: {error.filename or 'what it prints'}: cannot be used ({error.strerror})", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

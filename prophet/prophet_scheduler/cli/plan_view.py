@@ -1,0 +1,152 @@
+"""`prophet plan`: what Prophet would do with a profile on a network, and how every policy would fare.
+
+Rule of this file: tables and one figure from the assembler's and the simulator's results; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from prophet_scheduler.cli.plots import save_plot
+from prophet_scheduler.cli.progress import Report
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.optional import need_pyplot
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.units import format_rate, format_size
+from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.contenders import Contender, simulated_contenders
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.results import lower_bound
+from prophet_scheduler.lab.simulated import prepare, run_planned
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
+
+ITERATIONS, WARMUP = 20, 14
+"""Blocks that were chosen are in force from the 8th or 12th iteration on, and the next are tried from the 20th."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy."""
+
+    profile: Profile
+    network: Network
+    schedule: Schedule
+    lower_bound_s: float
+    iteration_s: dict[str, float]
+
+
+def outlook(
+    profile: Profile,
+    bits_per_s: float,
+    workers: int = 2,
+    servers: int = 1,
+    report: Report = lambda share, words: None,
+) -> Outlook:
+    """Plans and simulates: each worker has a limited link, servers have none. `report` is told how far it is, from 0
+    to 1, and which policy is under way.
+
+    A policy that cannot run on such a job is left out. Raises UserError where the cluster is impossible.
+    """
+    if workers < 1 or servers < 1:
+        raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
+    costs = SimulatorConfig()
+    network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
+    job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
+    cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
+    cell = Cell({"bandwidth": bits_per_s}, job, cluster, simulated_contenders(), profile, costs)
+    bound = lower_bound(cell)
+    assert bound is not None
+    times = {}
+    for place, policy in enumerate(cell.policies):
+
+        def on_iterations(done: int, place: int = place, name: str = policy.name) -> None:
+            report((place + done / ITERATIONS) / len(cell.policies), name)
+
+        times[policy.name] = _iteration_s(cell, policy, on_iterations)
+    return Outlook(profile, network, assemble(profile, network), bound, times)
+
+
+def _iteration_s(cell: Cell, policy: Contender, on_iterations: Callable[[int], None]) -> float:
+    times = sorted(run_planned(prepare(cell, policy), on_iterations).iteration_s(WARMUP))
+    return float(times[len(times) // 2])
+
+
+def block_table(plan: Outlook) -> Table:
+    """Algorithm 1's blocks: when each goes, and with what."""
+    gradients = plan.profile.gradients
+    wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
+    table = Table(
+        title=f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
+        caption=f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
+        title_justify="left",
+        caption_justify="left",
+        box=SIMPLE,
+    )
+    for heading in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, block in enumerate(plan.schedule.blocks):
+        table.add_row(
+            str(number),
+            f"{block.start_s * 1e3:.1f}",
+            f"{block.end_s * 1e3:.1f}",
+            _ranges(block.gradients),
+            format_size(sum(gradients[index].size_bytes for index in block.gradients)),
+            "backward" if block.in_backward else "forward",
+        )
+    return table
+
+
+def _ranges(indices: tuple[int, ...]) -> str:
+    """`0-3, 7`, for any order of indices."""
+    parts: list[list[int]] = []
+    for index in sorted(indices):
+        if parts and index == parts[-1][-1] + 1:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    words = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
+    return ", ".join(words if len(words) <= 3 else [*words[:2], f"+{len(words) - 2} more"])
+
+
+def policy_table(plan: Outlook) -> Table:
+    """Simulated iteration time of every policy, the fastest first."""
+    table = Table(
+        title=f"simulated iteration time (lower bound {plan.lower_bound_s:.3f} s)", title_justify="left", box=SIMPLE
+    )
+    table.add_column("policy", no_wrap=True)
+    for heading in ("iteration s", "x stock", "x bound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, seconds in sorted(plan.iteration_s.items(), key=lambda item: item[1]):
+        ratio = plan.iteration_s[STOCK] / seconds
+        table.add_row(name, f"{seconds:.3f}", f"{ratio:.2f}", f"{seconds / plan.lower_bound_s:.2f}")
+    return table
+
+
+def draw_outlook(plan: Outlook, path: Path) -> None:
+    """Blocks over time beside the times of generation, and the policies' iteration times. Raises UserError."""
+    pyplot = need_pyplot("--plot")
+    figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
+    gradients = plan.profile.gradients
+    for index, start_s in enumerate(plan.schedule.start_s):
+        seconds = plan.network.transfer_s(gradients[index].size_bytes)
+        blocks.barh(index, seconds * 1e3, left=start_s * 1e3, height=0.8, color="#2f6db3")
+    blocks.plot([g.generation_s * 1e3 for g in gradients], range(len(gradients)), ".", color="#e08214", markersize=3)
+    blocks.set(ylabel="gradient", xlabel="ms after backward began (dots: generated, bars: Algorithm 1's transfers)")
+    blocks.axvline(plan.profile.backward_s * 1e3, color="black", linestyle=":", linewidth=1)
+    blocks.invert_yaxis()
+    names = sorted(plan.iteration_s, key=plan.iteration_s.__getitem__)
+    bars.barh(names, [plan.iteration_s[name] for name in names], color="#b0b7c3")
+    bars.axvline(plan.lower_bound_s, color="black", linestyle="--", linewidth=1)
+    bars.set(xlabel="simulated iteration time (s); dashed: lower bound")
+    bars.invert_yaxis()
+    save_plot(figure, path)
+    pyplot.close(figure)

@@ -1,0 +1,38 @@
+"""`prophet replicate`: options to a replica, and a server until the end.
+
+Rule of this file: what a person gives and sees. What a replica does is mlfabric/replica_server.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import placed, require_places
+from prophet_scheduler.core.settings import host_and_port
+from prophet_scheduler.mlfabric.replica_server import KeptModel, ReplicaServer
+from prophet_scheduler.mlfabric.tokens import token_of
+
+
+def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Callable[[str], None]) -> None:
+    """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
+    name, token = token_of(token_file, tenant, "--tenant")
+    host, port = host_and_port(listen, "--listen", 0)
+    require_places({"--file": file})
+    try:
+        kept = KeptModel(file)
+    except UserError as error:
+        raise UserError(f"--file {error}") from None
+    with contextlib.closing(ReplicaServer(host, port, name, token, kept)) as server:
+        placed(file)  # not before it listens: what cannot be leaves nothing
+        has = "no model yet" if kept.updates is None else f"a model with {kept.updates} updates"
+        say(f"listening on {server.address} for {name}; {file} has {has}")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            has = "no model" if kept.updates is None else f"a model with {kept.updates} updates"
+            say(f"{kept.copies} copies were kept; {file} has {has}")

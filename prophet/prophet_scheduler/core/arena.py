@@ -1,0 +1,82 @@
+"""A profile whose gradients make up the arena, seen under another cut.
+
+Rule of this file: pure functions of a profile and a cut. Times are seconds, sizes bytes.
+
+What is learned of a job is learned of blocks. Where blocks were small it is known well when each place of the arena is
+generated, and larger blocks follow from that; the other way round the detail is lost.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prophet_scheduler.core.cut import Cut, blocks_of
+from prophet_scheduler.core.profile import GradientProfile, Profile
+
+
+def profile_under(profile: Profile, cut: Cut) -> Profile:
+    """What would be learned under `cut`. Ids are those of its blocks.
+
+    A block is generated when the most urgent gradient that it has a part of is. Forward times go with the bytes.
+    """
+    gradients = profile.gradients
+    rows = []
+    ids = []
+    for block in blocks_of([gradient.size_bytes for gradient in gradients], [0] * len(gradients), cut):
+        parts = ((gradients[piece.gradient], piece.stop - piece.start) for piece in block.pieces)
+        forward_s = sum(whole.forward_s * size / whole.size_bytes for whole, size in parts)
+        first = gradients[block.pieces[0].gradient]
+        rows.append(GradientProfile(f"block{block.id}", block.size_bytes, first.generation_s, forward_s))
+        ids.append(block.id)
+    return Profile(profile.name, tuple(rows), tuple(ids))
+
+
+def span_s(profile: Profile) -> float:
+    """From the first generation to the last."""
+    return profile.gradients[0].generation_s - profile.gradients[-1].generation_s
+
+
+def at_pace(profile: Profile, factor: float) -> Profile:
+    """The same job with all of its computing `factor` times as long."""
+    return replace(
+        profile,
+        gradients=tuple(
+            replace(g, generation_s=g.generation_s * factor, forward_s=g.forward_s * factor) for g in profile.gradients
+        ),
+    )
+
+
+def pace_of(newest: Profile, finest: Profile) -> float:
+    """How many times as long the job computes by `newest` as by `finest`, which has more detail of the same arena."""
+    known = generations_at(finest, newest.gradient_ids)
+    before_s = known[0] - known[-1]
+    return span_s(newest) / before_s if before_s > 0 else 1.0
+
+
+def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
+    """When each place of the arena (ascending, as ids count them) is generated, by a profile of blocks.
+
+    A place belongs to the last block that begins at it or before. Times never rise with the place.
+    """
+    known = profile.gradient_ids
+    times = [profile.gradients[max(0, bisect.bisect_right(known, id_) - 1)].generation_s for id_ in ids]
+    return list(itertools.accumulate(reversed(times), max))[::-1]
+
+
+def completions_at(profile: Profile, ids: Sequence[int]) -> list[float]:
+    """When all of each block is generated, whatever the order; `ids` (ascending) are of blocks that make up the arena.
+
+    By a profile of other blocks of it: each of theirs is there as a whole, and a block has a part of some of them.
+    """
+    known = sorted(zip(profile.gradient_ids, (gradient.generation_s for gradient in profile.gradients), strict=True))
+    starts = [start for start, _ in known]
+    times = []
+    for id_, following in zip(ids, [*ids[1:], math.inf], strict=True):
+        first = max(0, bisect.bisect_right(starts, id_) - 1)
+        after = max(first + 1, bisect.bisect_left(starts, following))
+        times.append(max(time_s for _, time_s in known[first:after]))
+    return times

@@ -1,0 +1,110 @@
+"""What a policy that predicts is asked, and what it answers.
+
+Rule of this file: values and interfaces; the search is in policies/algorithms/chooser.py, what is done with its
+result in learn/tuner.py. Units are bytes and seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.policy import Policy
+from prophet_scheduler.core.profile import Profile
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many machines a job has."""
+
+    workers: int
+    servers: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an iteration took under a cut, with so many bytes in flight."""
+
+    cut: Cut
+    credit: int
+    iteration_s: float
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is known of a job, and what may be answered.
+
+    `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
+    it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
+    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now. With
+    `barrier` an iteration waits for all averages before its next forward pass (learn/barrier.py).
+    """
+
+    profile: Profile
+    network: Network
+    shape: Shape
+    cuts: tuple[Cut, ...]
+    anew: bool
+    arena: bool = True
+    jitter_s: float = 0.0
+    measured: Measured | None = None
+    barrier: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A cut with the credit that is best for it, and the iteration that is predicted.
+
+    `way`: how its blocks are averaged; an engine may have others than the usual one, which has no name.
+    """
+
+    cut: Cut
+    credit: int
+    iteration_s: float
+    way: str = ""
+
+
+class ArmName(NamedTuple):
+    """Of one of the things that a job can do: a cut, a way, and whether its iterations wait for all averages."""
+
+    cut: Cut
+    way: str
+    barrier: bool
+
+
+class Iteration(NamedTuple):
+    """One that has ended: its cut, the way that its blocks went, and the seconds that it took."""
+
+    cut: Cut
+    way: str
+    took_s: float
+
+
+class Search(Protocol):
+    """Looks for the best choices, a little at a time."""
+
+    def work(self, events: int) -> bool:
+        """Goes on for about so many of the simulation's events; whether it has come to an end."""
+        ...
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        """One for each cut that was judged, the best first. Before the end, of what has been done."""
+        ...
+
+
+@runtime_checkable
+class ChoosingPolicy(Policy, Protocol):
+    """A policy whose plans follow from predictions, where the shape of the cluster is known."""
+
+    def search(self, question: Question) -> Search:
+        """What there is to choose from."""
+        ...
+
+    def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        """The plan of a choice that the search for this question came to."""
+        ...

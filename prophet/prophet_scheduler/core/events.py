@@ -1,0 +1,96 @@
+"""The record of what happened to every task: what the hook and the simulator write, and the profiler reads.
+
+Rule of this file: the layout of an event, what its ids mean, and how a record with gaps is read; no file and no clock.
+Times are seconds of a steady clock, sizes bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prophet_scheduler.core.cut import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class EventKind(enum.IntEnum):
+    """What happened to a task in a queue."""
+
+    ADD = 0
+    START = 1
+    FINISH = 2
+
+
+class QueueEvent(enum.IntEnum):
+    """What happened to the queue itself, so that its decisions can be replayed; the kinds that follow EventKind's.
+
+    Such an event is about both lanes (`queue` is BOTH_LANES), and its `gradient` is the number of the plan in force.
+    """
+
+    PLAN = 3
+    """This plan holds from here."""
+    FORGOTTEN = 4
+    """Every task was forgotten, because the engine that had them is gone. The next event has a gap of 1."""
+    EMPTY = 5
+    """Nothing waits and nothing is in flight. Said at most once between two drains of the log."""
+
+
+class QueueKind(enum.IntEnum):
+    """Which of BytePS's two network queues an event or a plan is about."""
+
+    PUSH = 0
+    PULL = 1
+
+
+BOTH_LANES = 2
+"""The `queue` of an event that is about both."""
+NO_PLAN = 0xFFFFFFFF
+"""The number of a plan where there is none: order of arrival without limits."""
+
+EVENT_VERSION = 2
+"""Of the layout and the kinds below; 1 had no QueueEvent."""
+EVENT_DTYPE = np.dtype(
+    [
+        ("time_s", "<f8"),  # steady clock
+        ("gradient", "<u4"),
+        ("bytes", "<u4"),
+        ("partition", "<u2"),
+        ("queue", "u1"),
+        ("kind", "u1"),
+        ("gap", "<u4"),  # other than 0 where events before this one are lost
+    ]
+)
+"""One record of the hook's event log; mirrors `struct Event` in core/native/events.h (24 bytes)."""
+
+
+MOST_FORWARDS = 1000
+"""Ends of forward passes that are kept: far more than there are between two looks, and few where nobody looks."""
+DRAIN_S = 1.0
+"""Between two looks at the events: long enough to cost nothing."""
+SEEKING_S = 0.25
+"""The same while a job looks for something better."""
+
+
+def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
+    """`events` (EVENT_DTYPE) in pieces without a gap, each with whether one comes before it.
+
+    What began before a gap is unknown after it: its finish may be lost, or never come.
+    """
+    gaps = np.flatnonzero(events["gap"]).tolist()
+    for start, end in itertools.pairwise(sorted({0, *gaps, len(events)})):
+        yield bool(events["gap"][start]), events[start:end]
+
+
+UNPROFILED_GRADIENT = 0x80000000
+"""Bit set in the gradient id of a tensor that is not a gradient of the model (a broadcast, say)."""
+
+
+def name_of(gradient: int, arena: bool) -> str:
+    """For people: what an event's gradient id is of. `arena`: ids are places in the arena; otherwise they count."""
+    return f"block at {gradient * UNIT_BYTES / 2**20:.2f} MiB" if arena else f"gradient {gradient}"

@@ -1,0 +1,640 @@
+// A cluster on a virtual clock: workers that compute, the very TwoLaneQueue of a job, links and servers.
+//
+// Rule of this file: discrete events, nothing random and nothing real. What varies (computing times, rates of links)
+// is given as numbers, so the same input gives the same output, bit for bit. What comes in and out is in
+// simulation_spec.h, and is made in simulate/. Events with equal times happen in the order in which they were
+// scheduled.
+//
+// The model:
+//   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
+//     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
+//     the iteration before.
+//   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
+//     layout is the tensors of one cut of the job's gradients.
+//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
+//     worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready
+//     when every worker has generated it. An operation is on the channel and takes processor time meanwhile, and is
+//     over when it is through with both; on each, operations take turns.
+//   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
+//     the sum wait for that.
+//   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
+//     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
+//     arrive, so one narrow link costs its own time only.
+#ifndef PROPHET_NATIVE_SIMULATOR_H_
+#define PROPHET_NATIVE_SIMULATOR_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "events.h"
+#include "link.h"
+#include "simulation_spec.h"
+#include "two_lane_queue.h"
+
+namespace prophet {
+
+class Simulation {
+ public:
+  // Throws std::invalid_argument or std::out_of_range where the spec cannot be.
+  explicit Simulation(ClusterSpec spec) : spec_(std::move(spec)) {
+    if (spec_.partition_bytes == 0) throw std::invalid_argument("partitions of 0 bytes");
+    if (spec_.servers == 0 && spec_.exchange != Exchange::kCollective) throw std::invalid_argument("no server");
+    for (const OperationSpec& operation : spec_.operations) {
+      for (uint32_t successor : operation.successors) spec_.operations.at(successor);
+    }
+    up_.resize(spec_.workers + spec_.servers);
+    down_.resize(spec_.workers + spec_.servers);
+    server_free_at_.assign(spec_.servers, 0.0);
+    server_handles_until_.assign(spec_.servers, 0.0);
+    workers_.resize(spec_.workers);
+    for (Worker& worker : workers_) {
+      worker.waiting.assign(spec_.operations.size(), 0);
+      worker.queue = std::make_unique<TwoLaneQueue>(spec_.watchdog_s);
+    }
+    marks_.assign(static_cast<size_t>(spec_.workers) * spec_.iterations, Mark{});
+    recorded_.assign(spec_.workers, false);
+    std::vector<std::vector<uint32_t>> generates;
+    for (const OperationSpec& operation : spec_.operations) generates.push_back(operation.generates);
+    rounds_.push_back({0, add_layout(spec_.tensors, generates)});
+  }
+
+  // Another cut of the same gradients: its tensors, and by operation which of them (by place) it is part of the
+  // generation of. Returns its number; 0 is the spec's.
+  uint32_t add_layout(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
+    auto begin = static_cast<uint32_t>(tensors_.size());
+    Layout layout{begin, begin, {}, {}};
+    layout.generates.resize(spec_.operations.size());
+    layout.needs.resize(spec_.operations.size());
+    for (const TensorSpec& tensor : tensors) {
+      uint32_t number = layout.end++;
+      tensors_.push_back(tensor);
+      if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
+      for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
+    }
+    emitters_.resize(layout.end, 0);
+    for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
+      for (uint32_t place : generates.at(o)) {
+        layout.generates[o].push_back(begin + place);
+        ++emitters_.at(begin + place);
+      }
+    }
+    add_partitions(layout);
+    bool collective = spec_.exchange == Exchange::kCollective;
+    for (int parity = 0; parity < 2; ++parity) {
+      keys_[parity].resize(collective ? 0 : partitions_.size());
+      generated_by_[parity].resize(collective ? layout.end : 0, 0);
+    }
+    for (Worker& worker : workers_) {
+      worker.round.resize(layout.end, 0);
+      worker.completed.resize(layout.end, 0);
+      worker.partitions_left.resize(layout.end, 0);
+      worker.emitters_left.resize(layout.end, 0);
+    }
+    layouts_.push_back(std::move(layout));
+    return static_cast<uint32_t>(layouts_.size() - 1);
+  }
+
+  // The layout of all rounds from the next one on that no worker has begun, and that is a multiple of `every`. Returns
+  // that round.
+  uint32_t use_layout(uint32_t number, uint32_t every) {
+    layouts_.at(number);
+    if (every == 0) throw std::invalid_argument("a layout from every 0th round on");
+    uint32_t begun = 0;
+    for (const Worker& worker : workers_) begun = std::max(begun, worker.iteration);
+    uint32_t round = (begun / every + 1) * every;
+    while (rounds_.back().first >= round) rounds_.pop_back();
+    rounds_.push_back({round, number});
+    return round;
+  }
+
+  // Nodes are the workers, then the servers. In a collective, node 0's link up is the channel.
+  void set_link(uint32_t node, std::vector<std::pair<double, double>> up, std::vector<std::pair<double, double>> down,
+                double overhead_s, double burst_bytes) {
+    up_.at(node).rate = Rate(std::move(up));
+    down_.at(node).rate = Rate(std::move(down));
+    up_[node].overhead_s = down_[node].overhead_s = overhead_s;
+    up_[node].burst_bytes = down_[node].burst_bytes = burst_bytes;
+  }
+
+  // How many times as long the operations take: by worker, then iteration. Missing ones are 1.
+  void set_compute_scale(std::vector<std::vector<double>> scale) { scale_ = std::move(scale); }
+
+  // Keeps what happens to the worker's tasks and on its link, and when it computes.
+  void record(uint32_t worker) { recorded_.at(worker) = true; }
+
+  // Gives all workers the plan; returns its number in their records, kNoPlan for none.
+  uint32_t set_plan(const TwoLanePlan& plan) {
+    uint32_t number = plan.push == nullptr ? kNoPlan : plans_++;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      workers_[w].queue->set_plan(plan);
+      if (recorded_[w]) workers_[w].events.push_back(queue_event(EventKind::kPlan, now_, number));
+    }
+    if (!begun_) return number;
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      pump(w, kPush);
+      pump(w, kPull);
+    }
+    return number;
+  }
+
+  // Works until `until_s` or for `events`; returns whether every worker has done its iterations. Throws
+  // std::logic_error where nothing is left to happen before that.
+  bool run(double until_s, uint64_t events) {
+    if (!begun_) {
+      begun_ = true;
+      for (uint32_t w = 0; w < workers_.size(); ++w) begin_iteration(w);
+    }
+    for (; finished_ < spec_.workers && events > 0; --events) {
+      if (agenda_.empty()) throw std::logic_error("the simulation stands still: " + where_it_stands());
+      if (agenda_.top().time_s > until_s) {
+        now_ = until_s;
+        return false;
+      }
+      Happening event = agenda_.top();
+      agenda_.pop();
+      now_ = event.time_s;
+      ++events_;
+      happen(event);
+    }
+    return finished_ == spec_.workers;
+  }
+
+  double now() const { return now_; }
+  uint64_t events() const { return events_; }
+  uint32_t iterations_done() const {
+    uint32_t least = spec_.iterations;
+    for (const Worker& worker : workers_) least = std::min(least, worker.iteration);
+    return least;
+  }
+  const std::vector<Mark>& marks() const { return marks_; }
+  // What happened to the tasks of a recorded worker since the last call, in order of time.
+  std::vector<Event> take_events(uint32_t worker) { return std::exchange(workers_.at(worker).events, {}); }
+  const std::vector<ComputeRecord>& computing() const { return computing_; }
+  const std::vector<LinkRecord>& links() const { return links_; }
+  uint64_t watchdog_releases() const {
+    uint64_t count = 0;
+    for (const Worker& worker : workers_) count += worker.queue->watchdog_releases();
+    return count;
+  }
+  const ClusterSpec& spec() const { return spec_; }
+
+ private:
+  static constexpr QueueKind kPush = QueueKind::kPush;
+  static constexpr QueueKind kPull = QueueKind::kPull;
+  static constexpr QueueKind kPushesFirst[] = {kPush, kPull};
+  static constexpr QueueKind kRequestsFirst[] = {kPull, kPush};
+  enum Message : uint8_t { kPushData, kAcknowledgement, kRequest, kAnswer };
+  enum Kind : uint8_t {
+    kOperationEnds,
+    kAskAgain,
+    kSumIsReady,
+    kServerIsDone,
+    kReachesReceiver,
+    kDelivered,
+    kCollectiveEnds
+  };
+
+  struct Layout {
+    uint32_t begin, end;                           // of its tensors
+    std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
+    std::vector<std::vector<uint32_t>> needs;      // by operation: tensors
+  };
+
+  struct Partition {
+    uint32_t tensor;
+    uint32_t number;
+    uint32_t bytes;
+    uint32_t server;
+  };
+
+  struct Happening {
+    double time_s;
+    uint64_t sequence;
+    uint32_t worker;
+    uint32_t what;  // a partition; of kOperationEnds an operation, of kAskAgain a QueueKind
+    uint32_t iteration;
+    Kind kind;
+    Message message;
+  };
+  struct Later {
+    bool operator()(const Happening& a, const Happening& b) const {
+      return a.time_s != b.time_s ? a.time_s > b.time_s : a.sequence > b.sequence;
+    }
+  };
+
+  // A key's sum at its server in one round; rounds alternate between two, as the front end's keys do.
+  struct Key {
+    uint32_t pushed = 0;
+    uint32_t answered = 0;
+    double summed_at = 0;
+    std::vector<uint32_t> waiting;  // workers whose request came before the sum was complete
+  };
+
+  struct Worker {
+    uint32_t iteration = 0;
+    uint32_t operations_left = 0;
+    bool busy = false;
+    std::vector<uint32_t> waiting;  // by operation: inputs and tensors still to come
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
+    std::vector<uint32_t> round;            // by tensor: the one that it was generated in last
+    std::vector<uint32_t> completed;        // by tensor: one more than the last round that is back
+    std::vector<uint32_t> partitions_left;  // by tensor: of this round
+    std::vector<uint32_t> emitters_left;    // by tensor: operations of this round that are part of its generation
+    std::unique_ptr<TwoLaneQueue> queue;
+    double asks_again[2] = {kNever, kNever};
+    std::vector<Event> events;
+  };
+
+  void schedule(double time_s, Kind kind, uint32_t worker, uint32_t what, uint32_t iteration = 0,
+                Message message = kPushData) {
+    agenda_.push(Happening{time_s, next_sequence_++, worker, what, iteration, kind, message});
+  }
+
+  void happen(const Happening& event) {
+    switch (event.kind) {
+      case kOperationEnds:
+        operation_ends(event.worker, event.what);
+        break;
+      case kAskAgain: {
+        double& asks_again = workers_[event.worker].asks_again[event.what];
+        if (asks_again == event.time_s) {
+          asks_again = kNever;
+          pump(event.worker, static_cast<QueueKind>(event.what));
+        }
+        break;
+      }
+      case kSumIsReady:
+        server_handles(kAnswer, event);
+        break;
+      case kServerIsDone:
+        server_is_done(event);
+        break;
+      case kReachesReceiver: {
+        auto [start, end] = down_[receiver(event)].take(event.time_s, bytes_of(event), is_data(event));
+        if (!from_worker(event.message)) note_link(event, start, end, 1);
+        schedule(end + spec_.latency_s, kDelivered, event.worker, event.what, event.iteration, event.message);
+        break;
+      }
+      case kDelivered:
+        delivered(event);
+        break;
+      case kCollectiveEnds:
+        collective_ends(event.what);
+        break;
+    }
+  }
+
+  void add_partitions(const Layout& layout) {
+    auto first = static_cast<uint32_t>(partitions_.size());
+    for (uint32_t t = layout.begin; t < layout.end; ++t) {
+      if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+      std::vector<uint32_t> parts = tensors_[t].parts;
+      if (parts.empty()) {  // a tensor without bytes is a task as well
+        uint32_t left = tensors_[t].bytes;
+        do {
+          parts.push_back(std::min(left, spec_.partition_bytes));
+          left -= parts.back();
+        } while (left > 0);
+      }
+      for (uint32_t number = 0; number < parts.size(); ++number) {
+        // Keys go round the servers, so each gets about the same number of bytes.
+        auto place = static_cast<uint32_t>(partitions_.size()) - first;
+        partitions_.push_back(Partition{t, number, parts[number], spec_.servers ? place % spec_.servers : 0});
+      }
+      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+    }
+  }
+
+  const Layout& layout_of(uint32_t round) const {
+    auto it = rounds_.rbegin();
+    while (it->first > round) ++it;
+    return layouts_[it->second];
+  }
+
+  // ---- computing ----
+
+  double scale(uint32_t w, uint32_t iteration) const {
+    return w < scale_.size() && iteration < scale_[w].size() ? scale_[w][iteration] : 1.0;
+  }
+
+  void begin_iteration(uint32_t w) {
+    Worker& worker = workers_[w];
+    if (worker.iteration == spec_.iterations) {
+      ++finished_;
+      return;
+    }
+    mark(w).start_s = now_;
+    worker.operations_left = static_cast<uint32_t>(spec_.operations.size());
+    const Layout& layout = layout_of(worker.iteration);
+    std::copy(emitters_.begin() + layout.begin, emitters_.begin() + layout.end,
+              worker.emitters_left.begin() + layout.begin);
+    const Layout& before = layout_of(worker.iteration > 0 ? worker.iteration - 1 : 0);
+    for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
+      uint32_t missing = spec_.operations[o].inputs;
+      for (uint32_t tensor : before.needs[o]) missing += worker.completed[tensor] < worker.iteration;
+      worker.waiting[o] = missing;
+      if (missing == 0) worker.ready.push(o);
+    }
+    compute(w);
+  }
+
+  Mark& mark(uint32_t w) { return marks_[static_cast<size_t>(w) * spec_.iterations + workers_[w].iteration]; }
+
+  void compute(uint32_t w) {
+    Worker& worker = workers_[w];
+    if (worker.busy || worker.ready.empty()) return;
+    uint32_t operation = worker.ready.top();
+    worker.ready.pop();
+    worker.busy = true;
+    if (static_cast<int32_t>(operation) == spec_.backward) {
+      mark(w).backward_s = now_;
+      if (spec_.ends_at_backward && worker.iteration + 1 == spec_.iterations) {
+        ++finished_;
+        return;
+      }
+    }
+    double seconds = spec_.operations[operation].seconds * scale(w, worker.iteration);
+    if (recorded_[w] && seconds > 0) {
+      computing_.push_back(ComputeRecord{now_, now_ + seconds, w, worker.iteration, operation, 0});
+    }
+    schedule(now_ + seconds, kOperationEnds, w, operation);
+  }
+
+  void operation_ends(uint32_t w, uint32_t o) {
+    Worker& worker = workers_[w];
+    worker.busy = false;
+    for (uint32_t successor : spec_.operations[o].successors) {
+      if (--worker.waiting[successor] == 0) worker.ready.push(successor);
+    }
+    bool generated = false;
+    for (uint32_t tensor : layout_of(worker.iteration).generates[o]) {
+      if (--worker.emitters_left[tensor] == 0) {
+        generate(w, tensor);
+        generated = true;
+      }
+    }
+    if (--worker.operations_left == 0) {
+      mark(w).end_s = now_;
+      ++worker.iteration;
+      begin_iteration(w);
+    } else {
+      compute(w);
+    }
+    if (generated) pump(spec_.exchange == Exchange::kCollective ? 0 : w, kPush);
+  }
+
+  // ---- communication ----
+
+  void generate(uint32_t w, uint32_t tensor) {
+    Worker& worker = workers_[w];
+    worker.round[tensor] = worker.iteration;
+    worker.partitions_left[tensor] = first_partition_[tensor + 1] - first_partition_[tensor];
+    uint32_t queue_of = w;
+    if (spec_.exchange == Exchange::kCollective) {
+      uint32_t& count = generated_by_[worker.iteration % 2][tensor];
+      if (++count < spec_.workers) return;
+      count = 0;
+      queue_of = 0;
+    }
+    for (uint32_t p = first_partition_[tensor]; p < first_partition_[tensor + 1]; ++p) add(queue_of, p, kPush);
+  }
+
+  void add(uint32_t w, uint32_t p, QueueKind lane) {
+    Task task{p, tensors_[partitions_[p].tensor].id, partitions_[p].bytes};
+    if (workers_[w].queue->add(lane, task, now_)) note(w, p, lane, EventKind::kAdd);
+  }
+
+  // Asks a lane for all that may start now, and notes when it wants to be asked again.
+  void pump(uint32_t w, QueueKind lane) {
+    Worker& worker = workers_[w];
+    for (;;) {
+      if (spec_.at_once > 0 && operations_under_way_ >= spec_.at_once) return;
+      Decision decision = worker.queue->get(lane, now_);
+      if (!decision.start) {
+        double& asks_again = worker.asks_again[static_cast<int>(lane)];
+        if (decision.retry_at < asks_again) {
+          asks_again = std::max(decision.retry_at, now_);
+          schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
+        }
+        return;
+      }
+      uint32_t p = static_cast<uint32_t>(decision.task.id);
+      note(w, p, lane, EventKind::kStart);
+      // A tensor is on its way only between its generation and the start of the next iteration that needs it.
+      uint32_t round = worker.round[partitions_[p].tensor];
+      if (spec_.exchange == Exchange::kCollective) {
+        auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
+        if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
+        ++operations_under_way_;
+        double delayed_s = spec_.latency_s * pieces(partitions_[p].bytes);
+        double ready = std::max({end, operated(partitions_[p].bytes), now_ + spec_.meanwhile * delayed_s});
+        schedule(ready + (1 - spec_.meanwhile) * delayed_s, kCollectiveEnds, w, p, round);
+      } else {
+        send(lane == kPush ? kPushData : kRequest, w, p, round);
+      }
+    }
+  }
+
+  double bytes_of(const Happening& event) const {
+    return spec_.header_bytes + (is_data(event) ? partitions_[event.what].bytes : 0);
+  }
+  bool is_data(const Happening& event) const { return event.message == kPushData || event.message == kAnswer; }
+  bool from_worker(Message message) const { return message == kPushData || message == kRequest; }
+  uint32_t sender(const Happening& event) const {
+    return from_worker(event.message) ? event.worker : spec_.workers + partitions_[event.what].server;
+  }
+  uint32_t receiver(const Happening& event) const {
+    return from_worker(event.message) ? spec_.workers + partitions_[event.what].server : event.worker;
+  }
+
+  void send(Message message, uint32_t w, uint32_t p, uint32_t round) {
+    Happening event{now_, 0, w, p, round, kDelivered, message};
+    double bytes = bytes_of(event);
+    auto [start, end] = up_[sender(event)].take(now_, bytes, is_data(event));
+    if (from_worker(message)) note_link(event, start, end, 0);
+    const Link& down = down_[receiver(event)];
+    if (down.rate.limited() || down.overhead_s > 0) {
+      double last = end - down.rate.seconds(end, bytes) - (is_data(event) ? down.overhead_s : 0);
+      schedule(std::max(start, last), kReachesReceiver, w, p, round, message);
+    } else {
+      if (!from_worker(message)) note_link(event, end, end, 1);
+      schedule(end + spec_.latency_s, kDelivered, w, p, round, message);
+    }
+  }
+
+  void note_link(const Happening& event, double start, double end, uint32_t down) {
+    if (!recorded_[event.worker]) return;
+    links_.push_back(LinkRecord{start, end, event.worker, static_cast<uint32_t>(bytes_of(event)), down, 0});
+  }
+
+  void delivered(const Happening& event) {
+    uint32_t w = event.worker;
+    uint32_t p = event.what;
+    switch (event.message) {
+      case kPushData:
+        server_handles(kPushData, event);
+        break;
+      case kAcknowledgement:
+        finish(w, p, kPush);
+        add(w, p, kPull);
+        // In a job the two loops race for the wire, unless pushes let requests go first. Elsewhere either wins
+        // about as often; this is the slower way.
+        for (QueueKind lane : workers_[w].queue->requests_first(now_) ? kRequestsFirst : kPushesFirst) pump(w, lane);
+        break;
+      case kRequest:
+        requested(w, p, event.iteration);
+        break;
+      case kAnswer:
+        finish(w, p, kPull);
+        pump(w, kPull);
+        arrived(w, p);
+        break;
+    }
+  }
+
+  // The server takes in a push, or sends an answer: in turn, where that takes time.
+  void server_handles(Message message, Happening event) {
+    event.message = message;
+    if (spec_.server_overhead_s == 0) return server_is_done(event);
+    double& until = server_handles_until_[partitions_[event.what].server];
+    until = std::max(until, now_) + spec_.server_overhead_s;
+    schedule(until, kServerIsDone, event.worker, event.what, event.iteration, message);
+  }
+
+  void server_is_done(const Happening& event) {
+    if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
+    // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+    send(kAcknowledgement, event.worker, event.what, event.iteration);
+    pushed(event.worker, event.what, event.iteration);
+  }
+
+  void finish(uint32_t w, uint32_t p, QueueKind lane) {
+    workers_[w].queue->finish(lane, p, now_);
+    note(w, p, lane, EventKind::kFinish);
+  }
+
+  void note(uint32_t w, uint32_t p, QueueKind lane, EventKind kind) {
+    if (!recorded_[w]) return;
+    const Partition& partition = partitions_[p];
+    workers_[w].events.push_back(Event{now_, tensors_[partition.tensor].id, partition.bytes,
+                                       static_cast<uint16_t>(partition.number), static_cast<uint8_t>(lane),
+                                       static_cast<uint8_t>(kind), 0});
+  }
+
+  void pushed(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.server_rate > 0) {
+      double& free_at = server_free_at_[partitions_[p].server];
+      free_at = std::max(free_at, now_) + partitions_[p].bytes / spec_.server_rate;
+      key.summed_at = free_at;
+    }
+    ++key.pushed;
+    if (spec_.exchange == Exchange::kAsynchronous) {
+      key.pushed = 0;
+      return;
+    }
+    if (key.pushed < spec_.workers) return;
+    for (uint32_t waiting : key.waiting) answer(waiting, p, round);
+    key.waiting.clear();
+  }
+
+  void requested(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.exchange == Exchange::kSynchronous && key.pushed < spec_.workers) {
+      key.waiting.push_back(w);
+    } else {
+      answer(w, p, round);
+    }
+  }
+
+  void answer(uint32_t w, uint32_t p, uint32_t round) {
+    Key& key = keys_[round % 2][p];
+    if (spec_.exchange == Exchange::kSynchronous && ++key.answered == spec_.workers) {
+      key.pushed = key.answered = 0;
+    }
+    schedule(std::max(now_, key.summed_at), kSumIsReady, w, p, round, kAnswer);
+  }
+
+  double pieces(double bytes) const {
+    return spec_.piece_bytes > 0 ? std::max(1.0, std::ceil(bytes / spec_.piece_bytes)) : 1.0;
+  }
+
+  // When the workers' processors are through with an operation that starts now.
+  double operated(double bytes) {
+    operated_until_ = std::max(operated_until_, now_) + spec_.operation_s +
+                      (spec_.operation_rate > 0 ? bytes / spec_.operation_rate : 0.0);
+    return operated_until_;
+  }
+
+  void collective_ends(uint32_t p) {
+    --operations_under_way_;
+    finish(0, p, kPush);
+    for (uint32_t w = 0; w < workers_.size(); ++w) arrived(w, p);
+    pump(0, kPush);
+  }
+
+  void arrived(uint32_t w, uint32_t p) {
+    Worker& worker = workers_[w];
+    uint32_t tensor = partitions_[p].tensor;
+    if (--worker.partitions_left[tensor] > 0) return;
+    // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
+    worker.completed[tensor] = worker.round[tensor] + 1;
+    if (worker.completed[tensor] != worker.iteration) return;
+    for (uint32_t operation : tensors_[tensor].needed_by) {
+      if (--worker.waiting[operation] == 0) worker.ready.push(operation);
+    }
+    compute(w);
+  }
+
+  std::string where_it_stands() const {
+    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      const Worker& worker = workers_[w];
+      if (worker.iteration == spec_.iterations) continue;
+      return "worker " + std::to_string(w) + " is in iteration " + std::to_string(worker.iteration) + " with " +
+             std::to_string(worker.operations_left) + " operations to go, " +
+             std::to_string(worker.queue->lane(kPush).pending()) + " pushes and " +
+             std::to_string(worker.queue->lane(kPull).pending()) + " pulls waiting";
+    }
+    return "all workers are done";
+  }
+
+  const ClusterSpec spec_;
+  std::vector<Layout> layouts_;
+  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (from which round on, layout), by round
+  std::vector<TensorSpec> tensors_;                    // of all layouts
+  std::vector<uint32_t> emitters_;                     // by tensor: operations that are part of its generation
+  std::vector<Partition> partitions_;
+  std::vector<uint32_t> first_partition_;     // by tensor, and one past the last
+  std::vector<Link> up_, down_;               // by node
+  std::vector<double> server_free_at_;        // by server: when it has summed up what it has so far
+  std::vector<double> server_handles_until_;  // by server: when it is through with the messages so far
+  std::vector<Key> keys_[2];                  // by parity of the round and partition
+  std::vector<uint32_t> generated_by_[2];     // collective: workers, by parity of the round and tensor
+  uint32_t operations_under_way_ = 0;         // collective
+  double operated_until_ = 0;                 // collective: when processors are through with the operations so far
+  std::vector<Worker> workers_;
+  std::vector<std::vector<double>> scale_;
+  std::vector<bool> recorded_;
+  std::vector<Mark> marks_;
+  std::vector<ComputeRecord> computing_;
+  std::vector<LinkRecord> links_;
+  std::priority_queue<Happening, std::vector<Happening>, Later> agenda_;
+  uint64_t next_sequence_ = 0;
+  uint64_t events_ = 0;
+  uint32_t finished_ = 0;
+  uint32_t plans_ = 0;
+  double now_ = 0;
+  bool begun_ = false;
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_NATIVE_SIMULATOR_H_

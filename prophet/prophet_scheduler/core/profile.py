@@ -1,0 +1,101 @@
+"""A job's gradients: sizes, and when each is generated and needed.
+
+Rule of this file: immutable values and their validation. Units are bytes and seconds. Index 0 is always the gradient of
+the first layer: the most urgent one, and the last one generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import MOST, MOST_S
+
+PROFILE_SCHEMA: Literal[1] = 1
+
+
+@dataclass(frozen=True)
+class GradientProfile:
+    """One gradient: `size_bytes`, `generation_s` after backward began, `forward_s` of its layer."""
+
+    name: str
+    size_bytes: int
+    generation_s: float
+    forward_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A job's gradients in priority order, with the stepwise generation times (paper, section 2.2).
+
+    `gradients[0]` is the most urgent and generated last, so `generation_s` never rises with the
+    index. Raises UserError where that does not hold, or where a size or a time is impossible.
+    """
+
+    name: str
+    gradients: tuple[GradientProfile, ...]
+    ids: tuple[int, ...] = ()
+    """Gradient ids as the hook's events give them, one a gradient; empty means 0, 1, 2, ..."""
+
+    def __post_init__(self) -> None:
+        where = f"profile {self.name!r}"
+        if not self.gradients:
+            raise UserError(f"{where}: 'gradients' is empty; record a profile of at least one gradient")
+        previous = math.inf
+        for index, gradient in enumerate(self.gradients):
+            at = f"{where}: gradients[{index}] ({gradient.name})"
+            if not 0 < gradient.size_bytes <= MOST:
+                raise UserError(f"{at}: 'bytes' is {gradient.size_bytes}; it must be above 0, and at most {MOST:g}")
+            for key in ("generation_s", "forward_s"):
+                value = getattr(gradient, key)
+                if not 0 <= value <= MOST_S:
+                    raise UserError(f"{at}: '{key}' is {value}; it must be 0 or more seconds, and at most {MOST_S:g}")
+            if gradient.generation_s > previous:
+                raise UserError(
+                    f"{at}: 'generation_s' is {gradient.generation_s}, above that of the more urgent gradient before "
+                    "it; list gradients from the first layer (generated last) to the last layer"
+                )
+            previous = gradient.generation_s
+        if self.ids and len(self.ids) != len(self.gradients):
+            raise UserError(f"{where}: {len(self.ids)} ids for {len(self.gradients)} gradients")
+
+    @property
+    def gradient_ids(self) -> tuple[int, ...]:
+        return self.ids or tuple(range(len(self.gradients)))
+
+    @property
+    def size_by_id(self) -> dict[int, int]:
+        """Bytes of each gradient id."""
+        return {id_: g.size_bytes for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
+
+    @property
+    def rank_by_id(self) -> dict[int, int]:
+        """Place in forward order of each gradient id: that of the first layer is 0."""
+        return {id_: rank for rank, id_ in enumerate(self.gradient_ids)}
+
+    @property
+    def generation_by_id(self) -> dict[int, float]:
+        """Seconds after backward began, of each gradient id."""
+        return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
+
+    def with_forward(self, forward_s: Mapping[int, float]) -> Profile:
+        """The same with these forward times, in seconds by id; what has none there keeps its own."""
+        rows = zip(self.gradient_ids, self.gradients, strict=True)
+        gradients = tuple(replace(row, forward_s=forward_s.get(id_, row.forward_s)) for id_, row in rows)
+        return replace(self, gradients=gradients)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(g.size_bytes for g in self.gradients)
+
+    @property
+    def backward_s(self) -> float:
+        """When gradient 0 is generated, the end of the backward pass; the paper's c(0)."""
+        return self.gradients[0].generation_s
+
+    @property
+    def forward_s(self) -> float:
+        return sum(g.forward_s for g in self.gradients)

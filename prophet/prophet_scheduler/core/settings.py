@@ -1,0 +1,343 @@
+"""The few environment variables that tune Prophet in a job, whatever its policy: one constant each.
+
+Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people. What only one policy
+has is in its file in policies/. A constant of this file whose text begins with PROPHET_ is a name that Prophet
+knows; a job warns of any other (policies, unknown_variables).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from prophet_scheduler.core.errors import UserError
+
+SCHEDULER = "BYTEPS_SCHEDULER"
+"""Policy of the job; unset means that nothing of Prophet runs."""
+MLFABRIC = "mlfabric"
+"""Of that variable: no policy of a worker's queue, but asynchronous training with a coordinator."""
+BYTEPS_ENABLE_ASYNC = "BYTEPS_ENABLE_ASYNC"
+"""BytePS's own: 1 for servers and workers that are not in step."""
+DDP_SCHEDULER = "PROPHET_SCHEDULER"
+"""The policy of a job of DistributedDataParallel."""
+DDP_NCCL = "PROPHET_DDP_NCCL"
+"""1 lets Prophet take over DistributedDataParallel on GPUs too, which has not been run on any yet."""
+PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
+"""One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
+WATCHDOG_S = "PROPHET_WATCHDOG_S"
+"""How long a ready task may be held with nothing moving before it is released and reported."""
+MONITOR_S = "PROPHET_MONITOR_S"
+"""How often the network is judged anew."""
+FUSION = "PROPHET_FUSION"
+"""0 keeps small gradients apart; 1 lets them travel as one tensor."""
+CACHE = "PROPHET_CACHE"
+"""Folder in which what a job learned is kept for its next start; off for none."""
+PROFILE_IN = "PROPHET_PROFILE_IN"
+"""File with a profile to begin with, as PROPHET_PROFILE_OUT leaves it."""
+PROFILE_OUT = "PROPHET_PROFILE_OUT"
+"""File for the learned profile, written when the job ends."""
+EVENTS_OUT = "PROPHET_EVENTS_OUT"
+"""File (.npz, core/event_record.py) for the newest events and their plans, written when the job ends."""
+STATUS_OUT = "PROPHET_STATUS_OUT"
+"""File (JSON) for what Prophet did, written when the job ends."""
+STATUS = "PROPHET_STATUS"
+"""0 for no socket that says what Prophet does while the job runs (watch/sockets.py)."""
+RECORD = "PROPHET_RECORD"
+"""Folder in which each worker writes what happens while the job runs (watch/rows.py)."""
+RECORD_COMMAND = "PROPHET_RECORD_COMMAND"
+"""1 has the record begin with the job's command line, which may have secrets in it."""
+METRICS_PORT = "PROPHET_METRICS_PORT"
+"""Port of a page of figures for Prometheus, plus the process's number on its machine; unset for none."""
+METRICS_HOST = "PROPHET_METRICS_HOST"
+"""Address at which that page is; this machine alone can see it unless that is set."""
+STALL_S = "PROPHET_STALL_S"
+"""After this many seconds without any transfer finishing, while some are under way, the process ends with status 75."""
+COORDINATOR = "PROPHET_COORDINATOR"
+"""HOST:PORT of the job's MLfabric coordinator; unset means that updates go in arrival order."""
+COORDINATOR_TOKEN_FILE = "PROPHET_COORDINATOR_TOKEN_FILE"
+"""The coordinator's file of tokens, or a line of it: `TENANT TOKEN`."""
+COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
+"""Which of the tenants in that file this job is; not needed where there is one."""
+COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
+"""How long the coordinator may be silent before updates go in arrival order."""
+AGGREGATE = "PROPHET_AGGREGATE"
+"""0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
+STALENESS = "PROPHET_STALENESS"
+"""By how many rounds a worker of a job with a coordinator may lead the slowest; 0 is in step, unset is no bound."""
+REPLICA = "PROPHET_REPLICA"
+"""HOST:PORT of the job's `prophet replicate`, which keeps a copy of the model of an asynchronous job."""
+RESUME = "PROPHET_RESUME"
+"""What an asynchronous job begins with: the model of the replica at HOST:PORT, or of the file of one."""
+NODE = "PROPHET_NODE"
+"""Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
+
+OFF = "off"
+"""Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
+
+BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
+BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
+BYTEPS_LOCAL_SIZE = "BYTEPS_LOCAL_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
+DMLC_NUM_SERVER = "DMLC_NUM_SERVER"
+DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
+DMLC_WORKER_ID = "DMLC_WORKER_ID"
+CHOSEN = "PROPHET_CHOSE_PARTITION_BYTES"
+"""No setting: what Prophet handed to BytePS in a process whose environment this one has. It is nobody's wish."""
+USER_NAMESPACE = "PROPHET_USER_NAMESPACE"
+"""Nor this: set in a command that has been started again in a user namespace (lab/testbed/namespaces.py)."""
+LAB_BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
+LAB_DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
+LAB_BATCH = "PROPHET_LAB_BATCH"
+LAB_RATES = "PROPHET_LAB_RATES"
+"""What `prophet run` hands to the processes of an experiment, where the engine's description says what each is."""
+
+PREFIX = "PROPHET_"
+"""How the names of all of Prophet's own variables begin."""
+HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
+"""No settings of a job: what Prophet's own processes tell each other."""
+NAMES = frozenset(
+    text for text in tuple(globals().values()) if isinstance(text, str) and text.startswith(PREFIX) and text != PREFIX
+)
+"""All that begins so and means something, whatever the policy: the constants above."""
+
+DEFAULT_PARTITION_BYTES = 128 * 1024
+"""Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
+cost of a message is hidden (docs/decisions/partition-size.md)."""
+LEAST_PARTITION_BYTES = 4096
+MOST_PARTITION_BYTES = 2**31 - 1
+"""BytePS reads the number into an int."""
+DEFAULT_WATCHDOG_S = 1.0
+DEFAULT_MONITOR_S = 5.0
+DEFAULT_COORDINATOR_BOUND_S = 2.0
+MOST_STALENESS = 10**6
+DEFAULT_METRICS_HOST = "127.0.0.1"
+MOST_PORT = 65535
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one training process was told. Sizes in bytes, times in seconds."""
+
+    policy: str
+    partition_bytes: int | None = None
+    """The size of all blocks, where the user has set one; BytePS's own variable comes first."""
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+    monitor_s: float = DEFAULT_MONITOR_S
+    fusion: bool = True
+    cache: Path | None = None
+    profile_in: Path | None = None
+    profile_out: Path | None = None
+    events_out: Path | None = None
+    status_out: Path | None = None
+    stall_s: float | None = None
+    nccl: bool = False
+    status: bool = False
+    """Whether there is a status socket; a job has one unless it is told otherwise."""
+    record: Path | None = None
+    record_command: bool = False
+    metrics_port: int | None = None
+    """Of this process."""
+    metrics_host: str = DEFAULT_METRICS_HOST
+
+    @property
+    def outputs(self) -> dict[str, Path]:
+        """The files that are to be written when the job ends, by their variables."""
+        files = {PROFILE_OUT: self.profile_out, EVENTS_OUT: self.events_out, STATUS_OUT: self.status_out}
+        return {name: path for name, path in files.items() if path is not None}
+
+    @property
+    def watched(self) -> bool:
+        """Whether the process says anything of itself while it runs."""
+        return self.status or self.record is not None or self.metrics_port is not None
+
+
+def number(text: str, where: str, least: float) -> float:
+    """The finite number that `text` is, at least `least`. Raises UserError that names `where` it stands."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not (value >= least and math.isfinite(value)):
+        raise UserError(f"{where} is {text!r}; it must be a number of at least {least:g}")
+    return value
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name)
+    return default if text is None else number(text, name, least)
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether BytePS's servers answer when all workers have sent, and not each at once."""
+    return environ.get(BYTEPS_ENABLE_ASYNC, "0") in ("", "0")
+
+
+def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:
+    """What the user has BYTEPS_PARTITION_BYTES say, if anything."""
+    text = environ.get(BYTEPS_PARTITION_BYTES)
+    return None if text == environ.get(CHOSEN) else text
+
+
+def _partition_bytes(environ: Mapping[str, str], of_byteps: bool) -> int | None:
+    own = environ.get(PARTITION_BYTES)
+    size = None if own is None else int(number(own, PARTITION_BYTES, LEAST_PARTITION_BYTES))
+    if size is not None and size > MOST_PARTITION_BYTES:
+        raise UserError(f"{PARTITION_BYTES} is {own!r}; it must be a number of at most {MOST_PARTITION_BYTES}")
+    text = users_own_partition_bytes(environ) if of_byteps else None
+    if text is None:
+        return size
+    # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
+    if not text.isdecimal() or not 0 < int(text) <= MOST_PARTITION_BYTES:
+        raise UserError(
+            f"{BYTEPS_PARTITION_BYTES} is {text!r}; it must be a whole number of bytes, 1 to {MOST_PARTITION_BYTES}"
+        )
+    return int(text)
+
+
+def _for_this_rank(path: Path, rank: str) -> Path:
+    """Processes on one machine have one environment: those after the first put their number before the suffix."""
+    return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
+
+
+def _cache(environ: Mapping[str, str]) -> Path | None:
+    """Where nothing is said, the user's folder for such things, if there is one (XDG Base Directory Specification)."""
+    text = environ.get(CACHE, "")
+    if text:
+        return None if text == OFF else Path(text).absolute()
+    xdg, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
+    base = Path(xdg) if xdg.startswith("/") else Path(home, ".cache") if home.startswith("/") else None
+    return base / "prophet" / "jobs" if base is not None else None
+
+
+def _metrics_port(environ: Mapping[str, str], rank: str) -> int | None:
+    text = environ.get(METRICS_PORT)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= MOST_PORT):
+        raise UserError(f"{METRICS_PORT} is {text!r}; it must be a port, 1 to {MOST_PORT}")
+    port = int(text) + (int(rank) if rank.isdecimal() else 0)
+    if port > MOST_PORT:
+        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} of this machine has no port so far above it")
+    return port
+
+
+def _metrics_host(environ: Mapping[str, str]) -> str:
+    text = environ.get(METRICS_HOST) or DEFAULT_METRICS_HOST
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise UserError(f"{METRICS_HOST} is {text!r}; it must be an address such as 127.0.0.1 or 0.0.0.0") from None
+
+
+def from_environ(
+    environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
+) -> Settings:
+    """Reads the settings of this process. Raises UserError naming the variable that is wrong.
+
+    `scheduler` and `local_rank` are the variables in which its engine has the policy and a process's number.
+    """
+
+    def path(name: str) -> Path | None:
+        text = environ.get(name)
+        return _for_this_rank(Path(text), environ.get(local_rank, "0")) if text else None
+
+    def switch(name: str, default: str) -> bool:
+        text = environ.get(name, default)
+        if text not in ("0", "1"):
+            raise UserError(f"{name} is {text!r}; it must be 0 or 1")
+        return text == "1"
+
+    fusion, policy = switch(FUSION, "1"), environ[scheduler].strip().lower()
+    if environ.get(RESUME) and policy != MLFABRIC:
+        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this one would begin without it")
+    return Settings(
+        policy=policy,
+        partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),
+        watchdog_s=_number(environ, WATCHDOG_S, DEFAULT_WATCHDOG_S, 0.01),
+        monitor_s=_number(environ, MONITOR_S, DEFAULT_MONITOR_S, 0.1),
+        fusion=fusion,
+        cache=_cache(environ),
+        profile_in=Path(environ[PROFILE_IN]) if environ.get(PROFILE_IN) else None,
+        profile_out=path(PROFILE_OUT),
+        events_out=path(EVENTS_OUT),
+        status_out=path(STATUS_OUT),
+        stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
+        nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
+        status=switch(STATUS, "1"),
+        record=Path(environ[RECORD]).absolute() if environ.get(RECORD) else None,
+        record_command=switch(RECORD_COMMAND, "0"),
+        metrics_port=_metrics_port(environ, environ.get(local_rank) or "0"),
+        metrics_host=_metrics_host(environ),
+    )
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """Where a worker's coordinator is and what it is told. `node` is None for the host's name; seconds."""
+
+    address: str
+    token_file: Path
+    tenant: str | None
+    bound_s: float
+    node: str | None
+    staleness: int | None = None
+    replica: tuple[str, int] | None = None
+    """Host and port."""
+
+
+def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
+    """Of `HOST:PORT`. Raises UserError that names `where` it stands."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
+        raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
+    return host, int(port)
+
+
+def is_first_machine(environ: Mapping[str, str]) -> bool:
+    """Whether this process is on the job's worker machine 0, which is also where BytePS says nothing of that."""
+    return environ.get(DMLC_WORKER_ID, "0") in ("", "0")
+
+
+def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
+    """The replica or the file that the job is to begin with. Raises UserError where it is neither.
+
+    A file is on the machine of worker 0, which alone reads it.
+    """
+    text = environ.get(RESUME, "")
+    if not text:
+        return None
+    if ":" in text and "/" not in text and not Path(text).exists():
+        return host_and_port(text, RESUME)
+    if is_first_machine(environ) and not Path(text).is_file():
+        raise UserError(f"{RESUME} is {text!r}; there is no such file: name that of a replica, or write its HOST:PORT")
+    return Path(text)
+
+
+def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
+    """None where the job has no coordinator. Raises UserError naming the variable that is wrong."""
+    address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
+    if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
+        raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
+    if staleness and not address:
+        raise UserError(f"{STALENESS} is set, and {COORDINATOR} is not: name the coordinator that is to keep it")
+    if not address and environ.get(REPLICA):
+        raise UserError(f"{REPLICA} is set, and {COORDINATOR} is not: name the coordinator that is to order copies")
+    if not address:
+        return None
+    host, port = host_and_port(address.removeprefix("tcp://"), COORDINATOR)
+    token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
+    if not token_file:
+        raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
+    return CoordinatorSettings(
+        f"tcp://{host}:{port}",
+        Path(token_file),
+        environ.get(COORDINATOR_TENANT) or None,
+        _number(environ, COORDINATOR_BOUND_S, DEFAULT_COORDINATOR_BOUND_S, 0.05),
+        environ.get(NODE) or None,
+        int(staleness) if staleness else None,
+        host_and_port(environ[REPLICA], REPLICA) if environ.get(REPLICA) else None,
+    )

@@ -1,0 +1,133 @@
+"""What Prophet says of itself in a worker: the status file that PROPHET_STATUS_OUT asks for.
+
+Rule of this file: immutable values that a training process can make, and nothing else; who reads and checks the file is
+lab/records.py. Fields that came later have a default, so that older files can be read. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prophet_scheduler.core.cut import Segment
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline
+from prophet_scheduler.core.units import format_size
+
+
+@dataclass(frozen=True)
+class LaneStatus:
+    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
+
+    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
+    seconds; both None where nothing is in flight.
+    """
+
+    waiting: int = 0
+    in_flight: int = 0
+    oldest_s: float | None = None
+    oldest_gradient: int | None = None
+
+
+@dataclass(frozen=True)
+class HookStatus:
+    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
+
+    `watchdog_releases`: transfers that were held for PROPHET_WATCHDOG_S with nothing moving, and then let go. Of those
+    `unanswered_releases` were held because of others in flight, none of which had ended for so long; the rest for what
+    was predicted and did not come.
+
+    `still_s`: seconds since a task last came, left or was answered; None before the first.
+    """
+
+    active: bool
+    why_aside: str
+    tasks: int
+    pending: int
+    in_flight_bytes: int
+    watchdog_releases: int
+    events_dropped: int
+    still_s: float | None = None
+    pushes: LaneStatus = LaneStatus()
+    pulls: LaneStatus = LaneStatus()
+    unanswered_releases: int = 0
+
+
+def describe_cut(cut: Sequence[Segment]) -> str:
+    """How large blocks are, in a few words."""
+    if not cut:
+        return ""
+    sizes = sorted({segment.block_bytes for segment in cut})
+    if len(sizes) == 1:
+        return f"of {format_size(sizes[0])}"
+    return f"of {format_size(sizes[0])} to {format_size(sizes[-1])}, {len(cut)} stretches"
+
+
+@dataclass(frozen=True)
+class ArmStatus:
+    """One thing that the job can do: blocks of `cut`, averaged in this `way` (empty for the usual one).
+
+    An iteration was predicted to take `predicted_s`. After `seen` iterations under this arm and those under others, it
+    is believed to take `believed_s`; `error` is the standard error of that, as a share.
+    """
+
+    cut: tuple[Segment, ...]
+    way: str
+    predicted_s: float
+    believed_s: float
+    error: float
+    seen: int
+
+    @property
+    def words(self) -> str:
+        """What the job would do, in a few words."""
+        return f"{self.way} {describe_cut(self.cut)}".strip()
+
+
+@dataclass(frozen=True)
+class AgentStatus:
+    """One worker at its end. `stepped_aside` is empty, or why the engine went on in its own order.
+
+    `plans` is how many plans were taken up after the first, `agent_cpu_s` the processor time of Prophet's thread.
+    Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
+    where there was none. `partition_bytes` is the size with which BytePS started; without BytePS that of all blocks, or
+    the most that one may have.
+
+    `arena`: ids of events are places in the arena (core/cut.py); otherwise they count gradients.
+    `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
+    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`; an iteration was predicted to
+    take `recut_predicted_s` then. On workers that do not decide the reason is empty and nothing was predicted.
+    """
+
+    policy: str
+    stepped_aside: str
+    plans: int
+    agent_cpu_s: float
+    partition_bytes: int
+    push_credit: int | None
+    pull_credit: int | None = None
+    deadlines: tuple[Deadline, ...] = ()
+    network: Network | None = None
+    hook: HookStatus | None = None
+    cut: tuple[Segment, ...] = ()
+    recuts: int = 0
+    last_recut_s: float | None = None
+    recut_reason: str = ""
+    recut_predicted_s: float | None = None
+    arena: bool = False
+    began_warm: bool = False
+    """Whether the first plans were made from what was kept of an earlier run, or from a profile that was given."""
+    refused: tuple[str, ...] = ()
+    """Sizes of blocks that the job could not have, each with the reason."""
+    kept_was_dropped: str = ""
+    """Why nothing of that was used any more, where it was wrong."""
+    given_back: str = ""
+    """Where the engine's own way was measured to be faster and had the rest of the job: by how much."""
+    barrier: bool = False
+    """Whether iterations were seen to wait for all averages at the end, where the front end looks for that."""
+    arms: tuple[ArmStatus, ...] = ()
+    """What the job can do, the fastest first; empty on workers that do not decide."""
+    step: str = ""
+    """What the tuner does now, and why."""
+    half: bool = False
+    """Whether gradients travel in half precision, so that sizes are half of the gradients' own."""

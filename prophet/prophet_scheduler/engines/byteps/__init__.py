@@ -1,0 +1,86 @@
+"""BytePS: parameter servers on ps-lite, and the engine whose order Prophet's hook takes over.
+
+Started by hand as its docs/step-by-step-tutorial.md and docs/env.md say: `DMLC_*` name the roles, scheduler and servers
+run `import byteps.server`, workers the training script.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prophet_scheduler.core.settings import PREFIX, SCHEDULER
+from prophet_scheduler.engines import ps_lite
+from prophet_scheduler.engines.byteps.trace import read_trace
+from prophet_scheduler.engines.spec import (
+    STOCK,
+    EngineSpec,
+    EngineTrace,
+    Package,
+    PartitionSetting,
+    RunNetwork,
+    Variant,
+)
+from prophet_scheduler.engines.topology import PARAMETER_SERVER
+
+SERVER = "import byteps.server"
+"""The program of a scheduler and of a server."""
+PACKAGE = Package(
+    "byteps",
+    "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
+)
+
+
+def environment(node: str, network: RunNetwork) -> dict[str, str]:
+    """What `node` is told of its role, its place and the others."""
+    return {
+        **ps_lite.environment(node, network),
+        "BYTEPS_LOCAL_RANK": "0",
+        "BYTEPS_LOCAL_SIZE": "1",
+        "BYTEPS_FORCE_DISTRIBUTED": "1",
+        "BYTEPS_SOCKET_PATH": network.sockets,
+        "NVIDIA_VISIBLE_DEVICES": "0",
+    }
+
+
+def _traced(iterations: int) -> dict[str, str]:
+    """All iterations but the first two and the last, which lets the trace be written."""
+    return {
+        "BYTEPS_TRACE_ON": "1",
+        "BYTEPS_TRACE_START_STEP": "3",
+        "BYTEPS_TRACE_END_STEP": str(iterations - 1),
+    }
+
+
+ENGINE = EngineSpec(
+    name="byteps",
+    words="BytePS",
+    exchanges={
+        "torch": "prophet_scheduler.engines.byteps.torch_exchange:BytePSInTorch",
+        "mxnet": "prophet_scheduler.engines.byteps.gluon_exchange:BytePSInGluon",
+    },
+    programs={"scheduler": SERVER, "server": SERVER},
+    environment=environment,
+    prefixes=("BYTEPS_", "DMLC_", "PS_"),
+    settings=("BYTEPS_", PREFIX),
+    variants=(
+        Variant(STOCK),
+        Variant("stock-credit", {"BYTEPS_SCHEDULING_CREDIT": "4"}),  # its own credit, in partitions
+    ),
+    topology=PARAMETER_SERVER,
+    message_loss=ps_lite.message_loss,
+    package=PACKAGE,
+    hook="prophet_byteps.hook:check_compatibility",
+    enable=f"{SCHEDULER}=prophet bpslaunch python train.py",
+    faults="prophet_byteps.faults:check_faults",
+    trace=EngineTrace(
+        frameworks=("torch",),  # it is read by PyTorch's names
+        switch="BYTEPS_TRACE_ON",
+        folder="BYTEPS_TRACE_DIR",
+        file=Path("0", "comm.json"),  # a folder of the local rank, which must exist
+        settings=_traced,
+        read=read_trace,
+    ),
+    partition=PartitionSetting("BYTEPS_PARTITION_BYTES", default_bytes=4_096_000),
+    simulated=("torch",),
+    unsimulated="since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",
+)

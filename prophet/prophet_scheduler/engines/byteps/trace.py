@@ -1,0 +1,49 @@
+"""BytePS's own trace, read: a JSON file in Chrome's format, times in microseconds of the wall clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import QueueKind
+from prophet_scheduler.core.files import parse_json, read_text
+from prophet_scheduler.core.transfer import Transfer
+from prophet_scheduler.engines.spec import TracedWorker
+
+
+def read_trace(path: Path, worker: TracedWorker) -> tuple[Transfer, ...]:
+    """Transfers of one worker; the trace has no sizes.
+
+    `worker` is the result of the worker that wrote it. Raises UserError, with one line, for anything but a trace.
+    """
+    try:
+        return _transfers(parse_json(read_text(path))["traceEvents"], worker)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{path}: is no trace of BytePS ({type(error).__name__}: {error})") from None
+
+
+def _transfers(trace: Iterable[Any], worker: TracedWorker) -> tuple[Transfer, ...]:
+    indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker.parameters)}
+    events = [e for e in trace if e["pid"] in indices]
+    # The whole of an operation, which is on record without a stage, begins when its gradient is there.
+    generated: dict[str, list[float]] = {}
+    for event in sorted(events, key=lambda e: float(e["ts"])):
+        if event["name"] == event["pid"]:
+            generated.setdefault(event["pid"], []).append(float(event["ts"]))
+    transfers = []
+    for event in events:
+        stage = event["name"].removeprefix(event["pid"]).lstrip(".")
+        if stage not in QueueKind.__members__:
+            continue
+        queue, ts = QueueKind[stage], float(event["ts"])
+        earlier = [time for time in generated.get(event["pid"], []) if time <= ts]
+        added = earlier[-1] if queue is QueueKind.PUSH and earlier else ts
+        start_s, added_s = (time / 1e6 - worker.wall_minus_steady_s for time in (ts, added))
+        partition = int(event["tid"]) & 0xFFFF
+        finish_s = start_s + event["dur"] / 1e6
+        transfers.append(Transfer(indices[event["pid"]], partition, 0, queue, added_s, start_s, finish_s))
+    return tuple(transfers)

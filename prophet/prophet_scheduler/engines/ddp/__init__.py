@@ -1,0 +1,49 @@
+"""PyTorch's DistributedDataParallel over gloo: an all-reduce between the workers, no servers.
+
+With Prophet (prophet_ddp) it is `ddp-` and the policy's name; each policy says itself whether it can run so.
+
+Started as torch.distributed's page says (environment variable initialization): a rank for each worker,
+`GLOO_SOCKET_IFNAME` for the network that is to be used.
+"""
+
+from __future__ import annotations
+
+from prophet_scheduler.core.settings import DDP_SCHEDULER, LAB_BUCKET_CAP_MB, PREFIX
+from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, Variant
+from prophet_scheduler.engines.topology import ALL_REDUCE
+from prophet_scheduler.policies import collective_policies
+
+BUCKET_CAP_MB = LAB_BUCKET_CAP_MB
+"""What a job script hands to DistributedDataParallel as bucket_cap_mb."""
+BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
+
+
+def _environment(node: str, network: RunNetwork) -> dict[str, str]:
+    return {
+        "MASTER_ADDR": network.addresses["worker0"],
+        "MASTER_PORT": str(network.port),
+        "RANK": node.removeprefix("worker"),
+        "WORLD_SIZE": str(network.workers),
+        "LOCAL_RANK": "0",
+        "GLOO_SOCKET_IFNAME": network.interface,
+    }
+
+
+ENGINE = EngineSpec(
+    name="ddp",
+    words="DistributedDataParallel",
+    exchanges={"torch": "prophet_scheduler.engines.ddp.torch_exchange:DdpInTorch"},
+    environment=_environment,
+    prefixes=("GLOO_", "TORCH_DISTRIBUTED_", "TORCHELASTIC_"),
+    names=(DDP_SCHEDULER, "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    settings=("GLOO_", "TORCH_", PREFIX),
+    variants=(
+        Variant("ddp-gloo"),
+        *(Variant(f"ddp-gloo-{cap}", {BUCKET_CAP_MB: str(cap)}) for cap in BUCKET_CAPS_MB),
+        *(Variant(f"ddp-{policy}", {DDP_SCHEDULER: policy}, policy=policy) for policy in collective_policies()),
+    ),
+    topology=ALL_REDUCE,
+    enable=f"{DDP_SCHEDULER}=prophet torchrun --nproc-per-node 2 train.py",
+    check="prophet_ddp.compatibility:check_torch",
+    unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
+)

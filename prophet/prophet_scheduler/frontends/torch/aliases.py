@@ -1,0 +1,142 @@
+"""Memory of a parameter, or of its gradient, that is read without calling torch: by another process, NumPy or another
+library.
+
+Rule of this file: what references.py cannot see, because no function of torch is called when it is read. Here it
+is noticed that somebody holds the memory; the parameter's update must then be in place when step() returns, and so must
+the average in its `.grad`, where the engine averages in backward when that returns.
+
+Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
+other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which are watched here;
+the last is a function that no mode of torch sees, so it is here that it counts as a use. Whether others still have the
+memory, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
+Nothing was watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
+
+A gradient comes and goes. Where the program clears it in place, one that was lent counts as lent for as long as it is
+there: an array of NumPy keeps the tensor itself, and no other reference to its storage.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from prophet_scheduler.frontends.notices import passed_over
+from prophet_scheduler.frontends.torch import references
+
+_count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+_ALONE = 2
+"""A storage's count of references where nobody else holds it: its tensor, and the storage object that asks."""
+
+
+class Memory:
+    """What is known about the memory of one parameter."""
+
+    def __init__(self) -> None:
+        self.sent = False  # to another process
+        self.lent = False  # to NumPy or the like, which may have given it back
+        self._key = 0
+
+    def note(self, param: torch.Tensor) -> None:
+        """Remembers where the parameter is now, and whether somebody else holds its memory already."""
+        if param.is_cpu:
+            storage = param.untyped_storage()
+            self._follow(storage._cdata)
+            self.lent |= _held_by_others(storage._cdata)
+
+    def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
+        """Whether somebody may read the parameter, whose storage this is, without being noticed."""
+        if not is_cpu:
+            return self.sent
+        key = storage._cdata
+        if key != self._key:
+            self._follow(key)
+        return self.sent or (self.lent and _held_by_others(key)) or storage.is_shared()
+
+    def _follow(self, key: int) -> None:
+        self._key = key
+        _memories[key] = self
+
+
+def _held_by_others(key: int) -> bool:
+    """Whether anything but its tensor holds the storage. The caller must hold a storage object of it."""
+    return _count_of is not None and _count_of(key) > _ALONE
+
+
+def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
+    """Whether anything may hold the tensor's memory but it, or but so many tensors."""
+    storage = tensor.untyped_storage()
+    return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
+
+
+_memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+"""By the key of the storage, of parameters on the CPU."""
+_lent: dict[int, StorageWeakRef] = {}
+"""Other storages on the CPU that were lent, by their key, which no other one gets as long as this is held."""
+_MOST_LENT = 1000
+"""Before those that are gone are looked for: a program that gives each batch to NumPy lends as many."""
+_most_lent = _MOST_LENT
+
+
+def lent(key: int) -> bool:
+    """Whether NumPy or the like got the storage with this key, which lives and is no parameter's."""
+    return key in _lent
+
+
+def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
+    global _most_lent
+    if key in _lent:
+        return
+    if len(_lent) >= _most_lent:
+        for other, reference in list(_lent.items()):  # Other threads lend as well.
+            if reference.expired() and _lent.get(other) is reference:
+                _lent.pop(other, None)
+        _most_lent = max(_MOST_LENT, 2 * len(_lent))
+    _lent[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def install() -> None:
+    """Notices from now on when memory is lent. Without any parameter the patches only look into an empty table."""
+    for name in ("numpy", "__dlpack__"):
+        setattr(torch.Tensor, name, _lending(getattr(torch.Tensor, name)))
+    exporting = _exporting(_lending(vars(torch)["to_dlpack"]))
+    for module in (torch, torch.utils.dlpack):
+        vars(module)["to_dlpack"] = exporting
+
+
+def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and self.is_cpu:
+            _note(self)
+        return original(self, *args, **kwargs)
+
+    return wrapper
+
+
+def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        references.look((tensor,))
+        return original(tensor, *args, **kwargs)
+
+    return wrapper
+
+
+def _note(tensor: torch.Tensor) -> None:
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return
+    memory = _memories.get(storage._cdata)
+    if memory is not None:
+        memory.lent = True
+    else:
+        _note_lent(storage._cdata, storage)

@@ -1,0 +1,450 @@
+"""The arena: gradients one after another in memory, and the blocks in which they travel.
+
+Rule of this file: memory, blocks, and one round from gradients to averages; it knows parameters as tensors with a
+gradient, but no optimizer, no module and no engine. Which blocks a cut makes is core/cut.py's, which cut holds
+is agreed on by the workers, and how a block travels is what an engine adds to `Arena`.
+
+Gradients of one kind lie in one buffer, in forward order, each as a view with its parameter's own strides. A block is a
+range of a buffer, and to an engine a tensor of its own: a slice of a large gradient, or many small ones, or both.
+Backward copies a gradient to its place; a block leaves when all gradients are there of which it has a part; its average
+comes back to the same place, and a parameter's update is due when all its blocks are back. Copying elements next to
+each other mixes none of them, and engines add and divide element by element, so the bits do not depend on the cut.
+
+What lies there is what travels: where a job sends half precision, a gradient is rounded on its way in and its average
+put back into the parameter's type on its way out. So all bytes that are cut, learned and planned for are those of the
+wire.
+
+Another cut. Between two rounds, when nothing is on its way, the same memory can be seen as other blocks. A block is
+known by its range, and one that was in use before is the same object again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.hooks import unserializable_hook
+
+from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.streams import Event, Streams
+
+_FUSIBLE = (torch.float32, torch.float64)
+"""Parameters of half precision have their gradients by themselves."""
+
+
+def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
+    """What prophet_scheduler.core.cut.blocks_of compares: what travels as one `dtype` from one device may travel
+    together.
+
+    Gradients that are rounded for the wire may, too: gloo, NCCL and BytePS's servers round a sum of halves to the
+    nearest, to even, at any offset.
+    """
+    return (dtype, param.device) if param.dtype in _FUSIBLE else None
+
+
+class Slot:
+    """One parameter's gradient: its place in the arena, and where it stands in this round.
+
+    `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
+    makes the update that is pending, None where none was so far. `place`: in forward order in the arena; `turn`: in
+    forward order among what its owner updates.
+    `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
+    where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
+    under the present cut. `home`: that average is in `.grad` already, before anybody has looked there.
+    `in_graph`: the gradient is a part of a graph (create_graph).
+    `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
+    `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
+    came without a use of the parameter that was watched. `late`: nothing had used the parameter when backward began.
+    `touched`: the program reached the parameter in a way that is watched since the last step.
+    `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
+    `position`: the parameter's place among all that the optimizer updates.
+    `scaling`: what the average is still to be multiplied by, a number on its device; None for nothing.
+    `updated`: on devices with streams, the end of the last use of `view` by an update.
+    `watched`: what all optimizers of this parameter share (guards.py).
+    `accumulation`: torch's node that adds to `.grad`.
+    `memory`: a tensor in the parameter's memory, once the program may drop the parameter and its update is to come.
+    """
+
+    view: torch.Tensor
+    streams: Streams
+
+    def __init__(self, rounds: Any, name: str, param: torch.Tensor, place: int, passes: int = 1) -> None:
+        self.rounds = rounds
+        self.owner: Any = None
+        self.name = name
+        self._param: torch.Tensor | None = param
+        self._reference: weakref.ref[torch.Tensor] | None = None
+        self.memory: torch.Tensor | None = None
+        self.place = place
+        self.turn = place
+        self.blocks: tuple[ArenaBlock, ...] = ()
+        self.awaited = False
+        self.home = False
+        self.in_graph = False
+        self.left = passes
+        self.staged = False
+        self.pending = False
+        self.eager = False
+        self.late = False
+        self.touched = False
+        self.group: int | None = None
+        self.position = 0
+        self.scaling: torch.Tensor | None = None
+        self.updated: Event = None
+        self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
+        self.watched: Any = None
+        self.accumulation: Any = None
+
+    @property
+    def param(self) -> torch.Tensor:
+        """The parameter; its memory as another tensor, where the program has dropped it and that is still wanted."""
+        param = self._param if self._reference is None else self._reference()
+        if param is None:
+            assert self.memory is not None
+            param = self.memory
+        return param
+
+    @property
+    def title(self) -> str:
+        """As it is named to people: with its module, where the process has several."""
+        label = getattr(self.rounds, "label", "")
+        return f"{self.name} of {label}" if label else self.name
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the program has dropped the parameter."""
+        return self._reference is not None and self._reference() is None
+
+    def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
+        """The program may drop the parameter from now on, whose `memory` stays as long as an update is to come."""
+        self.memory = memory
+        self._reference, self._param = reference, None
+
+    def let_memory_go(self) -> None:
+        """Nothing is to come, and no gradient any more. Slots hold each other by their blocks and their owner."""
+        self.blocks, self.owner, self.memory = (), None, None
+        vars(self).pop("view", None)
+
+    def hook(self, name: str) -> Callable[..., None]:
+        """A hook that calls this method of `rounds` with the slot, and then what torch gives a hook.
+
+        The garbage collector does not see such hooks, so they must not keep the rounds alive.
+        """
+        reference = weakref.ref(self)
+
+        def hook(*gradients: Any) -> None:
+            slot = reference()
+            if slot is not None:
+                with references.at_work():
+                    getattr(slot.rounds, name)(slot, *gradients)
+
+        # A pickled parameter goes without it, and without a warning.
+        unserializable_hook(hook)  # type: ignore[no-untyped-call]
+        return hook
+
+    def see(self, grad: torch.Tensor | None) -> None:
+        """Remembers the gradient as the program is to find it."""
+        self.seen = None if grad is None else (weakref.ref(grad), grad._version)
+
+    def grad_unchanged(self) -> bool:
+        """True while the program has neither cleared nor written the gradient that was staged."""
+        grad = self.param.grad
+        if grad is None or self.seen is None:
+            return False
+        reference, version = self.seen
+        return reference() is grad and version == grad._version
+
+    def sent(self) -> torch.Tensor | None:
+        """The gradient that was staged, wherever the program has put it; None where it is gone or was written to."""
+        if self.seen is None:
+            return None
+        reference, version = self.seen
+        grad = reference()
+        return grad if grad is not None and version == grad._version else None
+
+    def ends(self) -> Iterator[Event]:
+        """On an engine that marks them, the ends of its blocks' last transfers. To be asked when it has arrived."""
+        return (block.end for block in self.blocks)
+
+    def expect(self) -> None:
+        """Backward has returned: the average comes to what `.grad` is now, whatever a hook or the program did to it
+        since the gradient left.
+        """
+        if not self.grad_unchanged():
+            if self.param.grad is None:  # No gradient came but word of it, which counts as zeros.
+                self.param.grad = torch.zeros_like(self.view, dtype=self.param.dtype)
+            self.see(self.param.grad)
+
+    def part(self) -> None:
+        """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count
+        of its own, so that a write to the other one is none to it.
+        """
+        grad = self.param.grad
+        if grad is not None and self.awaited and not self.staged and self.grad_unchanged():
+            sharing = [slot for slot in self.watched.slots if slot.sent() is grad]
+            self.param.grad = grad.data
+            for slot in sharing:
+                slot.see(self.param.grad)
+
+    def average(self) -> torch.Tensor:
+        """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
+        self._scale()
+        return self.view.to(self.param.dtype)
+
+    def put_in_grad(self) -> None:
+        """Makes the average, which has arrived, the parameter's `.grad`: a new tensor where it has none.
+
+        In torch.no_grad(), where nothing watches the program. `bring_home` instead serves a gradient that was sent.
+        """
+        self.streams.before_average(self.ends())
+        self._scale()
+        if self.param.grad is None:
+            self.param.grad = self.view.to(self.param.dtype, copy=True)
+        else:
+            self.param.grad.copy_(self.view)
+        self.see(self.param.grad)
+        self.updated = self.streams.mark()
+
+    def bring_home(self) -> None:
+        """Copies the average to the gradient that was staged. In torch.no_grad()."""
+        self._scale()
+        grad = self.sent()
+        if grad is not None:
+            if grad.requires_grad:  # The average's graph is this worker's part of it.
+                with torch.enable_grad():
+                    grad.mul_(1.0 / self.rounds.ranks)
+            grad.copy_(self.view)
+            self.see(grad)
+
+    def _scale(self) -> None:
+        """Once a round, before anything reads the average."""
+        if self.scaling is not None:
+            with torch.no_grad():
+                self.view.mul_(self.scaling)
+            self.scaling = None
+
+    def grad_as_seen(self) -> bool:
+        """True while `.grad` is as the last step left it, which may be nothing."""
+        return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
+
+
+class ArenaBlock:
+    """A range of one buffer: what travels as one tensor.
+
+    `id` is its place in forward order, lower for the more urgent. `slots` are the gradients of which it has a part.
+    `missing` of them are not there yet in this round. `flight`: what the engine knows it by, from when it leaves until
+    it is known to be back. `end`: where the engine works on a device's streams, the end of its last transfer there.
+    """
+
+    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
+        self.id = 0
+        self.data = data
+        self.slots = slots
+        self.flight: Any = None
+        self.missing = 0
+        self.copies: list[Event] = []
+        self.end: Event = None
+
+    def open(self) -> None:
+        """The next round: no gradient is there."""
+        self.missing = len(self.slots)
+        self.copies = []
+
+
+def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> list[int]:
+    """What each gradient takes on the wire; `half` is what it is rounded to, None for nothing."""
+    return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
+
+
+def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
+    return half if half is not None and param.is_floating_point() else param.dtype
+
+
+class _Buffer:
+    """The memory of one kind, allocated for all its slots at once; a view for each with the parameter's own strides."""
+
+    def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, pinned: bool) -> None:
+        first = slots[0].param
+        count = sum(slot.param.numel() for slot in slots)
+        self.data = torch.zeros(count, dtype=dtype, device=first.device, pin_memory=pinned and first.is_cpu)
+        self.item_bytes = self.data.element_size()
+        self.starts: dict[int, int] = {}
+        """By place of a slot: where in the buffer its gradient begins, in elements."""
+        offset = 0
+        made = slots[0].streams.mark()
+        for slot in slots:
+            self.starts[slot.place] = offset
+            strides = torch.empty_like(slot.param, device="meta").stride()
+            slot.view = self.data.as_strided(slot.param.size(), strides, offset)
+            slot.updated = made
+            offset += slot.param.numel()
+
+
+class Arena:
+    """Gradients, and the blocks of the cut that holds. An engine's own says how blocks travel (`_accept` to `_back`).
+
+    `slots` are in forward order. Without `fusion` each gradient is of its own kind. `streams(device)` gives a device's
+    streams. To be made when the parameters are where they will be trained. `half`, where there is one, is what all
+    gradients are rounded to on their way in, and `sizes` are their bytes as they travel. `first_id` is the first of its
+    blocks' ids. `scale` is what gradients are multiplied by before they are rounded, `divisor` what they are divided by
+    afterwards; None for neither.
+    """
+
+    scale: float | None = None
+    divisor: int | None = None
+    graphs = False
+    """Whether gradients may be part of a graph."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        fusion: bool,
+        streams: Callable[[Any], Streams],
+        first_id: int = 0,
+        pinned: bool = False,
+        half: torch.dtype | None = None,
+    ) -> None:
+        self.slots = slots
+        self.sizes = travelling_bytes(slots, half)
+        dtypes = [_travels_in(slot.param, half) for slot in slots]
+        self.kinds = [
+            fusible_kind(slot.param, dtype) if fusion else None for slot, dtype in zip(slots, dtypes, strict=True)
+        ]
+        self.first_id = first_id
+        self.cut: Cut | None = None
+        self.blocks: list[ArenaBlock] = []
+        self._known: dict[tuple[int, int, int], ArenaBlock] = {}
+        self._buffers: dict[int, _Buffer] = {}
+        """By place of a slot: where it lies. Slots of one kind share one."""
+        members: dict[Hashable, list[Slot]] = {}
+        for slot, kind in zip(slots, self.kinds, strict=True):
+            slot.streams = streams(slot.param.device)
+            members.setdefault(("alone", slot.place) if kind is None else ("kind", kind), []).append(slot)
+        for together in members.values():
+            buffer = _Buffer(together, dtypes[together[0].place], pinned)
+            self._buffers.update((slot.place, buffer) for slot in together)
+
+    # The engine's part.
+
+    def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
+        """A block that there was not before."""
+        return ArenaBlock(data, slots)
+
+    def _accept(self, new: Sequence[ArenaBlock]) -> bool:
+        """Whether these blocks, which there were not before, may travel from now on."""
+        return True
+
+    def _send(self, block: ArenaBlock) -> Any:
+        """Lets a block leave that is complete; what it is to be known by, not None."""
+        raise NotImplementedError
+
+    def _back(self, block: ArenaBlock) -> bool:
+        """Whether a block that left is back. Not asked again where it is."""
+        raise NotImplementedError
+
+    # Every engine's.
+
+    def recut(self, cut: Cut) -> bool:
+        """From now on gradients travel in the blocks of this cut. False, and nothing is changed, where they must not.
+
+        Only while nothing is staged or on its way.
+        """
+        if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
+            raise RuntimeError("blocks are cut anew while some are on their way")
+        blocks: list[ArenaBlock] = []
+        new: dict[tuple[int, int, int], ArenaBlock] = {}
+        for wanted in blocks_of(self.sizes, self.kinds, cut):
+            range_ = self._range(wanted)
+            block = self._known.get(range_)
+            if block is None:
+                gradient, start, stop = range_
+                slots = tuple(self.slots[piece.gradient] for piece in wanted.pieces)
+                block = new[range_] = self._block(self._buffers[gradient].data[start:stop], slots)
+            block.id = self.first_id + wanted.id
+            blocks.append(block)
+        if not self._accept(list(new.values())):
+            return False
+        self._known.update(new)
+        self.cut, self.blocks = cut, blocks
+        parts: list[list[ArenaBlock]] = [[] for _ in self.slots]
+        for block in blocks:
+            block.open()
+            for slot in block.slots:
+                parts[slot.place].append(block)
+        for slot, having in zip(self.slots, parts, strict=True):
+            slot.blocks = tuple(having)
+        return True
+
+    def new_blocks(self, cut: Cut) -> int:
+        """How many blocks of this cut were never in use."""
+        return sum(self._range(block) not in self._known for block in blocks_of(self.sizes, self.kinds, cut))
+
+    def _range(self, block: Block) -> tuple[int, int, int]:
+        """The block's place in memory: a gradient of its buffer, and elements from and to."""
+        first = block.pieces[0]
+        buffer = self._buffers[first.gradient]
+        start = buffer.starts[first.gradient] + first.start // buffer.item_bytes
+        # Two buffers have no gradient in common, so the first one says which it is.
+        return first.gradient, start, start + block.size_bytes // buffer.item_bytes
+
+    def stage(self, slot: Slot) -> None:
+        """Copies the parameter's gradient (zeros where it has none) to its place; blocks that are complete leave."""
+        # The update that read the last average here.
+        slot.streams.follow(slot.updated)
+        seen = grad = slot.param.grad
+        slot.in_graph = grad is not None and grad.requires_grad
+        if grad is not None and (grad.is_sparse or (slot.in_graph and not self.graphs)):
+            what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
+            raise ValueError(f"the gradient of {slot.name} is {what}, which cannot be sent in blocks")
+        if grad is not None and slot.in_graph:
+            grad = grad.detach()
+        if slot.pending or any(block.flight is not None for block in slot.blocks):
+            raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
+        with references.unhandled():  # No mode of the program sees what torch's reducer does here, nor changes it.
+            if grad is None:
+                slot.view.zero_()
+            elif self.scale is None:
+                slot.view.copy_(grad)
+            else:
+                torch.mul(grad, self.scale, out=slot.view)
+            if self.divisor is not None:
+                slot.view.div_(self.divisor)
+        slot.see(seen)
+        slot.staged = True
+        slot.home = False
+        slot.scaling = None
+        copied = slot.streams.mark()
+        for block in slot.blocks:
+            block.copies.append(copied)
+            block.missing -= 1
+            if block.missing == 0:
+                slot.streams.before_push(block.copies)
+                block.flight = self._send(block)
+
+    def arrived(self, slot: Slot) -> bool:
+        """Whether all blocks of the last round that have a part of the gradient are back."""
+        for block in slot.blocks:
+            if block.flight is not None:
+                if not self._back(block):
+                    return False
+                block.flight = None
+        return True
+
+    def next_round(self, passes: int = 1) -> None:
+        """Opens the next round: each gradient is due after `passes` backward passes."""
+        for block in self.blocks:
+            block.open()
+        for slot in self.slots:
+            slot.staged = slot.touched = slot.late = False
+            slot.left = passes
+
+    def restart(self, passes: int) -> None:
+        """Forgets all blocks: workers begin anew, some of which have never had any. `recut` must follow."""
+        self.cut, self.blocks = None, []
+        self._known = {}
+        for slot in self.slots:
+            slot.blocks = ()
+        self.next_round(passes)

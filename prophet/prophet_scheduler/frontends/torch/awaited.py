@@ -1,0 +1,420 @@
+"""A module whose gradients are averaged while nobody waits: backward returns, and each `.grad` awaits its average.
+
+Rule of this file: when averages are in `.grad`, whichever engine brings them. When gradients leave, and what a round
+is, is the engine's front end's; how updates come late is updates.py's, in which step() steps.py's, and who looks at a
+gradient guards.py's to notice.
+
+An engine whose wrapper of a module waits at the end of backward has its rounds of this kind. Whoever looks at a `.grad`
+in between waits for that one, and step() passes it on to an update that comes when the parameter is next used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.torch import clipping, references
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.updates import COMPLAIN_S, Abandoned
+from prophet_scheduler.watch import training
+
+WAIT_LIMIT_S = 0.05
+"""Longest sleep between two looks at something whose end is told."""
+
+logger = logging.getLogger("prophet_scheduler")
+_living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
+_before: list[Callable[[Sequence[Any]], None]] = []
+_running: set[int] = set()
+"""Threads in which Python has begun a backward pass that has not returned."""
+_installed = False
+
+
+class AwaitedRounds:
+    """One module's. `named` are the parameters that are averaged, in forward order; `number` counts the modules of the
+    process.
+
+    What the engine's own adds: `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
+    """
+
+    label = ""
+    """How the module is named to people."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
+        self.number = number
+        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
+        self._lock = free_in_forks(threading.RLock())
+        self._fresh = False
+        """Gradients have left since backward last returned."""
+        self._probation = Probation()
+        self._out_of_sight = False
+        """The program uses parameters and gradients in a way that cannot be noticed."""
+        self._outlasted = False
+        """An update of the last round outlasted its step(), or would have but for the probation."""
+        self._hooks: list[Any] = []
+        self._ends: list[Any] = []
+        self._forward_thread: int | None = None
+        """In which uses of gradients are seen, where backward may run in another."""
+        self._told = False
+        """Since these are there, the program has had an error for averages that never came, here or elsewhere."""
+        self._held: Any = None
+        """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
+        self._is_dropped = False
+
+    def watch(self) -> None:
+        """From now on gradients that backward makes come here. Once everything is there that they need."""
+        watch_backward()
+        clipping.install()
+        _living.add(self)
+        torch_guards.watch(self, self._slots)
+        if torch_guards.after_compilation():
+            self.keep_barrier()
+        for slot in self._slots:
+            param: Any = slot.param
+            slot.watched.memory.note(param)
+            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
+            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
+            # the gradient. Nobody else keeps the node.
+            with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
+            slot.accumulation = accumulation
+            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
+        self._held = torch._C.ScriptList([slot.param for slot in self._slots])
+
+    def _leave(self) -> None:
+        """No gradient comes here any more."""
+        for hook in self._ends:
+            hook.remove()
+        self._held = None
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """In forward order."""
+        return self._slots
+
+    @property
+    def barrier(self) -> bool:
+        """Whether step() waits for all updates."""
+        return self._probation.barrier
+
+    @property
+    def learning(self) -> bool:
+        """Whether that is so only until it is known how the program reaches its parameters."""
+        return self._probation.under_way
+
+    @property
+    def wanted_whole(self) -> bool:
+        """Whether the program looks at all averages before it uses any, as far as is known."""
+        return False
+
+    # The engine's part.
+
+    def arrived(self, slot: Slot) -> bool:
+        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        raise NotImplementedError
+
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        return self.arrived(slot)
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Returns when something has arrived, and after so many seconds in any case."""
+        raise NotImplementedError
+
+    def progress(self) -> object:
+        """Differs from what it was before where something has moved since."""
+        raise NotImplementedError
+
+    @property
+    def iteration(self) -> int:
+        """Number of the newest round, from 1 on."""
+        raise NotImplementedError
+
+    @property
+    def failed(self) -> bool:
+        """Whether no average will come any more, since a peer is gone."""
+        return False
+
+    def _loss(self) -> str:
+        """Says why, and which peer is gone where that is known."""
+        raise NotImplementedError
+
+    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
+        """The norms of these averages, which are awaited, shape [slots], in the bits that torch would have for each;
+        None where only who has them all can tell. Waits for norms, and for no average.
+        """
+        return None
+
+    # What backward says.
+
+    def backward_ends(self) -> None:
+        """The outermost backward pass has returned."""
+        if not self._fresh:
+            self._nothing_came()
+            return
+        with references.at_work():
+            self._fresh = False
+            self._gathered()
+            awaited = [slot for slot in self._slots if slot.awaited]
+            if not any(slot.staged for slot in self._slots):  # A round has ended.
+                for slot in awaited:
+                    slot.expect()
+            shared, lent = torch_guards.keep_gradients(self, awaited)
+            for slot in shared:
+                slot.part()
+        graphs = [slot for slot in awaited if slot.in_graph]
+        if graphs:
+            warn_once(
+                "backward(create_graph=True) waits for its averages, and their graphs are this rank's own, as with "
+                "DistributedDataParallel alone"
+            )
+        elsewhere = self._forward_thread not in {None, threading.get_ident(), *_running}
+        unseen = awaited if self._out_of_sight or elsewhere else [*lent, *graphs]
+        if unseen:
+            self.settle(unseen)
+
+    def _gathered(self) -> None:
+        """It has made gradients of this module."""
+
+    def _nothing_came(self) -> None:
+        """It has made none."""
+
+    def _left(self, slot: Slot) -> None:
+        """A gradient has left."""
+        begun = threading.get_ident() in _running if slot.param.is_cpu else _running
+        if not self._fresh and not begun and torch._C._current_graph_task_id() != -1:
+            warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
+            self.keep_barrier()
+            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(self.backward_ends)
+        self._fresh = True
+
+    def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
+        """A gradient is said to have come, and `.grad` is None. Raises RuntimeError where it went elsewhere."""
+        if gradients[0] is None:
+            return  # An autograd function gave none, which counts as zeros.
+        if not slot.param._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+            raise RuntimeError(
+                f"the gradient of {slot.name} did not come to its .grad, as with distributed autograd: Prophet cannot "
+                "average it. Train without Prophet"
+            )
+        warn_once(f"a hook of the program took away the gradient of {slot.name}, so zeros are averaged in its place")
+
+    def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
+        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        slot.late |= slot.pending
+        self._bring_home(slot)
+
+    def _bring_home(self, slot: Slot) -> None:
+        """Makes the update or the average that is to come of the last round."""
+        if slot.pending:
+            slot.owner.finish([slot])
+        elif slot.awaited:
+            self.settle([slot])
+
+    # Averages on their way back.
+
+    def settle(self, slots: Iterable[Slot]) -> None:
+        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
+        it does in torch: a later backward pass makes the rest.
+        """
+        with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
+            due = [slot for slot in slots if slot.awaited and not slot.staged]
+            there: list[Slot] = []
+            for slot in due:
+                if not slot.home and not self.arrived(slot):
+                    self._land(there)
+                    there = []
+                    self._wait_for(slot)
+                there.append(slot)
+            self._land(there)
+            for slot in due:
+                slot.awaited = False
+                slot.streams.before_look(slot.updated)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Where no average is under way to a `.grad`, none is watched."""
+        # Who looks at all of them, one after another, begins with the first.
+        if not any(slot.awaited for slot in reversed(self._slots)):
+            torch_guards.release(self)
+            self.end()
+
+    def _land(self, slots: Sequence[Slot]) -> None:
+        with references.unhandled():
+            for slot in slots:
+                if not slot.home:  # A signal's handler may have come while another was waited for, and looked at it.
+                    slot.streams.before_average(slot.ends())
+                    slot.bring_home()
+                    slot.home = True
+                    slot.updated = slot.streams.mark()
+
+    def _land_meanwhile(self) -> bool:
+        """While another is waited for: copies what has landed to its `.grad`, up to the first that has not. Whether any
+        has. Nobody has asked for these yet, so they stay awaited.
+        """
+        landed: list[Slot] = []
+        for slot in reversed(self._slots):  # as they are generated, as a rule
+            if slot.home or not slot.awaited or slot.staged or len(slot.watched.slots) > 1:
+                continue
+            if not self.landed(slot):
+                break
+            landed.append(slot)
+        self._land(landed)
+        return bool(landed)
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
+        whole = True
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            whole = owner.flush(patience_s) and whole
+        self.settle(self._slots)
+        return whole
+
+    def abandon(self) -> bool:
+        """A peer is gone. In all modules that it was in, parameters and gradients stay as they are, and who looks at
+        them waits for nothing. Returns whether the program has had an error for it already.
+        """
+        told = self._told
+        for rounds in list(_living):
+            rounds._told = True
+            if rounds.failed:
+                rounds._give_up()
+        return told
+
+    def _give_up(self) -> None:
+        pending = [slot for slot in self._slots if slot.pending]
+        if not pending and not any(slot.awaited for slot in self._slots):
+            return
+        model = f"the model is of step {self.iteration - 1}"
+        if 0 < len(pending) < len(self._slots):
+            model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters of the next one"
+        logger.warning("%s, in iteration %d of %s: %s", self._loss(), self.iteration, self.label or "a module", model)
+        for owner in {slot.owner for slot in pending}:
+            owner.forget([slot for slot in pending if slot.owner is owner])
+        self.forget(self._slots)
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """No averages are to come to these gradients: nobody has them any more, or a peer is gone."""
+        for slot in slots:
+            slot.awaited = False
+        self.let_go()
+
+    def dropped(self) -> None:
+        """The program has dropped the module. Whatever else it has of it is served as before, and holds no more than
+        that. Waits for nothing.
+        """
+        for slot in self._slots:
+            slot.accumulation = None
+        torch_guards.may_go(self._slots)
+        self._is_dropped = True
+        self.end()
+
+    def end(self) -> None:
+        """Where the module is gone and nothing is to come any more, memory goes now: garbage is collected seldom."""
+        if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
+            torch_guards.unwatch(self, self._slots)
+            for slot in self._slots:
+                slot.let_memory_go()
+            self._slots = []
+
+    def keep_barrier(self) -> None:
+        """From now on no update outlasts step(), and no average its backward pass."""
+        self._out_of_sight = True
+        self.wait_in_step()
+
+    def wait_in_step(self) -> None:
+        """From now on no update outlasts step()."""
+        self._probation.for_good()
+        torch_guards.learned(self)
+        for owner in {slot.owner for slot in self._slots if slot.pending}:
+            owner.flush()
+
+    def before_compilation(self) -> None:
+        """torch.compile is about to make code of a module of the program; these hooks are on parameters alone."""
+
+    def stepped(self) -> None:
+        """An optimizer of these parameters has stepped, and made some of its updates late."""
+        for slot in self._slots:
+            slot.touched = slot.late = False
+        self._outlasted |= self.learning or any(slot.pending for slot in self._slots)
+        self._probation.stepped()
+        torch_guards.note_uses(self, self._probation.watches)
+
+    def _iterated(self) -> bool:
+        """The next iteration has begun: whether nothing of the one before was still to come by then."""
+        waited = not self._outlasted and not any(slot.awaited for slot in self._slots)
+        self._outlasted = False
+        if waited:
+            self._probation.in_vain()
+            torch_guards.note_uses(self, self._probation.watches)
+        return waited
+
+    def _wait_for(self, slot: Slot) -> None:
+        complain_at: float | None = None
+        while not self.arrived(slot):
+            if self.wanted_whole and self._land_meanwhile():
+                continue
+            now = time.monotonic()
+            complain_at = complain_at or now + COMPLAIN_S
+            if now > complain_at:
+                warn_once(f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s", of_this_rank=True)
+            training.waiting(slot.name, now, slot.blocks)
+            with references.waiting():
+                self.wait_activity(WAIT_LIMIT_S)
+        if complain_at is not None:
+            training.over(time.monotonic())
+
+
+def watch_backward() -> None:
+    """From now on rounds are told when a backward pass has returned, however the program came by torch's functions."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    autograd: Any = torch.autograd
+    original = autograd._engine_run_backward
+
+    @passed_over
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        if thread in _running:
+            return original(*args, **kwargs)
+        for tell in list(_before):
+            tell(args[0])
+        _running.add(thread)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _running.discard(thread)
+            for rounds in list(_living):
+                rounds.backward_ends()
+            torch_guards.watch_thread()
+
+    autograd._engine_run_backward = run
+
+
+def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
+    """From now on `tell` gets what each outermost backward pass begins from, before it runs. What is returned ends
+    that.
+    """
+    watch_backward()
+    _before.append(tell)
+
+    def leave() -> None:
+        with contextlib.suppress(ValueError):
+            _before.remove(tell)
+
+    return leave

@@ -1,0 +1,137 @@
+"""Clipping by the norm of all gradients, while averages are still on their way to them.
+
+Rule of this file: what torch.nn.utils.clip_grad_norm_ is made of, and when that need not wait. Where the norms come
+from is the engine's (`AwaitedRounds.norms`).
+
+torch reads all gradients for their norm and then scales each, so every average would have to be there before the first
+weight can be updated. Where the engine can tell the norms sooner, the norm of all is made of them as torch makes it.
+What torch would multiply each gradient by is kept with it (`Slot.scaling`) until its average is there and something
+reads it. All bits are torch's.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch.nn.utils import clip_grad
+
+from prophet_scheduler.frontends.notices import passed_over
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+
+NORM = 2.0
+"""The only order of which norms are asked for."""
+_TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
+"""What clip_grad_norm_ calls, from torch 2.6 on. Where torch has no such functions it reads all gradients."""
+
+_told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
+"""The last norm that was told sooner, and what it is of."""
+_installed = False
+
+
+def install() -> None:
+    """From now on gradients that are awaited are clipped so."""
+    global _installed
+    if _installed or not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
+        return
+    _installed = True
+    setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
+    setattr(clip_grad, _CLIP, _before_clip(getattr(clip_grad, _CLIP)))
+
+
+def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @passed_over
+    @functools.wraps(original)
+    def total_norm(
+        tensors: torch.Tensor | Iterable[torch.Tensor],
+        norm_type: float = NORM,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> torch.Tensor:
+        gradients = _listed(tensors)
+        total = _total_of(gradients) if float(norm_type) == NORM else None
+        if total is None or (error_if_nonfinite and not bool(total.isfinite())):
+            return original(gradients, norm_type, error_if_nonfinite, foreach)
+        return total
+
+    return total_norm
+
+
+def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
+    @functools.wraps(original)
+    def clip(
+        parameters: torch.Tensor | Iterable[torch.Tensor],
+        max_norm: float,
+        total_norm: torch.Tensor,
+        foreach: bool | None = None,
+    ) -> None:
+        listed = _listed(parameters)
+        slots = _told_of(total_norm, listed)
+        if not slots:
+            original(listed, max_norm, total_norm, foreach)
+            return
+        # torch's own function says what each is multiplied by.
+        one = torch.zeros_like(total_norm, requires_grad=True)
+        one.grad = torch.ones_like(total_norm)
+        original([one], max_norm, total_norm, foreach)
+        for slot in slots:
+            slot.scaling = one.grad
+
+    return clip
+
+
+def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Their norm as torch would find it; None where it has to read them."""
+    global _told
+    _told = None
+    if torch.compiler.is_compiling():
+        return None
+    with references.at_work(), references.unhandled():
+        slots = _awaited(gradients)
+    if not slots:
+        return None
+    rounds = slots[0].rounds
+    with references.at_work(), torch.no_grad():
+        norms: torch.Tensor | None = rounds.norms(slots)
+        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, NORM)
+    if total is None:
+        rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
+        return None
+    _told = weakref.ref(total), slots
+    return total
+
+
+def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
+    """Of all of them, where their averages are on their way to all, untouched, and in one module; or else none."""
+    slots = [torch_guards.awaited_by(gradient) for gradient in gradients]
+    known = [slot for slot in slots if slot is not None and slot.scaling is None]
+    alike = all(slot.rounds is known[0].rounds and _lies_alike(slot) for slot in known)
+    return known if len(known) == len(slots) == len(set(known)) and alike else []
+
+
+def _lies_alike(slot: Slot) -> bool:
+    """Whether the average lies as the gradient does, in whose order elements are added up."""
+    gradient = slot.sent()
+    if gradient is None:
+        return False
+    return gradient.stride() == slot.view.stride() and gradient.dtype == slot.view.dtype == torch.float32
+
+
+def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
+    """The gradients of these parameters, where this is their norm that was told, and nobody has looked at any since."""
+    global _told
+    told, _told = _told, None
+    if told is None or told[0]() is not total_norm:
+        return ()
+    with references.at_work(), references.unhandled():
+        gradients = [param.grad for param in parameters if param.grad is not None]
+        return told[1] if _awaited(gradients) == told[1] else ()
+
+
+def _listed(tensors: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -1,0 +1,636 @@
+"""Where a program can reach a parameter: each way finishes the parameter's pending update first.
+
+Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with
+a pending update is brought up to date
+
+- when its module is called, when it is read as an attribute of a module, when it comes out of
+  `named_parameters()` or `parameters()`;
+- when any function of torch gets it, or what shares its memory (references.py, threads.py), so a list of parameters
+  that the program kept is covered as well;
+- when it is copied, pickled, or sent to another process.
+
+All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
+before TorchScript's code or a CUDA graph runs and before a transform of torch.func, in which nothing may be written.
+
+A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds the
+memory of a parameter or of its gradient without asking torch (aliases.py), and from then on where compiled code could
+use a parameter that is not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to
+the tensor itself that a thread of C++'s or an extension uses. Where gradients show it, step() waits from then on.
+The patches do nothing while they are traced, so they break no graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import nn
+
+from prophet_scheduler.forks import hold_over_fork
+from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.torch import aliases as torch_aliases
+from prophet_scheduler.frontends.torch import compiled, references, threads
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
+
+
+class Watched:
+    """One parameter, and its slot in each optimizer that averages its gradient."""
+
+    def __init__(self) -> None:
+        self.slots: list[Slot] = []
+        self.memory = torch_aliases.Memory()
+
+
+_watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
+"""By id of the parameter, which a slot keeps alive: no id is reused."""
+_pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
+"""Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
+_sent: set[references.StorageKey] = set()
+"""The gradients among them, which the program may free. Of each a weak reference of torch's is held, so that no other
+storage has their key: an activation of the next forward pass would, and wait for a parameter of which it has nothing.
+"""
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_kept: dict[Any, list[Slot]] = {}
+"""Owners with pending updates, and which those are."""
+_learning: dict[int, Any] = {}
+"""By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+_some_dropped = False
+"""The program has dropped parameters of modules that it had dropped."""
+_graphs_are_told = False
+"""Whether this torch says what its compiled code uses."""
+MOST_OF_ALL = 0.5
+"""One compiled module with more of all bytes than this share leaves little for forward to wait for one by one."""
+_looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Compiled modules of which it is known how much of all they are."""
+_installed = False
+
+
+def watch(owner: Watcher, slots: list[Slot]) -> None:
+    """From now on brings these parameters up to date, through `finish(slots)` of their slots' owners and `flush()`.
+
+    Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
+    """
+    _install()
+    _owners.add(owner)
+    for slot in slots:
+        # Held by the slots alone: it goes when the last of them does.
+        watched = _watched.get(id(slot.param)) or Watched()
+        _watched[id(slot.param)] = watched
+        watched.slots.append(slot)
+        slot.watched = watched
+    note_uses(owner, True)
+
+
+def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
+    """Nothing is to come of `owner` any more, of which these are all slots."""
+    learned(owner)
+    for slot in slots:
+        if slot in slot.watched.slots:
+            slot.watched.slots.remove(slot)
+
+
+def may_go(slots: Iterable[Slot]) -> None:
+    """The program may drop these parameters from now on. An update that is to come is made all the same, as long as
+    anybody holds a parameter's memory.
+    """
+    with references.at_work(), references.unhandled():
+        for slot in slots:
+            param = slot.param
+            memory = param.detach() if slot.pending or slot.awaited else None
+            slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
+
+
+def _dropped(identity: int, _reference: Any) -> None:
+    global _some_dropped
+    _watched.pop(identity, None)  # Another may get the number.
+    _some_dropped = True
+
+
+def forget_dropped() -> None:
+    """What is to come to parameters that nobody can look at any more need not come. Averages leave all the same: other
+    ranks want them.
+    """
+    global _some_dropped
+    if not _some_dropped:
+        return
+    _some_dropped = False
+    kept = [slot for slots in list(_kept.values()) for slot in slots]
+    dropped = {slot for slot in kept if slot.dropped and (slot.pending or slot.awaited)}
+    with references.at_work(), references.unhandled():
+        ours = Counter(references.storage_key(slot.param) for slot in dropped)
+        lost: dict[Any, list[Slot]] = {}
+        for slot in dropped:
+            shared = ours[references.storage_key(slot.param)]
+            held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
+            if held or (slot.pending and slot.owner.state_is_held(slot)):
+                _some_dropped = True  # It may go later.
+            else:
+                lost.setdefault(slot.owner if slot.pending else slot.rounds, []).append(slot)
+    for owner, slots in lost.items():
+        owner.forget(slots)
+
+
+def slots_of(param: torch.Tensor) -> list[Slot]:
+    """The parameter's slot in each that averages its gradient."""
+    watched = _watched.get(id(param))
+    return watched.slots if watched is not None else []
+
+
+def learned(owner: Any) -> None:
+    """It is known how the program reaches the parameters of `owner`."""
+    note_uses(owner, False)
+
+
+def note_uses(owner: Any, wanted: bool) -> None:
+    """Whether every use of its parameters is noted from now on (`Slot.touched`), as it is from `watch` on."""
+    if wanted == (id(owner) in _learning):
+        return
+    if wanted:
+        _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
+        _watch_references()
+    else:
+        del _learning[id(owner)]
+        leave_references()
+
+
+def _forget(identity: int, _reference: Any) -> None:
+    _learning.pop(identity, None)
+
+
+def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
+    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+
+    They change the parameters, and what `owner.state_of(slot)` gives, which the program may have as well.
+
+    Returns those whose updates must not be late, since somebody holds the memory of parameter or gradient and is not
+    seen.
+    """
+    forget_dropped()
+    _kept[owner] = list(slots)
+    exposed: set[Slot] = set()
+    with references.unhandled():
+        for slot in _kept[owner]:
+            param = slot.param
+            storage = references.storage_of(param)
+            if storage is None:  # None of the usual kind, so its uses cannot be noticed.
+                exposed.add(slot)
+                continue
+            if slot.watched.memory.exposed(storage, param.is_cpu):
+                exposed.add(slot)
+            _add_pending(storage._cdata, slot)
+            if torch_aliases.lent(_add_sent(slot)):
+                exposed.add(slot)
+            for tensor in owner.state_of(slot):
+                _add_pending(references.storage_key(tensor), slot)
+    _watch_references()
+    return exposed
+
+
+def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
+    """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
+
+    Returns those whose gradient lies in one memory with another parameter's, and those whose gradient somebody may read
+    without being seen.
+    """
+    _kept[rounds] = list(slots)
+    with references.unhandled():
+        keys = {slot: _add_sent(slot) for slot in _kept[rounds]}
+    _watch_references()
+    together = [_pending[key] for key in set(keys.values()) if len(_pending.get(key, ())) > 1]
+    shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
+    return shared, [slot for slot, key in keys.items() if torch_aliases.lent(key)]
+
+
+def _add_pending(key: references.StorageKey, slot: Slot) -> None:
+    others = _pending.get(key)
+    if others is None:
+        if key:
+            _pending[key] = (slot,)
+    elif slot not in others:
+        _pending[key] = (*others, slot)
+
+
+def release(owner: Any) -> None:
+    """Nothing of `owner` is pending any more."""
+    with references.at_work():  # A signal's handler that releases another owner does so before or after.
+        over = [slot for slot in _kept.pop(owner, ()) if not (slot.pending or slot.awaited)]
+        if not _kept:
+            _pending.clear()
+        elif over:  # What backward had under way step() may have now.
+            for key, slots in list(_pending.items()):
+                others = tuple(slot for slot in slots if slot.pending or slot.awaited)
+                if not others:
+                    del _pending[key]
+                elif len(others) < len(slots):
+                    _pending[key] = others
+        if over or not _kept:
+            for key in _sent - _pending.keys():
+                _sent.discard(key)
+                torch.UntypedStorage._free_weak_ref(key)
+    leave_references()
+
+
+def _add_sent(slot: Slot) -> references.StorageKey:
+    sent = slot.seen[0]() if slot.seen is not None else None
+    storage = references.storage_of(sent) if sent is not None else None
+    if storage is None:
+        return 0
+    key: references.StorageKey = storage._cdata
+    if key not in _sent:
+        storage._weak_ref()
+        _sent.add(key)
+    _add_pending(key, slot)
+    return key
+
+
+def awaited_by(gradient: torch.Tensor) -> Slot | None:
+    """Whose average is under way to this `.grad`, where it is of one parameter of one module alone."""
+    found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
+    if len(found) != 1 or not found[0].awaited or found[0].staged or found[0].home:
+        return None
+    return found[0] if len(found[0].watched.slots) == 1 else None
+
+
+def owners() -> list[Any]:
+    """The `owner` of each `watch` that still lives."""
+    return list(_owners)
+
+
+def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finishes what optimizers other than `owner` still have to do to these parameters."""
+    own: set[int] = set()
+    for other, slots in list(_kept.items()):  # A signal's handler may change it meanwhile.
+        theirs = [slot for slot in slots if slot.pending and slot.owner is not owner] if other is not owner else []
+        if theirs and not own:
+            own = set(map(id, params))
+        for slot in theirs:
+            if id(slot.param) in own:
+                slot.owner.finish([slot])
+
+
+def after_compilation() -> bool:
+    """Whether torch.compile has made code in this process, which may use parameters out of our sight."""
+    from torch._dynamo import convert_frame  # Slow to import: not before an optimizer is wrapped.
+
+    return bool(convert_frame.FRAME_COUNTER)
+
+
+def _flush_all() -> None:
+    if references.is_at_work():
+        return
+    forget_dropped()
+    for owner in list(_kept):
+        owner.flush()
+
+
+def _use(used: Watched | tuple[Slot, ...]) -> None:
+    """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
+    if torch.compiler.is_compiling():
+        return
+    if isinstance(used, Watched):
+        for slot in used.slots:
+            _reach(slot)
+        return
+    awaited: dict[Any, list[Slot]] = {}
+    for slot in dict.fromkeys(used):
+        if slot.awaited:
+            # Not the parameter is used, of which no update is pending, but its gradient.
+            awaited.setdefault(slot.rounds, []).append(slot)
+        else:
+            _reach(slot)
+    for rounds, slots in awaited.items():
+        rounds.settle(slots)
+
+
+def _reach(slot: Slot) -> None:
+    slot.touched = True
+    if slot.pending:
+        slot.owner.finish([slot])
+    elif slot.updated is not None:
+        slot.streams.follow(slot.updated)
+
+
+def _touch(value: Any) -> None:
+    """Marks `value`, if it is a watched parameter, as reached, and finishes its update."""
+    if torch.compiler.is_compiling() or references.is_blind():
+        return
+    watched = _watched.get(id(value))
+    if watched is not None:
+        for slot in watched.slots:
+            _reach(slot)
+
+
+def _before_forward(module: nn.Module) -> bool:
+    """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each.
+
+    Of a compiled one those of all modules in it. Returns whether it is one.
+    """
+    if references.is_at_work():
+        return compiled.is_compiled(module)
+    if references.watching_here() and not _kept:
+        leave_references()
+    if isinstance(module, torch.jit.ScriptModule):
+        _flush_all()
+    if compiled.is_compiled(module):
+        if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+            _flush_all()
+        _finish_all(compiled.parameters_of(module))
+        return True
+    if module._parameters:
+        _finish_all(module._parameters.values())
+    return False
+
+
+_look_before = _before_forward
+"""That, as the patch of modules calls it: out of torch.compile's sight once it has made any code."""
+
+
+def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
+    """Brings these parameters up to date, with one call of each optimizer."""
+    pending: dict[Any, list[Slot]] = {}
+    for param in params:
+        watched = _watched.get(id(param))
+        if watched is None:
+            continue
+        for slot in watched.slots:
+            if slot.pending:
+                slot.touched = True
+                pending.setdefault(slot.owner, []).append(slot)
+            else:
+                _reach(slot)
+    for owner, slots in pending.items():
+        owner.finish(slots)
+
+
+def _watch_references() -> None:
+    references.watch_here(_pending, _watched, _learning, _use)
+
+
+def _thread_begins() -> None:
+    references.watch_here(_pending, _watched, _learning, _use, stays=True)
+
+
+def watch_thread() -> None:
+    """From now on uses in this thread are seen too, where anything is to come."""
+    if (_kept or _learning) and not (references.watching_here() or threads.is_own()):
+        _watch_references()
+
+
+def _before_fork() -> None:
+    """A child finds nothing pending, and no update half made: other threads make none until it is there."""
+    if references.is_at_work():
+        return
+    # Awaited gradients come first: who waits for them has a lock under which others wait for updates.
+    for owner in sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
+        if hasattr(owner, "updating"):
+            hold_over_fork(owner.updating)
+        owner.flush()
+
+
+def _in_the_child() -> None:
+    """No averages come there: what another thread has begun stays as it is."""
+    references.stop_here(for_good=True)
+    for slot in (slot for watched in list(_watched.values()) for slot in watched.slots):
+        slot.pending = slot.awaited = False
+    for table in (_kept, _pending, _sent, _learning):
+        table.clear()  # type: ignore[attr-defined]
+
+
+def leave_references() -> None:
+    """Uses in this thread cost nothing from here on, where there is nothing that one would wait for, nor be noted."""
+    if not _kept and not _learning:
+        references.stop_here()
+
+
+def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Its parameters are up to date. What else is pending its code must not use, nor be in its way."""
+    _tell_of_whole(module)
+    with references.away(), compiled.at_work(module, _python_between):
+        result = call(module, *args, **kwargs)
+    leave_references()
+    return result
+
+
+def _tell_of_whole(module: nn.Module) -> None:
+    if module in _looked_at:
+        return
+    own = {id(param): slot for param in compiled.parameters_of(module) for slot in slots_of(param)[:1]}
+    if not own:
+        return
+    _looked_at.add(module)
+    together = {slot.rounds for slot in own.values()}
+    everything = {
+        id(slot.param): slot.param.nbytes
+        for watched in _watched.values()
+        for slot in watched.slots
+        if slot.rounds in together
+    }
+    share = sum(everything.get(param, 0) for param in own) / sum(everything.values())
+    if share > MOST_OF_ALL:
+        warn_once(
+            f"torch.compile made one piece of {share:.0%} of what is trained, whose forward pass waits for all of its "
+            "updates; compiled block by block, each block would wait for its own"
+        )
+
+
+def _before_compilation() -> None:
+    """What is compiled is to find nothing pending, and no hooks of ours."""
+    global _look_before
+    if _look_before is _before_forward:
+        _look_before = compiled.unseen(_before_forward)
+    if not (_graphs_are_told and compiled.inside()):
+        references.stop_here(for_good=True)
+        _wait_from_now_on("torch.compile makes code of something else than a module")
+        return
+    for owner in owners():
+        owner.before_compilation()
+    _flush_all()
+
+
+def _of_graph(tensors: list[torch.Tensor]) -> None:
+    """A compiled graph takes these: whether that is more than what is brought up to date before it runs."""
+    if not _watched or not compiled.inside():
+        return
+    known = {references.storage_key(param) for param in compiled.used_here()}
+    others = {references.storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
+    if any(references.storage_key(tensor) in others for tensor in tensors):
+        _wait_from_now_on("a module that torch.compile made code of uses parameters of others")
+
+
+def _python_between() -> None:
+    _wait_from_now_on("torch.compile made several graphs of a module, with Python between them")
+
+
+def _wait_from_now_on(why: str) -> None:
+    if owners():
+        warn_once(f"step() waits for all updates from now on: {why}")
+    for owner in owners():
+        owner.keep_barrier()
+    _flush_all()
+
+
+def _install() -> None:
+    """Patches torch once; without any watched parameter the patches only look into an empty table."""
+    global _installed, _graphs_are_told
+    if _installed:
+        return
+    _installed = True
+    _graphs_are_told = compiled.watch(_before_compilation, _of_graph)
+    _patch_call()
+    for name in ("state_dict", "load_state_dict", "_apply"):
+        call_before(nn.Module, name, lambda *_, **__: _flush_all())
+    for name in ("__deepcopy__", "__reduce_ex__"):
+        call_before(nn.Parameter, name, lambda parameter, *_, **__: _touch(parameter))
+    _patch_getattr()
+    _patch_named_parameters()
+    _patch_zero_grad()
+    _patch_what_modes_do_not_see()
+    torch_aliases.install()
+    threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
+    os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
+
+
+def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
+    """Each call of `holder.name` calls `first` before, with the same arguments; nothing where there is no such name."""
+    original = getattr(holder, name, None)
+    if original is None:
+        return
+
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            first(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    setattr(holder, name, wrapper)
+
+
+_OF_PROCESS_GROUPS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
+    *("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
+    *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    "reduce_scatter_tensor_coalesced",
+)
+"""Methods that take tensors. The functions of torch.distributed are seen without this."""
+
+
+def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
+    references.look((*args, *kwargs.values()))
+
+
+def _patch_what_modes_do_not_see() -> None:
+    """TorchScript, process groups, transforms of torch.func, and what pickles tensors for another process."""
+    from torch._functorch import eager_transforms, vmap
+
+    if torch.distributed.is_available():
+        for name in _OF_PROCESS_GROUPS:
+            call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
+    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        call_before(script, "__call__", lambda *_, **__: _flush_all())
+    # A CUDA graph reads and writes the memory that it was captured with.
+    for name in ("capture_begin", "replay"):
+        call_before(torch.cuda.CUDAGraph, name, lambda *_, **__: _flush_all())
+    for module, name in (
+        (eager_transforms, "_grad_increment_nesting"),
+        (eager_transforms, "_jvp_increment_nesting"),
+        (eager_transforms, "_func_increment_nesting"),
+        (vmap, "_vmap_increment_nesting"),
+    ):
+        call_before(module, name, lambda *_, **__: _flush_all())
+
+    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind, reduce in list(reducers.items()):
+        if issubclass(kind, torch.Tensor):
+            reducers[kind] = _reduce_after_update(reduce)
+
+
+def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
+
+    @passed_over
+    @functools.wraps(reduce)
+    def wrapper(tensor: torch.Tensor) -> Any:
+        _touch(tensor)
+        pending = _pending.get(references.storage_key(tensor))
+        if pending is not None:
+            _use(pending)
+        watched = _watched.get(id(tensor))
+        if watched is not None:
+            watched.memory.sent = True
+        return reduce(tensor)
+
+    return wrapper
+
+
+def _patch_call() -> None:
+    original: Callable[..., Any] = nn.Module.__call__
+
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
+            return original(self, *args, **kwargs)
+        return _call_compiled(original, self, args, kwargs)
+
+    compiled.leave_alone(wrapper)
+    compiled.leave_alone(_call_compiled)
+    nn.Module.__call__ = wrapper  # type: ignore[method-assign]
+
+
+def _patch_getattr() -> None:
+    original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, name: str) -> Any:
+        value = original(self, name)
+        if isinstance(value, torch.Tensor):
+            _touch(value)
+        return value
+
+    compiled.leave_alone(wrapper)
+    nn.Module.__getattr__ = wrapper  # type: ignore[method-assign]
+
+
+def _patch_named_parameters() -> None:
+    """Parameter by parameter: `next(model.parameters()).device` must not wait for the whole model."""
+    original = nn.Module.named_parameters
+
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, param in original(self, *args, **kwargs):
+            _touch(param)
+            yield name, param
+
+    nn.Module.named_parameters = wrapper  # type: ignore[method-assign]
+
+
+def _patch_zero_grad() -> None:
+    """Clearing gradients goes through `parameters()`, or an optimizer's groups, but reads no parameter: it must not
+    wait. What a program's own class does before or after that may read.
+    """
+    kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
+    for kind in kinds:
+        kind.zero_grad = _blindly(kind.zero_grad)
+
+
+def _blindly(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        with references.blind(), references.swapping:
+            return original(*args, **kwargs)
+
+    return wrapper

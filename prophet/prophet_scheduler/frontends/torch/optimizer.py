@@ -1,0 +1,126 @@
+"""Optimizers whose updates come late: which are, and what they do otherwise, being of the classes they were.
+
+What belongs here: that, and which optimizers can be updated one parameter at a time. When updates are made is
+updates.py's; when an optimizer begins with it is the engine's front end's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.updates import Updates
+
+OLDEST_TORCH = (2, 4)
+"""The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
+
+
+_late: dict[int, tuple[weakref.ref[torch.optim.Optimizer], Updates | None]] = {}
+"""By id of the optimizer, which is in here as long as it lives: what makes its updates late, None where none are. No
+attribute of the optimizer, so that no copy and no pickle of it has that.
+"""
+_installed = False
+
+
+def begin(optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
+    """From now on `updates` makes those of this optimizer; None for its own step()."""
+    identity = id(optimizer)
+    _late[identity] = weakref.ref(optimizer, lambda _reference: _late.pop(identity, None)), updates
+    _install()
+
+
+def has_begun(optimizer: torch.optim.Optimizer) -> bool:
+    return id(optimizer) in _late
+
+
+def updates_of(optimizer: torch.optim.Optimizer) -> Updates | None:
+    """What makes the optimizer's updates late; None where nothing does."""
+    entry = _late.get(id(optimizer))
+    return entry[1] if entry is not None else None
+
+
+def _install() -> None:
+    """Once in a process: who looks at an optimizer's state, or gives it another, finds all updates made."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    kind: Any = torch.optim.Optimizer
+    kind.state = property(_state, _set_state, _delete_state)
+    torch_guards.call_before(kind, "__setstate__", lambda optimizer, _state: _look_at_state(optimizer))
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Any:
+    """By parameter, after all updates."""
+    _look_at_state(optimizer)
+    try:
+        return vars(optimizer)["state"]
+    except KeyError:
+        raise AttributeError(f"{type(optimizer).__name__!r} object has no attribute 'state'") from None
+
+
+def _set_state(optimizer: torch.optim.Optimizer, value: Any) -> None:
+    _look_at_state(optimizer)
+    vars(optimizer)["state"] = value
+
+
+def _delete_state(optimizer: torch.optim.Optimizer) -> None:
+    _state(optimizer)
+    del vars(optimizer)["state"]
+
+
+def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
+    """Makes all updates, but for a signal's handler in the middle of one and for the optimizer itself at work."""
+    entry = _late.get(id(optimizer))
+    if entry is None or entry[1] is None or entry[1].stepping or torch.compiler.is_compiling():
+        return
+    if not references.is_at_work():
+        entry[1].flush()
+    entry[1].state_seen = True
+
+
+def methods_of(namespace: type) -> dict[str, Any]:
+    """What a class body defined, for a class that is made of it."""
+    return {
+        name: value
+        for name, value in vars(namespace).items()
+        if name not in ("__dict__", "__weakref__", "__annotations__", "__annotate__", "__doc__", "__module__")
+    }
+
+
+def why_not_late(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why its updates cannot be made one parameter at a time, by its own step(); None where they can."""
+    own_step: Any = vars(optimizer).get("step")
+    foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
+    if not f"{step_owner(type(optimizer)).__module__}.".startswith("torch.optim.") or foreign_step:
+        return f"{type(optimizer).__name__} has a step() that is not of torch.optim"
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        return f"{type(optimizer).__name__} cannot update one parameter at a time"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "it is differentiable"
+    params = [id(param) for group in optimizer.param_groups for param in group["params"]]
+    if len(set(params)) != len(params):
+        return "a parameter is in it twice"
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
+        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
+    return None
+
+
+def step_owner(kind: type[torch.optim.Optimizer]) -> type:
+    """The class that defines `step`.
+
+    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class, which is a
+    subclass's where that came first and inherits its step().
+    """
+    owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
+    step = vars(owners[0])["step"]
+    if getattr(step, "hooked", False) and len(owners) > 1:
+        inherited = vars(owners[1])["step"]
+        wrapped = getattr(step, "__wrapped__", None)  # None of a step() that is Prophet's own
+        if wrapped is not None and wrapped in (inherited, getattr(inherited, "__wrapped__", None)):
+            return step_owner(owners[1])
+    return owners[0]

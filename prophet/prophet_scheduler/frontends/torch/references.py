@@ -1,0 +1,389 @@
+"""Uses of a parameter that no module sees: through a reference to the tensor, or to anything that shares its memory.
+
+Rule of this file: torch's function mode and its place among other modes. What a use leads to is guards.py's.
+
+While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls, and
+finds, by their storage, the tensors among its arguments that share the memory of a pending one: the parameter itself,
+`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. What only asks for a shape or the like, or
+for `.grad` itself, reads no value and passes.
+
+What stays unseen: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
+
+Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. One that saves the model
+while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work, which is
+short and must not be begun anew in its midst, it finds things as they are then, as it would in the middle of an
+optimizer's step().
+
+Modes are a stack, and a program leaves its own by taking the topmost away. So ours lies below all that the program has
+entered or will enter, and only above torch's own for the default device, which insists on the lowest place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from prophet_scheduler.forks import free_in_forks
+
+_METADATA = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in (
+        *("shape", "dtype", "device", "layout", "ndim", "names", "nbytes", "itemsize"),
+        *("requires_grad", "is_leaf", "grad_fn", "output_nr", "retains_grad", "name"),
+        *("is_cuda", "is_cpu", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"),
+    )
+    if hasattr(torch.Tensor, name)
+) | frozenset(
+    getattr(torch.Tensor, name)
+    for name in (
+        *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
+        *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "get_device", "__len__", "__hash__"),
+        *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "is_same_size"),
+    )
+)
+_grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
+_READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
+
+_GRADS = frozenset({_grad.__get__, _grad.__set__, _grad.__delete__})
+
+swapping = free_in_forks(threading.RLock())
+"""Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
+the two may be in different threads.
+"""
+
+StorageKey = int
+Pending = Mapping[StorageKey, tuple[Any, ...]]
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The tensor's memory; None where it has none of its own."""
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError, AttributeError):
+        return None
+
+
+def storage_key(tensor: torch.Tensor) -> StorageKey:
+    """The same for all tensors that share memory; 0 where a tensor has none of its own."""
+    storage = storage_of(tensor)
+    return int(storage._cdata) if storage is not None else 0
+
+
+class _Here(threading.local):
+    """This thread's part: its mode, and whether its uses are looked at now."""
+
+    mode: _References | None = None
+    stays = False
+    """The mode does so while nothing is pending: nobody can give this thread one later."""
+    away = False
+    """Code that torch.compile made is at work."""
+    blind = 0
+    at_work = 0
+
+
+_here = _Here()
+
+
+class _References(TorchFunctionMode):
+    def __init__(self, pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use) -> None:
+        super().__init__()
+        self._pending = pending
+        self._watched = watched
+        self._learning = learning
+        self._use = use
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in _READS_NOTHING and not _here.blind:
+            if self._learning:
+                self._note(args)
+            # This runs at every call of torch: what nearly all of them need is written out.
+            pending = self._pending
+            try:
+                for value in args:
+                    if isinstance(value, torch.Tensor):
+                        if value.untyped_storage()._cdata in pending:
+                            self._look(func, (value,))
+                    elif isinstance(value, _CONTAINERS):
+                        self._look(func, (value,))
+            except NotImplementedError:  # One of them has no storage.
+                self._look(func, args)
+            if kwargs:
+                self._look(func, kwargs.values())
+        elif func in _GRADS:
+            with swapping:
+                return func(*args)
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def look(self, values: Iterable[Any]) -> None:
+        """What a function of torch's in C would do with these arguments before it begins."""
+        values = list(values)
+        if self._learning:
+            self._note(values)
+        self._look(None, values)
+
+    def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
+        in_c = func is None or isinstance(func, _IN_C)
+        tensors, deeper = _tensors(values, whole=in_c)
+        if deeper and not in_c and not _is_of_torch(func):
+            # Somebody's own function of torch's kind, whose calls of torch no mode of ours sees.
+            entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
+        else:
+            entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        # At once, since what a function gets many of, such as all gradients, costs one wait then and not one each.
+        together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
+        if together:
+            self._use(together)
+
+    def _note(self, values: Iterable[Any]) -> None:
+        for tensor in _tensors(values, whole=False)[0]:
+            watched = self._watched.get(id(tensor))
+            if watched is not None:
+                self._use(watched)
+
+
+_CONTAINERS = (list, tuple, dict)
+_LOOKED_AT = (torch.Tensor, *_CONTAINERS)
+_IN_C = (
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
+    *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
+)
+"""Functions of torch's that are not in Python. They take no dicts, and lists in lists they read to the last number."""
+
+
+def _is_of_torch(func: Any) -> bool:
+    """Whether it is one of torch's functions in Python, which read no tensors below a list or a tuple of them. What
+    `__deepcopy__` gets besides refers to all that was copied before.
+    """
+    return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
+
+
+def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
+    """Those among `values` and in lists and tuples among these; with `whole` at any depth. And whether something was
+    met that may have more of them.
+
+    The work is what torch itself does with such arguments: it does not depend on what they refer to besides.
+    """
+    tensors: list[torch.Tensor] = []
+    level: list[Iterable[Any]] = [values]
+    seen: set[int] = set()
+    first, dicts = True, False
+    while level:
+        below: list[Iterable[Any]] = []
+        for container in level:
+            # Of a list of numbers nothing is looked at but the kinds of its members.
+            if not first and not any(issubclass(kind, _LOOKED_AT) for kind in set(map(type, container))):
+                continue
+            for value in container:
+                if isinstance(value, torch.Tensor):
+                    tensors.append(value)
+                elif isinstance(value, dict):
+                    dicts = True
+                elif isinstance(value, list | tuple) and id(value) not in seen:
+                    seen.add(id(value))
+                    below.append(value)
+        if below and not (first or whole):
+            return tensors, True
+        level, first = below, False
+    return tensors, dicts
+
+
+Use = Callable[[Any], None]
+
+
+def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use, stays: bool = False) -> None:
+    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is; with
+    `stays` for the thread's life.
+
+    `pending` has entries by `storage_key`, which are tuples, and of the tensors that are used together `use` gets one
+    of all; `watched`, which counts only while `learning` is true, by id.
+    """
+    if _here.away:
+        return
+    _here.stays = stays
+    if _here.mode is None:
+        _enter(_References(pending, watched, learning, use))
+
+
+def _enter(mode: _References) -> None:
+    _here.mode = mode
+    with _modes_above(DeviceContext):
+        _stack.push(mode)
+
+
+def stop_here(for_good: bool = False) -> None:
+    """Ends what `watch_here` began in this thread; where that is to stay, only what `for_good`, which ends that. Within
+    a call that the mode handles, it goes at the next one.
+    """
+    if _here.mode is None or (_here.stays and not for_good):
+        return
+    _here.stays = False
+    _take_off()
+
+
+def _take_off() -> int | None:
+    """Takes this thread's mode off the stack: how many there are above it; None where it is not there."""
+    if _here.mode is None:
+        return None
+    with _modes_above(_References) as above:
+        if not (_stack.height() and _stack.top() is _here.mode):
+            return None
+        _stack.pop()
+    _here.mode = None
+    return len(above)
+
+
+def look(values: Iterable[Any]) -> None:
+    """Counts these, in this thread, as used: what gets them is no function that a mode sees."""
+    mode = _here.mode
+    if mode is not None and not _here.blind:
+        mode.look(values)
+
+
+def is_watch(mode: Any) -> bool:
+    """Whether this function mode is one of Prophet's, which changes nothing of what is computed."""
+    return isinstance(mode, _References)
+
+
+def watching_here() -> bool:
+    return _here.mode is not None
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Within it this thread's mode is off the stack: what runs is Prophet's own, and pays nothing for being seen."""
+    mode = _here.mode
+    above = _take_off()
+    try:
+        yield
+    finally:
+        if mode is not None and above is not None and _here.mode is None:
+            _here.mode = mode
+            with _modes_above((), above):
+                _stack.push(mode)
+
+
+@contextlib.contextmanager
+def away() -> Iterator[None]:
+    """Within it this thread's mode is off the stack, and none is entered, as code that torch.compile made expects: it
+    looks at the stack before it runs, and is made anew where that is another one.
+    """
+    before, _here.away = _here.away, True
+    try:
+        with aside():
+            yield
+    finally:
+        _here.away = before
+
+
+# Every gradient passes through several of these two, between computations that leave nothing of Python's in a cache: so
+# they keep no state, and are no generators.
+
+
+class _Blind:
+    def __enter__(self) -> None:
+        _here.blind += 1
+
+    def __exit__(self, *_error: object) -> None:
+        _here.blind -= 1
+
+
+class _AtWork:
+    def __enter__(self) -> None:
+        _here.at_work += 1
+        _here.blind += 1
+
+    def __exit__(self, *_error: object) -> None:
+        _here.blind -= 1
+        _here.at_work -= 1
+
+
+_blind, _at_work = _Blind(), _AtWork()
+
+
+def blind() -> AbstractContextManager[None]:
+    """Within it nothing that this thread does counts as a use."""
+    return _blind
+
+
+def is_blind() -> bool:
+    return _here.blind > 0
+
+
+def at_work() -> AbstractContextManager[None]:
+    """Within it this thread does Prophet's own work: it is blind, and nothing is brought up to date for a signal's
+    handler.
+    """
+    return _at_work
+
+
+def unhandled() -> AbstractContextManager[None]:
+    """Within it torch asks no mode, ours or another, which takes a microsecond at each call: for work on many tensors
+    that waits for nothing.
+    """
+    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return context
+
+
+def is_at_work() -> bool:
+    return _here.at_work > 0
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Within it the work at hand only waits, and its state is such that a handler may bring up to date what it likes;
+    where it is a part of other work nothing changes.
+    """
+    before = _here.at_work, _here.blind
+    if before[0] == 1:
+        _here.at_work = _here.blind = 0
+    try:
+        yield
+    finally:
+        _here.at_work, _here.blind = before
+
+
+class _Stack:
+    """torch's stack of function modes in this thread."""
+
+    def height(self) -> int:
+        return torch._C._len_torch_function_stack()
+
+    def push(self, mode: Any) -> None:
+        torch._C._push_on_torch_function_stack(mode)
+
+    def pop(self) -> Any:
+        return torch._C._pop_torch_function_stack()
+
+    def top(self) -> Any:
+        return torch._C._get_function_stack_at(self.height() - 1)
+
+
+_stack = _Stack()
+
+
+@contextlib.contextmanager
+def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
+    """Within it, the modes above the topmost one of this kind are off the stack, all of them where there is none, but
+    only so many; these are given.
+    """
+    taken: list[Any] = []
+    while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):
+        taken.append(_stack.pop())
+    try:
+        yield taken
+    finally:
+        for mode in reversed(taken):
+            _stack.push(mode)

@@ -1,0 +1,219 @@
+"""step() of the program's own optimizers: updates of what a wrapper of a module averages come late.
+
+Rule of this file: which optimizers step so, and what one step is. How an update is made late is updates.py's, when an
+average is in `.grad` awaited.py's.
+
+No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
+gradients are awaited gets `ModuleUpdates`, and stays of its class.
+Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as torch_optimizer
+
+from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
+from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
+from prophet_scheduler.frontends.torch.updates import Updates, own_hooks
+
+_installed = False
+
+
+class ModuleUpdates(Updates):
+    """The updates of one optimizer, whose parameters may be of several modules.
+
+    They live as long as the optimizer, and while some are pending.
+    """
+
+    def _none_pending(self) -> None:
+        rounds = {slot.rounds for slot in self._order}
+        self._order, self._wire = [], _Wire(())
+        for each in rounds:
+            each.end()
+
+    def can_be_late(self) -> bool:
+        """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
+        if not self._needs_whole_step():
+            return True
+        self.flush()
+        self._settle_others()
+        for slot in self._slots():
+            slot.rounds.settle([slot])
+        return False
+
+    def idle(self) -> bool:
+        """Whether nothing in this step is late, nor was: no gradient was averaged, or torch's reducer did it."""
+        if self._needs_whole_step():
+            return False
+        return not any(slot.awaited or slot.pending or slot.staged for slot in self._slots())
+
+    def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
+        """The class's own step, in which the program has no part."""
+        with self._stepping():
+            return step(self._optimizer)
+
+    def step(self, closure: Callable[[], Any] | None) -> Any:
+        """What is averaged is updated late; what is not, with the `.grad` that it has."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.flush()
+        self._settle_others()
+        late: list[Slot] = []
+        local: dict[int, list[torch.Tensor]] = {}
+        with references.at_work(), references.unhandled():
+            for number, position, param in self._freeze_groups():
+                slot = self._awaited(param)
+                if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
+                    slot.group, slot.position, slot.owner = number, position, self
+                    slot.awaited = False  # by `.grad`; from here on by the update
+                    late.append(slot)
+                    continue
+                if param.grad is not None:
+                    local.setdefault(number, []).append(param)
+                if slot is not None and not slot.staged and slot.sent() is None:
+                    slot.awaited = False  # cleared or written, and nobody has it any more to look at its average
+            self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
+            for turn, slot in enumerate(self._order):
+                slot.turn = turn
+            rounds = dict.fromkeys(slot.rounds for slot in self._order)
+            if rounds:
+                self._wire = _Wire(list(rounds))
+        try:
+            self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
+        finally:
+            for each in rounds:
+                each.let_go()
+        for each in rounds:
+            each.stepped()
+        return loss
+
+    def _slots(self) -> Iterator[Slot]:
+        for _, param in self._grouped():
+            yield from torch_guards.slots_of(param)
+
+    @staticmethod
+    def _awaited(param: torch.Tensor) -> Slot | None:
+        """Where the parameter's average comes from. Several modules may have it, and then `.grad` is brought home."""
+        slots = torch_guards.slots_of(param)
+        if len(slots) == 1:
+            return slots[0]
+        awaited = [slot for slot in slots if slot.awaited and not slot.staged]
+        if len(awaited) > 1:
+            for slot in awaited:
+                slot.rounds.settle([slot])
+        return awaited[0] if awaited else next(iter(slots), None)
+
+
+class _Wire:
+    """Several modules' averages as one optimizer waits for them."""
+
+    def __init__(self, rounds: Sequence[AwaitedRounds]) -> None:
+        self._rounds = rounds
+
+    def arrived(self, slot: Slot) -> bool:
+        return bool(slot.rounds.arrived(slot))
+
+    def landed(self, slot: Slot) -> bool:
+        return bool(slot.rounds.landed(slot))
+
+    def wait_activity(self, limit_s: float) -> None:
+        if not self._rounds:
+            return  # A signal's handler has had all updates made since the last look.
+        # Of one module as a rule, and then its end of a wait is told. Several take turns.
+        self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)
+
+    def progress(self) -> object:
+        return [each.progress() for each in self._rounds]
+
+
+def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
+    """What makes the optimizer's updates late; None where they are made as always."""
+    _begin(optimizer)
+    updates = updates_of(optimizer)
+    return updates if isinstance(updates, ModuleUpdates) else None
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer steps, of whatever parameters: settles how, when it does so first with any that are averaged."""
+    if has_begun(optimizer) or references.is_blind():  # It is Prophet that is: an update runs the class's own step().
+        return
+    params = (param for group in optimizer.param_groups for param in group["params"])
+    if any(torch_guards.slots_of(param) for param in params):
+        reason = why_not_late(optimizer)
+        if reason is not None:
+            warn_once(f"updates are made within step(), none of them late: {reason}")
+        begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)
+
+
+def install() -> None:
+    """From now on optimizers of parameters that are averaged step late."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    base = torch.optim.Optimizer
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
+            _stand_before(kind)
+    # Optimizers of others have a step() of their own.
+    own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _begin(self)).id)
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), base):
+            _stand_behind_schedule(candidate)
+
+
+def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
+    """A schedule that was made before keeps step() as it was then, in a wrapper that only notes the call. So does this
+    one, with step() as it is.
+    """
+    own = vars(optimizer)
+    noting: Any = own.get("step")
+    if getattr(getattr(noting, "__code__", None), "co_filename", None) != lr_scheduler.__file__:
+        return
+    reference = weakref.ref(optimizer)
+
+    @passed_over
+    @functools.wraps(noting)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer: Any = reference()
+        optimizer._opt_called = True
+        return type(optimizer).step(optimizer, *args, **kwargs)
+
+    own["step"] = step
+
+
+def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
+    original: Any = vars(kind)["step"]
+
+    @passed_over
+    @functools.wraps(original)
+    def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"} or references.is_blind()):
+            updates = _updates_of(self)
+            if updates is not None:
+                torch_guards.leave_references()  # Who looked at all gradients waited for the last average.
+                closure = args[0] if args else kwargs.get("closure")
+                if closure is None and updates.idle():
+                    return updates.step_at_once(original)
+                if updates.can_be_late():
+                    return updates.step(closure)
+        return original(self, *args, **kwargs)
+
+    # torch puts its hooks around step() when the first object of a class is made, and marks it by this.
+    if getattr(original, "hooked", False):
+        step.hooked = True  # type: ignore[attr-defined]
+    kind.step = step  # type: ignore[method-assign]

@@ -1,0 +1,416 @@
+"""When parameters are updated: as late as each one's next use, instead of all of them in step().
+
+Rule of this file: one optimizer's updates that are still to come, and how its own torch.optim class makes them. When
+gradients leave, and what a round is, is the engine's front end's; who uses a parameter is guards.py's to notice.
+
+An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
+whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
+updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
+those of the moment step() was called, since a learning rate scheduler runs right after it, and so is what the program
+has set in its thread and its process (program_state.py).
+
+A signal's handler may come back here in the middle of a wait (references.py), and have done what was waited for. One
+that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch import aliases as torch_aliases
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import program_state, references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.streams import Event, Streams
+from prophet_scheduler.watch import training
+
+WAIT_LIMIT_S = 0.002
+"""Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
+COMPLAIN_S = 60.0
+own_hooks: set[int] = set()
+"""Of Prophet's own around every step of every optimizer, by torch's numbers."""
+LOOK_AT = 16
+"""Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
+
+
+class Abandoned(RuntimeError):
+    """Ends a wait for what will never come, of a program that has been told why."""
+
+
+class AverageSource(Protocol):
+    """What updates ask of the engine that brings averages back."""
+
+    def arrived(self, slot: Slot) -> bool:
+        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        ...
+
+    def landed(self, slot: Slot) -> bool:
+        """Whether it has arrived, and no stream would have to wait for it either."""
+        ...
+
+    def wait_activity(self, limit_s: float) -> None:
+        """Returns when something has arrived, and after so many seconds in any case.
+
+        Where nothing more will arrive it raises the engine's error, or Abandoned where that was raised before.
+        """
+        ...
+
+    def progress(self) -> object:
+        """Differs from what it was before where something has moved since."""
+        ...
+
+
+class Updates:
+    """The updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
+
+    `_order` are the slots that it updates, in forward order, each with its `turn` there, and `_wire` brings their
+    averages. `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
+    """
+
+    _wire: AverageSource
+
+    def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
+        self.stepping = False
+        self.state_seen = bool(vars(optimizer)["state"])
+        self._reference = weakref.ref(optimizer)
+        self._user_class = user_class
+        step: Any = user_class.step
+        self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
+        self._lock = self.updating = free_in_forks(threading.RLock())
+        """Held while updates are waited for and made."""
+        self._order: list[Slot] = []
+        self._groups: list[dict[str, Any]] = []
+        self._own: dict[str, Any] = {}
+        """The optimizer's attributes at the last step, for one that the program has dropped since."""
+        self._state_by_slot: dict[Slot, dict[str, Any]] = {}
+        """The same of its state. Nothing in here holds a parameter, so that these go when the program drops them."""
+        self._state_known = False
+        self._pending = 0
+        self._states = 0
+        """Parameters that had a state before the last step."""
+        self._look = 0
+        self._stepped_in: program_state.Values = ()
+        """What the program had set at the last step()."""
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        optimizer = self._reference()
+        assert optimizer is not None
+        return optimizer
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
+        if self._pending == 0:
+            return True
+        return self.finish(self._order, patience_s)
+
+    def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits for these gradients and updates their parameters; False if there was no progress for `patience_s`.
+
+        What else is back and comes next in forward order is updated in the same call of the optimizer.
+        """
+        with self._lock, references.at_work(), contextlib.suppress(Abandoned):
+            # Each once: a module may have a parameter twice, and its parameters in another order.
+            due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.turn)
+            if due:
+                if not self._wait_for(due, patience_s):
+                    return False
+                self._update([slot for slot in due if slot.pending] + self._back_after(due[-1]))
+        if self._pending == 0:
+            torch_guards.release(self)
+            self._none_pending()
+        return True
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """These updates are not to be made: nobody can look at the parameters any more, or no average will come."""
+        with references.at_work():
+            for slot in slots:
+                self._pending -= slot.pending
+                slot.pending = False
+            if self._pending == 0:
+                if self._reference() is not None:
+                    self._sort_states()
+                torch_guards.release(self)
+                self._none_pending()
+
+    def _none_pending(self) -> None:
+        """No update is to come any more."""
+
+    def state_of(self, slot: Slot) -> list[torch.Tensor]:
+        """What the optimizer keeps for this parameter, to which the program may have references."""
+        if not self.state_seen:
+            return []
+        return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
+
+    def state_is_held(self, slot: Slot) -> bool:
+        """Whether the program has any of that, which has dropped the optimizer."""
+        for value in self._state_by_slot.get(slot, {}).values():
+            # Held by its dictionary, by `value` and by the call.
+            if isinstance(value, torch.Tensor) and (sys.getrefcount(value) > 3 or torch_aliases.is_held(value)):
+                return True
+        return False
+
+    def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
+        """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
+
+        `local` are parameters by group that are updated at once, with the `.grad` that they have.
+        """
+        with references.at_work():
+            self._stepped_in = program_state.of_now()
+            barrier = barrier or not program_state.can_hold_later(self._stepped_in)
+            for streams in {slot.streams for slot in slots}:
+                streams.home = streams.current()
+            for slot in slots:
+                slot.pending = True
+            self._pending = len(slots)
+            self._look_at_state(slots)
+            # A graph that holds parameters from before this step is void from now on, as after a whole step.
+            _increment_versions([slot.param for slot in slots if slot.group is not None])
+            exposed = torch_guards.keep(self, slots)
+            if local:
+                with references.aside():
+                    self._run_optimizer(local)
+                self._sort_states()
+        self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
+
+    def _needs_whole_step(self) -> bool:
+        """True where something looks at the step as a whole: hooks around it, a scaler that may skip it."""
+        optimizer = self._optimizer
+        return bool(
+            optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or torch_optimizer._global_optimizer_pre_hooks.keys() - own_hooks
+            or torch_optimizer._global_optimizer_post_hooks
+            or getattr(optimizer, "found_inf", None) is not None
+            or getattr(optimizer, "grad_scale", None) is not None
+        )
+
+    def _settle_others(self) -> None:
+        """Another optimizer's step on the same parameters, which came before, takes place before."""
+        torch_guards.settle((param for _, param in self._grouped()), self)
+
+    def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """(number of its group, parameter) of all that the optimizer updates."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            for param in group["params"]:
+                yield number, param
+
+    def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
+        """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
+        own = vars(self._optimizer)
+        self._states = len(own["state"])
+        self._own = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
+        self._groups = [
+            {key: _of_now(value) for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        for position, (number, param) in enumerate(self._grouped()):
+            yield number, position, param
+
+    def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
+        """Waits until the averages of all `slots` have arrived, and meanwhile updates what else arrives."""
+        since: float | None = None
+        moved: object = None
+        complain_at = 0.0
+        for slot in slots:
+            while not self._wire.arrived(slot):
+                early = self._back_meanwhile(slots)
+                if early:
+                    self._update(early)
+                    continue
+                now = time.monotonic()
+                if since is None:
+                    since, moved, complain_at = now, self._progress(slots, patience_s), now + COMPLAIN_S
+                if patience_s is not None and now - since > patience_s:
+                    progress = self._progress(slots, patience_s)
+                    if progress == moved:
+                        training.over(now)
+                        return False
+                    since, moved = now, progress
+                if now > complain_at:
+                    line = f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s"
+                    warn_once(line, of_this_rank=True)
+                training.waiting(slot.name, now, slot.blocks)
+                with references.waiting():
+                    self._wire.wait_activity(WAIT_LIMIT_S)
+        if since is not None:
+            training.over(time.monotonic())
+        return True
+
+    def _progress(self, slots: Sequence[Slot], patience_s: float | None) -> object:
+        """Differs from what it was before where something has moved; what has arrived tells where the wire does not."""
+        return None if patience_s is None else (self._wire.progress(), sum(map(self._wire.landed, slots)))
+
+    def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
+        """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""
+        if self._pending <= len(awaited):
+            return []
+        back = []
+        for _ in range(min(LOOK_AT, len(self._order))):
+            self._look = (self._look + 1) % len(self._order)  # The last step may have had more.
+            slot = self._order[self._look]
+            if slot.pending and slot not in awaited and self._wire.landed(slot):
+                back.append(slot)
+        return back
+
+    def _back_after(self, last: Slot) -> list[Slot]:
+        """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
+        back = []
+        for slot in self._order[last.turn + 1 :]:
+            if not (slot.pending and self._wire.landed(slot)):
+                break
+            back.append(slot)
+        return back
+
+    def _update(self, slots: Sequence[Slot]) -> None:
+        """Updates parameters whose averages have arrived, all in one call of the optimizer."""
+        if not slots:
+            return
+        used = {slot.streams: None for slot in slots}
+        marks: dict[Streams, Event] = {}
+        with references.aside(), contextlib.ExitStack() as modes:
+            for streams in used:
+                modes.enter_context(streams.on(streams.home))
+                streams.before_average(end for slot in slots if slot.streams is streams for end in slot.ends())
+            for slot in slots:
+                if slot.updated is not None:
+                    slot.streams.follow(slot.updated)
+            modes.enter_context(program_state.as_of(self._stepped_in))
+            with references.swapping:
+                self._update_here(slots)
+            for streams in used:
+                marks[streams] = streams.mark()
+        for streams, mark in marks.items():
+            streams.follow(mark)
+        for slot in slots:
+            slot.updated = marks[slot.streams]
+            slot.pending = False
+        self._pending -= len(slots)
+        if self._pending == 0:
+            self._sort_states()
+
+    def _update_here(self, slots: Sequence[Slot]) -> None:
+        # In the optimizer's own order.
+        due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
+        work: dict[int, list[torch.Tensor]] = {}
+        for slot in due:
+            assert slot.group is not None
+            work.setdefault(slot.group, []).append(slot.param)
+        before = [(slot, slot.param.grad) for slot in due]
+        try:
+            for slot in due:
+                slot.param.grad = slot.average()
+            self._run_optimizer(work)
+        finally:
+            for slot, grad in before:
+                slot.param.grad = grad
+                sent = slot.sent()
+                if sent is not None:
+                    slot.streams.keep(sent, slot.streams.home)
+                    sharing = [other for other in slot.watched.slots if other.sent() is sent]
+                    slot.bring_home()
+                    for other in sharing:
+                        other.see(sent)
+
+    def _sort_states(self) -> None:
+        """What a step has added to the optimizer's state comes in the order of its parameters, as one whole step adds
+        it: a program may go through it on all workers at once.
+        """
+        optimizer = self._reference()
+        if optimizer is None:
+            return
+        state: Any = vars(optimizer)["state"]
+        if len(state) - self._states > 1:
+            places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
+            items = list(state.items())
+            added = sorted(items[self._states :], key=lambda item: places.get(id(item[0]), len(places)))
+            state.clear()
+            state.update(items[: self._states] + added)
+
+    def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
+        """The user's own step on these parameters, by number of their group, and on nothing else."""
+        if not work:
+            return
+        optimizer = self._reference()
+        own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
+        states = len(own["state"])
+        lent = {**own, "param_groups": [{**self._groups[number], "params": params} for number, params in work.items()]}
+        stand_in = object.__new__(self._user_class)
+        vars(stand_in).update(lent)
+        with self._stepping():
+            self._step_without_hooks(stand_in)
+        for name, value in vars(stand_in).items():
+            if name not in lent or value is not lent[name]:
+                own[name] = value
+        self._state_known &= len(own["state"]) == states
+
+    def _own_of_dropped(self) -> dict[str, Any]:
+        """What the optimizer's attributes would be, which the program has dropped."""
+        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.pending}
+        return {**self._own, "state": defaultdict(dict, known)}
+
+    def _look_at_state(self, slots: Iterable[Slot]) -> None:
+        """Notes what is kept for each parameter; once, where the program has no way to replace it."""
+        if self._state_known and not self.state_seen:
+            return
+        state: Any = vars(self._optimizer)["state"]
+        with references.unhandled():  # A tensor's hash is a function of torch's.
+            known = ((slot, state.get(slot.param)) for slot in slots)
+            self._state_by_slot = {slot: own for slot, own in known if own}
+        self._state_known = True
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Within it the optimizer itself looks at its state and its groups, and not the program."""
+        self.stepping, before = True, self.stepping
+        try:
+            with references.blind():
+                yield
+        finally:
+            self.stepping = before
+
+
+def unseen_use(slot: Slot, on_probation: bool) -> bool:
+    """A gradient is there: whether its parameter was used before its update, in a way that nothing watched.
+
+    On probation that is learned of each parameter, whose updates do not outlast step() then.
+    """
+    if slot.touched:
+        return False
+    if on_probation:
+        slot.eager = True
+    if slot.late:
+        warn_once(
+            f"{slot.title} was used before its update had arrived, by a reference that the program kept; "
+            "from now on step() waits for all updates",
+            of_this_rank=True,
+        )
+    return slot.late
+
+
+def _of_now(value: Any) -> Any:
+    """A hyper-parameter that stays as it is when the program changes its own in place."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return [_of_now(each) for each in value] if isinstance(value, list) else value
+
+
+def _increment_versions(params: list[torch.Tensor]) -> None:
+    """What a write does to a tensor's version, which autograd compares."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.
+        for param in params:
+            torch.autograd.graph.increment_version(param)

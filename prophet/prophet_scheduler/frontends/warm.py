@@ -1,0 +1,168 @@
+"""Warm start: what a job learned is kept in a file, and the next start of the same job begins with it.
+
+Rule of this file: the edge, files and their folder; what is kept, and when it is wrong, is learn/kept.py's.
+
+A job is the same where its gradients have the same sizes in forward order, and it runs where an engine says that it is
+the same: under the same policy and settings of blocks, with as many machines, reached through the same interface. Each
+process that learns keeps what it measured itself. The cut is the job's: that of the first rank holds, and the others
+get it as they get every cut. Whatever is wrong with a file is one warning, and the job starts without it; the file is
+removed, so that the next start does not meet it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.forks import free_in_forks
+
+if TYPE_CHECKING:
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.learn.kept import Believed, Kept
+
+    Learned = tuple[Profile | None, Network | None, Sequence[Believed]]
+
+MOST_FILES = 64
+"""Files kept in the folder; the oldest go. A large model's has some 100 kB."""
+PROVED_S = 30.0
+"""A cut that has been in force for so long is kept, in case the job is killed before it ends."""
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class WarmStart:
+    """What is kept of this job. Safe to use from any thread; nothing here raises.
+
+    `folder` None keeps nothing. `where` says where the job runs, as far as that makes it another job. `learning(sizes)`
+    is the cut of a job that knows nothing. A `profile` that the user gave comes before a kept one; with `arena`, ids
+    are places and not gradients.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        where: Mapping[str, str],
+        learning: Callable[[Sequence[int]], Cut],
+        profile: Profile | None = None,
+        arena: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._where = where
+        self._learning = learning
+        self._profile = profile
+        self._arena = arena
+        self._lock = free_in_forks(threading.Lock())
+        self._sizes: tuple[int, ...] | None = None
+        self._path: Path | None = None
+        self._kept: Kept | None = None
+        self._fresh: Kept | None = None
+        self._cut: Cut | None = None
+        self._cut_since = 0.0
+        self._cut_is_kept = False
+
+    def first_cut(self, sizes: Sequence[int]) -> Cut:
+        """What this worker would begin with, for gradients of these bytes in forward order.
+
+        What is kept is of the first optimizer that asks; other ones begin to learn.
+        """
+        with self._lock:
+            if self._sizes is None:
+                self._sizes = tuple(sizes)
+                try:
+                    self._kept = self._fresh = self._begin(sizes)
+                except Exception as error:
+                    logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+            if tuple(sizes) == self._sizes and self._kept is not None and self._kept.cut is not None:
+                return self._kept.cut
+        return self._learning(sizes)
+
+    @property
+    def asked(self) -> bool:
+        """Whether it is known what the job sends."""
+        return self._sizes is not None
+
+    @property
+    def kept(self) -> Kept | None:
+        """What there was to begin with, once it is known what the job sends."""
+        return self._kept
+
+    def take(self) -> Kept | None:
+        """What there is to begin with; once."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def turn(self, now: float, cut: Cut | None, learned: Callable[[], Learned]) -> None:
+        """Keeps what is `learned` once `cut`, which is in force, has been for a while."""
+        if cut != self._cut:
+            self._cut, self._cut_since, self._cut_is_kept = cut, now, False
+        elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
+            profile, network, known = learned()
+            self._cut_is_kept = profile is not None
+            self.keep(cut, profile, network, known)
+
+    def keep(
+        self, cut: Cut | None, profile: Profile | None, network: Network | None, known: Sequence[Believed] = ()
+    ) -> None:
+        """Writes what was learned, whole or not at all. A failure is a warning."""
+        with self._lock:
+            if self._path is None or self._sizes is None or profile is None:
+                return
+            try:
+                from prophet_scheduler.core.files import write_whole
+                from prophet_scheduler.learn.kept import Kept, kept_to_json
+
+                if cut == self._learning(self._sizes):
+                    cut = None  # The next start has to learn as well.
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept_to_json(Kept(profile, network, cut, tuple(known))), self._path)
+                remove_oldest(self._path.parent, MOST_FILES)
+            except Exception as error:
+                logger.warning("Prophet could not keep what it learned: %s: %s", type(error).__name__, error)
+                self._path = None
+
+    def _begin(self, sizes: Sequence[int]) -> Kept | None:
+        from prophet_scheduler.core.files import read_text
+        from prophet_scheduler.learn.kept import Kept, kept_from_json, kept_name, with_ids_of_the_job
+
+        kept: Kept | None = None
+        if self._folder is not None:
+            self._path = self._folder / f"{kept_name(sizes, self._where)}.json"
+            try:
+                kept = kept_from_json(read_text(self._path))
+            except FileNotFoundError:
+                pass
+            except (OSError, ValueError) as error:
+                logger.warning("Prophet starts without what it kept: %s cannot be used (%s)", self._path, error)
+                with contextlib.suppress(OSError):  # a folder, say
+                    self._path.unlink()
+        if self._profile is None:
+            return kept
+        profile = with_ids_of_the_job(self._profile, sizes, self._arena)
+        if profile is None:
+            logger.warning(
+                "Prophet does not use PROPHET_PROFILE_IN: the profile has %s bytes in %s gradients, the job %s in %s",
+                *(self._profile.total_bytes, len(self._profile.gradients), sum(sizes), len(sizes)),
+            )
+            return kept
+        return replace(kept, profile=profile) if kept else Kept(profile)
+
+
+def remove_oldest(folder: Path, most: int) -> None:
+    """Leaves the `most` newest JSON files in `folder`. Other processes may do the same."""
+
+    def written_s(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    for path in sorted(folder.glob("*.json"), key=written_s, reverse=True)[most:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,296 @@
+"""What would make a job faster: its iteration time as it is, and with one thing about it changed.
+
+Rule of this file: pure. From a situation to predictions, and what they come to; where a situation comes from is
+advice_sources.py's, and of a job's own record advice_recorded.py's. Times are seconds, rates bits per second.
+
+Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off
+the simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic_core import to_jsonable_python
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.spec import role_of
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.contenders import Contender, choose_policies, known_policies
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.results import compute_s, lower_bound
+from prophet_scheduler.lab.simulated import run_planned
+from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.simulator_error import PredictionError
+
+ITERATIONS, WARMUP = 40, 28
+"""Of a prediction: as in the runs by which the simulator was compared with real ones."""
+WORTH = 0.05
+"""A gain below this share is none: nobody buys a network for it."""
+HELD_BACK = 0.05
+"""The network holds a job back where it waits for more than this share of an iteration."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One job on one cluster under one contender.
+
+    `workers_per_host` of them share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
+    as a multiple of the job's own. `waits`: the program looks at all averages before it uses any. `assumed` are
+    sentences on what is not known of it.
+    """
+
+    cell: Cell
+    contender: Contender
+    workers_per_host: int = 1
+    batch: float = 1.0
+    waits: bool = False
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def profile(self) -> Profile:
+        """Raises UserError where there is none."""
+        if self.cell.profile is None:
+            raise UserError("there is no profile of this job to predict anything from")
+        return self.cell.profile
+
+
+@dataclass(frozen=True)
+class JobChange:
+    """One thing about a job that may be changed: `of` a situation makes the other one, None where it is not there."""
+
+    name: str
+    words: str
+    of: Callable[[Situation], Situation | None]
+    note: str = ""
+    """What the prediction leaves out."""
+
+
+def _faster_links(role: str, factor: float, situation: Situation) -> Situation | None:
+    cluster = situation.cell.cluster
+    bandwidth = cluster.bandwidth
+    ours = [node for node in cluster.nodes if role_of(node) == role]
+    if all(bandwidth.rate(node) is None for node in ours):
+        return None
+    if role == "server" and not situation.contender.engine.topology.through_servers:
+        return None
+    workers = role == "worker"
+    nodes = {
+        node: rate * factor if rate is not None and role_of(node) == role else rate
+        for node, rate in bandwidth.nodes.items()
+    }
+    default = bandwidth.default * factor if workers and bandwidth.default is not None else bandwidth.default
+    changes = tuple((at_s, rate * factor if workers else rate) for at_s, rate in bandwidth.changes)
+    return _on(situation, bandwidth=Bandwidth(default, nodes, changes))
+
+
+def _twice_the_rate(situation: Situation) -> Situation | None:
+    return _faster_links("worker", 2.0, situation)
+
+
+def _faster_servers(situation: Situation) -> Situation | None:
+    return _faster_links("server", 2.0, situation)
+
+
+def _another_server(situation: Situation) -> Situation | None:
+    if not situation.contender.engine.topology.through_servers:
+        return None
+    cluster = situation.cell.cluster
+    rate = cluster.bandwidth.rate("server0")
+    added = {} if rate is None else {f"server{cluster.servers}": rate}
+    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **added})
+    return _on(situation, servers=cluster.servers + 1, bandwidth=bandwidth)
+
+
+def _half_precision(situation: Situation) -> Situation | None:
+    job = situation.cell.job
+    if job.compression != "none":
+        return None
+    return replace(situation, cell=replace(situation.cell, job=job.model_copy(update={"compression": "fp16"})))
+
+
+def _larger_batch(situation: Situation) -> Situation:
+    longer = [
+        replace(g, generation_s=2 * g.generation_s, forward_s=2 * g.forward_s) for g in situation.profile.gradients
+    ]
+    return replace(_with_gradients(situation, longer), batch=2 * situation.batch)
+
+
+def _fewer_workers_a_host(situation: Situation) -> Situation | None:
+    if situation.workers_per_host == 1:
+        return None
+    return replace(situation, workers_per_host=(situation.workers_per_host + 1) // 2)
+
+
+def _with_prophet(situation: Situation) -> Situation | None:
+    base = situation.contender.engine.called_here("prophet")
+    return None if base == situation.contender.base else _under(situation, base)
+
+
+def _on_ddp(situation: Situation) -> Situation | None:
+    ddp = engines()["ddp"]
+    if situation.contender.engine is ddp or situation.cell.cluster.workers < 2:
+        return None
+    base = ddp.called_here(situation.contender.base)
+    return _under(situation, base if ddp.variant(base) is not None else ddp.called_here("prophet"))
+
+
+def _on_byteps(situation: Situation) -> Situation | None:
+    byteps = scheduled_engine()
+    if situation.contender.engine is byteps:
+        return None
+    variant = situation.contender.variant
+    policy = variant.policy if variant is not None else None
+    # As BytePS advises: as many servers as workers, here on machines like the workers'.
+    cluster = situation.cell.cluster
+    links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
+    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
+    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), policy or byteps.stock)
+
+
+CHANGES: Sequence[JobChange] = (
+    JobChange("prophet", "the same under Prophet", _with_prophet),
+    JobChange("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
+    JobChange("faster-servers", "twice the rate of servers' links", _faster_servers),
+    JobChange("another-server", "another server", _another_server),
+    JobChange(
+        "half-precision",
+        "half precision on the wire",
+        _half_precision,
+        "the time of converting, and what rounding does to the model",
+    ),
+    JobChange(
+        "larger-batch",
+        "twice the batch",
+        _larger_batch,
+        "that a processor computes large batches better, and what they do to the model",
+    ),
+    JobChange("ddp", "DDP in place of BytePS", _on_ddp),
+    JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
+    JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
+)
+"""In the order in which they are shown."""
+
+
+def contender_of(name: str) -> Contender:
+    """A policy or an engine's variant by its name, such as `prophet` or `ddp-gloo`. Raises UserError."""
+    if name not in known_policies():
+        raise UserError(f"--policy: unknown policy {name!r}; the known ones are {', '.join(known_policies())}")
+    (contender,) = choose_policies((), [name], "torch")
+    return contender
+
+
+def predicted_s(situation: Situation) -> float:
+    """The simulator's median iteration time. Raises UserError where it does not know the contender or the cluster."""
+    cell = on_its_links(situation)
+    contender = replace(situation.contender, warmup=None)
+    planned = prepared(cell, contender, waits=situation.waits)
+    if planned is None:
+        raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
+    return float(np.median(run_planned(planned).iteration_s(WARMUP)))
+
+
+def predicted_job(seed: int = 0, compression: str = "none") -> ReplayJob:
+    """A replay that is as long as a prediction takes; its gradients are the cell's."""
+    return ReplayJob.model_construct(
+        kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=seed, compression=compression
+    )
+
+
+def on_its_links(situation: Situation) -> Cell:
+    """The cell with each worker's own part of its link, and as long as a prediction takes.
+
+    Workers that share a host each push to the servers what is theirs. A ring by rank crosses the link of a host once
+    each way, however many of its workers are there.
+    """
+    if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
+        situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
+    real = situation.cell.job
+    job = predicted_job(real.seed, real.compression)
+    return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
+
+
+def advise(
+    situation: Situation,
+    measured_s: float | None = None,
+    *,
+    predict: Callable[[Situation], float] = predicted_s,
+    error_of: Callable[[str], PredictionError | None] = lambda base: None,
+) -> Advice:
+    """Predicts the situation and every change of it that is there. `measured_s` is the real iteration time.
+
+    `error_of` a contender's base says how far off predictions of it are. Raises UserError where the situation itself
+    cannot be predicted; a change that cannot be is left out.
+    """
+    simulated_s = predict(situation)
+    now_s = simulated_s if measured_s is None else measured_s
+    scale = now_s / simulated_s
+    suggestions = []
+    for change in CHANGES:
+        changed = change.of(situation)
+        if changed is None:
+            continue
+        try:
+            changed_s = predict(changed)
+        except UserError:
+            continue
+        same_engine = changed.contender.engine is situation.contender.engine
+        changed_s *= scale if same_engine else 1.0
+        gain = changed.batch / situation.batch * now_s / changed_s
+        error = error_of(changed.contender.base)
+        needed = max(WORTH, 0.0 if error is None or same_engine else error.usual)
+        suggestions.append(
+            Suggestion(
+                change=change.name,
+                words=change.words,
+                iteration_s=changed_s,
+                gain=gain,
+                helps=gain - 1 >= needed,
+                error=None if error is None else error.usual,
+                worst_error=None if error is None else error.worst,
+                leaves_out=change.note,
+            )
+        )
+    cell = on_its_links(situation)
+    computing_s = compute_s(cell)
+    assert computing_s is not None  # the situation has a profile
+    waits = max(0.0, 1 - computing_s / now_s)
+    error = error_of(situation.contender.base)
+    return Advice(
+        job=situation.profile.name,
+        policy=situation.contender.name,
+        setting=to_jsonable_python(situation.cell.setting),
+        workers=cell.cluster.workers,
+        servers=cell.cluster.servers if cell.engine.topology.through_servers else 0,
+        iteration_s=now_s,
+        simulated_s=simulated_s,
+        measured_s=measured_s,
+        error=None if error is None else error.usual,
+        worst_error=None if error is None else error.worst,
+        computing_s=computing_s,
+        bound_s=lower_bound(cell),
+        waits=waits,
+        network_holds_back=waits > HELD_BACK,
+        suggestions=suggestions,
+        assumed=situation.assumed,
+    )
+
+
+def _on(situation: Situation, **cluster: object) -> Situation:
+    changed = situation.cell.cluster.model_copy(update=cluster)
+    return replace(situation, cell=replace(situation.cell, cluster=changed))
+
+
+def _under(situation: Situation, base: str) -> Situation:
+    return replace(situation, contender=contender_of(base))
+
+
+def _with_gradients(situation: Situation, gradients: Sequence[GradientProfile]) -> Situation:
+    profile = replace(situation.profile, gradients=tuple(gradients))
+    return replace(situation, cell=replace(situation.cell, profile=profile))

@@ -1,0 +1,175 @@
+"""Where the situation comes from that is to be advised on: a profile with a network, or a folder of `prophet run`.
+
+Rule of this file: from what a user has to a Situation, and every way it can be wrong as one UserError; what a job has
+left of itself is advice_recorded.py's. Rates are bits per second, times seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.lab.advice import Situation, contender_of, predicted_job
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
+from prophet_scheduler.lab.config import Cell, experiment_of
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status
+from prophet_scheduler.lab.results import as_measured
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.runs import PROFILE_FILE, STATUS_FILE
+from prophet_scheduler.lab.transfers import WORKER
+from prophet_scheduler.lab.workload import scaled
+from prophet_scheduler.models.profiles import BUILTIN, load_profile
+
+PROPHET = "prophet"
+"""The policy whose run is advised on where nothing else is said."""
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """A cluster as options say it; None where one was left out. Workers that share a host share its `bandwidth`."""
+
+    bandwidth: float | None = None
+    server_bandwidth: float | None = None
+    delay_s: float = 0.0
+    workers: int = 2
+    servers: int = 1
+    workers_per_host: int = 1
+
+
+def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
+    """A job of this profile. Where `links` has no bandwidth it is what Prophet measured in a job, by its `status`.
+
+    Raises UserError where there is neither, and where the cluster cannot be.
+    """
+    for option, count in (
+        ("--workers", links.workers),
+        ("--servers", links.servers),
+        ("--workers-per-host", links.workers_per_host),
+    ):
+        if count < 1:
+            raise UserError(f"{option} is {count}; it must be 1 or more")
+    if links.workers_per_host > links.workers:
+        raise UserError(f"--workers-per-host is {links.workers_per_host}, and there are {links.workers} workers")
+    contender = contender_of(policy)
+    rate = links.bandwidth
+    if rate is None and status is not None:
+        rate = _measured_rate(status, contender, links.workers)
+    if rate is None:
+        raise UserError(
+            "--bandwidth is missing; give the rate of each worker's link, such as 3gbit, or --status FILE "
+            "(PROPHET_STATUS_OUT) of a job that measured it"
+        )
+    servers = {f"server{place}": links.server_bandwidth for place in range(links.servers)}
+    bandwidth = Bandwidth(rate, servers if links.server_bandwidth is not None else {})
+    cluster = ClusterConfig.model_construct(
+        workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
+    )
+    cell = Cell({"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, engine=contender.engine)
+    return Situation(cell, contender, links.workers_per_host)
+
+
+def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
+    network = read_status(status).network
+    if network is None:
+        raise UserError(f"{status}: that job measured no network; give --bandwidth")
+    # What was measured is how fast gradients go: in an all-reduce each bit crosses a link more than once.
+    return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `prophet run` has left its results there."""
+    return (folder / RESULTS_FILE).is_file()
+
+
+def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
+    """What `prophet run` left in `folder`, and what an iteration took there at rest.
+
+    Of the policy of that name, or of Prophet where it ran, or of the first; in the cell of that number, which may be
+    left out where there is one. Raises UserError.
+    """
+    results = read_results(folder / RESULTS_FILE)
+    if number is None and len(results.cells) > 1:
+        cells = "; ".join(f"{place}: {describe_setting(cell.setting)}" for place, cell in enumerate(results.cells))
+        raise UserError(f"{folder} has {len(results.cells)} cells; choose one with --cell ({cells})")
+    number = number or 0
+    if not 0 <= number < len(results.cells):
+        raise UserError(f"--cell is {number}; {folder} has {len(results.cells)}, counted from 0")
+    measured = results.cells[number]
+    runs = folder / "runs" / f"cell{number}"
+    cell = as_measured(_cell(results, measured, runs), measured.links)
+    rests_s = measured.rests_s
+    names = [contender.name for contender in cell.policies if contender.name in rests_s]
+    if not names:
+        raise UserError(f"{folder}: nothing was measured in that cell")
+    if policy is not None and policy not in names:
+        raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(names)} were")
+    ours = [contender.name for contender in cell.policies if contender.name in names and _is_prophet(contender)]
+    name = policy or (ours or names)[0]
+    contender = next(contender for contender in cell.policies if contender.name == name)
+    if cell.profile is None:
+        learned = _learned(runs / f"{name}-repeat1", name)
+        # What was learned are the sizes that travelled.
+        whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
+        cell = replace(cell, profile=scaled(learned, whole_bytes))
+    waits = _waits(runs / f"{name}-repeat1")
+    assumed = ("what was measured is a median: that run kept nothing else",) if results.schema_ == 1 else ()
+    return Situation(replace(cell, policies=(contender,)), contender, waits=waits, assumed=assumed), rests_s[name]
+
+
+def _waits(run: Path) -> bool:
+    """Whether its iterations were seen to wait for all averages."""
+    status = run / f"{WORKER}.{STATUS_FILE}"
+    return status.exists() and read_status(status).barrier
+
+
+def _is_prophet(contender: Contender) -> bool:
+    policy = contender.base if contender.variant is None else contender.variant.policy
+    return policy == PROPHET
+
+
+def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
+    """The cell of the config in results.json of which these are the results."""
+    raw: dict[str, Any] = dict(results.config)
+    points = [dict(point) for point in _mappings(raw.get("sweep"))]
+    if points:
+        raw["sweep"] = points
+    # The file of a recorded profile lay beside the config; the run has it as it was replayed.
+    replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
+    for part in (raw, *points):
+        job = part.get("job")
+        if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *BUILTIN):
+            part["job"] = {**job, "profile": str(replayed.resolve())}
+    path = runs / "run.yaml"
+    try:
+        cells = experiment_of(raw, path).cells
+    except UserError as error:
+        raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
+    # A folder may have one cell of a sweep alone.
+    wanted = _comparable(measured.setting)
+    for cell in cells:
+        if _comparable(to_jsonable_python(cell.setting)) == wanted:
+            return cell
+    raise UserError("its cell is none of its config's; run it again")
+
+
+def _comparable(setting: Mapping[str, Any]) -> dict[str, Any]:
+    profile = setting.get("profile")
+    return {**setting, "profile": profile if profile in BUILTIN else None}
+
+
+def _mappings(points: object) -> Sequence[Mapping[str, Any]]:
+    return [point for point in points if isinstance(point, Mapping)] if isinstance(points, list) else []
+
+
+def _learned(run: Path, name: str) -> Profile:
+    path = run / f"{WORKER}.{PROFILE_FILE}"
+    if not path.exists():
+        raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
+    return load_profile(path)

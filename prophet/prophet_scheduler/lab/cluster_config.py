@@ -1,0 +1,215 @@
+"""The cluster of a config: its nodes, the bandwidth and delay of their links, and what breaks.
+
+Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from prophet_scheduler.core.units import MOST_S, parse_rate, parse_time
+from prophet_scheduler.engines.spec import is_worker
+from prophet_scheduler.lab.faults import FaultKind, JobFault, check_apart
+from prophet_scheduler.lab.schema import MOST_COUNT, NotNegative, Rate, Seconds, Seed, Strict
+
+NOT_SHAPED = "none"
+"""The bandwidth of a link that has no limit but the machine's."""
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """The link of each shaped node, both ways, in bits per second; None means not shaped.
+
+    `default` is every worker's rate, `nodes` overrides it by name, and `changes` are later rates of
+    the workers as (seconds after all workers finished their first iteration, rate).
+    """
+
+    default: float | None
+    nodes: Mapping[str, float | None] = field(default_factory=dict)
+    changes: tuple[tuple[float, float], ...] = ()
+
+    def rate(self, node: str) -> float | None:
+        """The rate of `node` at the start."""
+        fallback = self.default if is_worker(node) else None
+        return self.nodes.get(node, fallback)
+
+    def as_setting(self) -> object:
+        """As results.json gives it."""
+        if self.changes:
+            return [{"at_s": at, "rate": rate} for at, rate in ((0.0, self.default), *self.changes)]
+        if self.nodes:
+            return {**({} if self.default is None else {"default": self.default}), **self.nodes}
+        return self.default
+
+
+@dataclass(frozen=True)
+class Delay:
+    """How long a frame is under way on a link, each way, in seconds: `default` on every worker's, `nodes` by name."""
+
+    default: float = 0.0
+    nodes: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, node: str) -> float:
+        return self.nodes.get(node, self.default if is_worker(node) else 0.0)
+
+    def as_setting(self) -> object:
+        """As results.json gives it."""
+        return {"default": self.default, **self.nodes} if self.nodes else self.default
+
+
+def _parse_delay(value: object) -> Delay:
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("names no node; write e.g. {default: 1ms, worker0: 5ms}")
+        delays = {str(node): parse_time(delay) for node, delay in value.items()}
+        return Delay(delays.pop("default", 0.0), delays)
+    return Delay(parse_time(value))
+
+
+class Traffic(Strict):
+    """What others send and receive at a node, `rate` each way, from `from_s` to `until_s`.
+
+    Seconds are counted as those of a bandwidth that changes: after all workers finished their first iteration, and in a
+    simulation from its beginning.
+    """
+
+    node: str
+    from_s: NotNegative = 0.0
+    until_s: Seconds
+    rate: Rate
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.until_s <= self.from_s:
+            raise ValueError(f"until_s is {self.until_s:g}; it must be above from_s, {self.from_s:g}")
+        return self
+
+
+class RateMix(Strict):
+    """The workers' rates as others leave them: drawn anew for each worker every `period_s`, until `until_s`.
+
+    `shares` are of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The same
+    seed draws the same rates. Seconds are counted as those of a bandwidth that changes.
+    """
+
+    shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(min_length=1)
+    chances: list[Annotated[float, Field(ge=0, le=1)]] = Field(min_length=1)
+    period_s: Seconds = 5.0
+    until_s: Seconds
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _chances_of_all(self) -> Self:
+        if len(self.chances) != len(self.shares) or not math.isclose(sum(self.chances), 1.0, abs_tol=1e-6):
+            raise ValueError(f"{len(self.shares)} shares need as many chances, which add up to 1")
+        if self.until_s / self.period_s > MOST_COUNT:
+            raise ValueError(f"until_s is {self.until_s:g}; that is more than {MOST_COUNT} times period_s")
+
+        return self
+
+    def draw(self, workers: int) -> list[tuple[float, int, float]]:
+        """(when in seconds, worker, share), by time."""
+        random = np.random.default_rng([self.seed, 1])
+        moments = np.arange(0.0, self.until_s, self.period_s)
+        # Period by period, so that a longer mix begins with a shorter one's rates.
+        drawn = random.choice(len(self.shares), size=(len(moments), workers), p=self.chances)
+        return [
+            (float(at_s), worker, self.shares[place])
+            for at_s, row in zip(moments, drawn, strict=True)
+            for worker, place in enumerate(row)
+        ]
+
+
+def _parse_link(value: object) -> float | None:
+    return None if value == NOT_SHAPED else parse_rate(value)
+
+
+def _parse_bandwidth(value: object) -> Bandwidth:
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("names no node; write e.g. {default: 250mbit, worker0: 100mbit}")
+        rates = {str(node): _parse_link(rate) for node, rate in value.items()}
+        return Bandwidth(rates.pop("default", None), rates)
+    if isinstance(value, list):
+        points = [_rate_point(point) for point in value]
+        if not points or points[0][0] != 0 or any(b <= a for (a, _), (b, _) in itertools.pairwise(points)):
+            raise ValueError("a series of rates starts with at_s: 0 and goes up from there")
+        return Bandwidth(points[0][1], changes=tuple(points[1:]))
+    return Bandwidth(_parse_link(value))
+
+
+def _rate_point(point: object) -> tuple[float, float]:
+    if not isinstance(point, dict) or set(point) != {"at_s", "rate"}:
+        raise ValueError(f"{point!r} is no point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
+    at_s = point["at_s"]
+    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= MOST_S:
+        raise ValueError(f"at_s is {at_s!r}; it must be 0 or more seconds")
+    return float(at_s), parse_rate(point["rate"])
+
+
+class ClusterConfig(Strict):
+    """The machines, each a network namespace. The workers' links are shaped and delayed, unless named otherwise."""
+
+    workers: int = Field(default=2, ge=1, le=100_000)
+    servers: int = Field(default=1, ge=1, le=100_000)
+    bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
+    delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
+    traffic: list[Traffic] = Field(default_factory=list)
+    """What others take of the links."""
+    faults: list[JobFault] = Field(default_factory=list)
+    """What breaks."""
+    rate_mix: RateMix | None = None
+    """What others leave of the workers' links."""
+
+    @property
+    def nodes(self) -> list[str]:
+        servers = [f"server{index}" for index in range(self.servers)]
+        return ["scheduler", *servers, *(f"worker{index}" for index in range(self.workers))]
+
+    @model_validator(mode="after")
+    def _nodes_exist(self) -> Self:
+        named = {
+            "bandwidth": self.bandwidth.nodes,
+            "delay": self.delay.nodes,
+            "traffic": [traffic.node for traffic in self.traffic],
+            "faults": [fault.node for fault in self.faults if fault.node is not None],
+        }
+        for key, names in named.items():
+            if unknown := sorted(set(names) - set(self.nodes)):
+                default = "" if key in ("traffic", "faults") else "default, "
+                raise ValueError(f"{key} names {unknown[0]!r}; the nodes are {default}{', '.join(self.nodes)}")
+        return self
+
+    @model_validator(mode="after")
+    def _traffic_of_a_node_does_not_overlap(self) -> Self:
+        by_time = sorted(self.traffic, key=lambda traffic: (traffic.node, traffic.from_s))
+        for before, after in itertools.pairwise(by_time):
+            if before.node == after.node and after.from_s < before.until_s:
+                raise ValueError(
+                    f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _a_mix_has_the_rates_to_itself(self) -> Self:
+        if self.rate_mix is not None:
+            if self.bandwidth.changes:
+                raise ValueError("rate_mix: the workers' rates change already by bandwidth; leave one of them out")
+            if any(self.bandwidth.rate(node) is None for node in self.nodes if is_worker(node)):
+                raise ValueError("rate_mix: it is of the workers' bandwidth, which has to be a rate for each of them")
+        return self
+
+    @model_validator(mode="after")
+    def _faults_are_apart(self) -> Self:
+        check_apart(self.faults)
+        slow = next((fault for fault in self.faults if fault.kind is FaultKind.SLOW_LINK), None)
+        if slow is not None and self.bandwidth.changes:
+            raise ValueError(f"faults: the rate of {slow.node} cannot be {FaultKind.SLOW_LINK} where bandwidth changes")
+        return self

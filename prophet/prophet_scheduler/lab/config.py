@@ -1,0 +1,339 @@
+"""What an experiment is: the YAML file as validated values, and every way it can be wrong.
+
+Rule of this file: reading and checking; nothing is started or written. Each mistake is one UserError
+of the form `FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes.
+docs/experiments.md describes the keys for people.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import read_text
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.spec import EngineSpec, is_worker
+from prophet_scheduler.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
+from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
+from prophet_scheduler.lab.faults import JobFault
+from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
+from prophet_scheduler.lab.schema import Count, Seconds, Strict, key_of
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
+
+MOST_VALUES = 100_000
+"""Of a config, each counted as often as an alias stands for it."""
+SIMULATOR = "simulator"
+"""The engine of a config that is for `prophet simulate` alone."""
+
+
+def _known_engine(value: object) -> object:
+    known = (*engines(), SIMULATOR)
+    if value not in known:
+        raise ValueError(f"it must be {' or '.join(map(repr, known))}, not {value!r}")
+    return value
+
+
+class ExperimentConfig(Strict):
+    """One point of an experiment, as written in the file."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    engine: Annotated[str, BeforeValidator(_known_engine)] = Field(default_factory=lambda: scheduled_engine().name)
+    repeats: Count = 1
+    time_limit_s: Seconds = 60.0
+    """A run in which no worker finishes an iteration for so long has hung."""
+    warm: bool = False
+    """A policy's later repeats begin with what its first one learned."""
+    job: Annotated[JobConfig, Field(discriminator="kind")]
+    cluster: ClusterConfig
+    policies: list[str | ContenderEntry] = Field(min_length=1)
+    simulator: SimulatorConfig = SimulatorConfig()
+    """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
+
+    @model_validator(mode="after")
+    def _stragglers_are_workers(self) -> Self:
+        workers = list(filter(is_worker, self.cluster.nodes))
+        unknown = sorted(set(self.simulator.stragglers) - set(workers))
+        if unknown:
+            raise ValueError(
+                f"simulator.stragglers names {unknown[0]!r}; the workers are {workers[0]} to {workers[-1]}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep: what is compared with each other, on one testbed."""
+
+    setting: Mapping[str, object]
+    job: JobConfig
+    cluster: ClusterConfig
+    policies: tuple[Contender, ...]
+    profile: Profile | None
+    """The job that is replayed, scaled as the config says; None for real training."""
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    engine: EngineSpec = field(default_factory=scheduled_engine)
+    """The one that the config is for: its stock is what all are compared with, its topology that of the bound."""
+
+    @property
+    def wire(self) -> Profile | None:
+        """What of the job that is replayed travels."""
+        return None if self.profile is None else on_the_wire(self.profile, self.job.compression)
+
+    def job_of(self, policy: Contender) -> JobConfig:
+        """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
+        if policy.warmup is None:
+            return self.job
+        iterations = self.job.iterations - self.job.warmup + policy.warmup
+        return self.job.model_copy(update={"iterations": iterations, "warmup": policy.warmup})
+
+    def of(self, policy: Contender) -> Cell:
+        """This cell with the job as this policy runs it."""
+        return replace(self, job=self.job_of(policy))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A whole config, checked: `source` is the content of `file`, for results.json."""
+
+    file: Path
+    name: str
+    engine: str
+    repeats: int
+    time_limit_s: float
+    cells: tuple[Cell, ...]
+    source: Mapping[str, object]
+    warm: bool = False
+    """Whether what a policy learned in one repeat is used in the next."""
+
+
+def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
+    """Reads a config. `policies` and `repeats`, where given, take the place of the file's own.
+
+    A name in `policies` is one of the file's policies or any known one. Raises UserError.
+    """
+    return experiment_of(_read_yaml(path), path, policies, repeats)
+
+
+def experiment_of(
+    content: Mapping[str, Any], path: Path, policies: Sequence[str] = (), repeats: int | None = None
+) -> Experiment:
+    """As `load_experiment`, for a config whose content is at hand already, such as that in a results.json.
+
+    `path` stands for its file: in messages, as the name of a config without one, and as the place beside which profiles
+    lie.
+    """
+    raw = _checked_values(content, path)
+    raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem))
+    points = raw.pop("sweep", None)
+    if points is not None and (not isinstance(points, list) or not points):
+        raise UserError(f"{path}: sweep: must be a list of points; write e.g. [{{cluster: {{bandwidth: 100mbit}}}}]")
+    cells: list[Cell] = []
+    config: ExperimentConfig | None = None
+    for index, point in enumerate([{}] if points is None else points):
+        where = "" if points is None else f"sweep[{index}]."
+        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where, point)
+        cells.append(_cell(config, point, path, where, policies))
+    assert config is not None
+    source = {**raw, **({} if points is None else {"sweep": points})}
+    if repeats is not None and repeats < 1:
+        raise UserError(f"--repeats is {repeats}; it must be 1 or more")
+    repeats = repeats or config.repeats
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source, config.warm)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give the path of a YAML config") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
+    except (ValueError, RecursionError) as error:  # of a date that cannot be, or of lists in lists without an end
+        raise UserError(f"{path}: is not YAML ({str(error).splitlines()[0]})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
+    return raw
+
+
+def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A copy. Raises UserError where its values have no end, as aliases make them, or a number is beyond 64 bits."""
+    values: list[tuple[_Place, object]] = [((), content)]
+    for _ in range(MOST_VALUES):
+        if not values:
+            break
+        place, value = values.pop()
+        if isinstance(value, Mapping):
+            if not all(isinstance(key, str) for key in value):
+                raise UserError(f"{path}: {_key_at(place) or 'the whole'}: a key of it is no text")
+            values += [((place, key), inner) for key, inner in value.items()]
+        elif isinstance(value, list | tuple | set):
+            values += [((place, number), inner) for number, inner in enumerate(value)]
+        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise UserError(f"{path}: {_key_at(place)}: the number is too large")
+    if values:
+        raise UserError(f"{path}: it has more than {MOST_VALUES:,} values, with its aliases")
+    try:
+        return copy.deepcopy(dict(content))
+    except RecursionError:
+        raise UserError(f"{path}: it has lists in lists without an end") from None
+
+
+_Place = tuple[()] | tuple["_Place", int | str]
+"""Of a value: that of the list or mapping it is in, and its place there. Shared, since nesting may be deep."""
+
+
+def _key_at(place: _Place) -> str:
+    steps: list[int | str] = []
+    while place:
+        place, step = place
+        steps.append(step)
+    return key_of(reversed(steps))
+
+
+_OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
+"""Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
+_VARIABLE = ("job", "cluster", "policies", "simulator")
+
+
+def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
+    if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
+        raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
+    return point
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the leaves of `over` in place of its own; what is said of links and a job of a `kind` are whole."""
+    merged = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        nested = nested and key not in _OF_LINKS and "kind" not in value
+        merged[key] = _merge(merged[key], value) if nested else value
+    return merged
+
+
+def _validate(raw: Mapping[str, Any], path: Path, where: str, point: Mapping[str, Any]) -> ExperimentConfig:
+    try:
+        return ExperimentConfig.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_first_line(error, where, point)}") from None
+
+
+def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:
+    """The first thing that pydantic found, in the words of a config file: `where`, or for a key that the `point` of a
+    sweep does not have beside the sweep.
+    """
+    # A policy is a name or a mapping, and pydantic reports both readings: that of the mapping says more.
+    mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
+    first = mistakes[0]
+    where = "" if first["loc"] and first["loc"][0] not in point else where
+    # The union of jobs adds its tag to the path, the union of policies the name of a type.
+    key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
+    kind, value = first["type"], first["input"]
+    at = f"{where}{key}".rstrip(".")
+    if kind == "extra_forbidden":
+        known = ", ".join(_known_keys(first["loc"]))
+        return f"{where}{key}: unknown key; the keys here are {known}"
+    if kind in ("missing", "union_tag_not_found"):
+        key = f"{key}.kind" if kind == "union_tag_not_found" else key
+        return f"{where}{key}: is missing; give it a value"
+    if kind == "union_tag_invalid":
+        return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write {', '.join(JOB_KINDS)}"
+    if kind == "value_error":
+        return ": ".join(filter(None, (at, str(first["ctx"]["error"]))))
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{where}{key}: it must be a mapping of keys to values, not {value!r}"
+    if kind == "too_short":
+        return f"{at}: it must have at least 1 item"
+    wanted = first["msg"].replace("Input should", "it must").replace("String should", "it must")
+    return f"{where}{key}: {wanted[0].lower()}{wanted[1:]}, not {value!r}"
+
+
+def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
+    models: dict[str, type[BaseModel]] = {
+        **JOB_KINDS,
+        "cluster": ClusterConfig,
+        "traffic": Traffic,
+        "faults": JobFault,
+        "rate_mix": RateMix,
+        "simulator": SimulatorConfig,
+    }
+    model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
+    keys = list(model.model_fields)
+    return [*keys, "sweep"] if model is ExperimentConfig else keys
+
+
+def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
+    job = config.job
+    engine = engines().get(config.engine, scheduled_engine())
+    policies = expand_policies(config.policies, job.framework, path, where, engine)
+    if only:
+        policies = choose_policies(policies, only, job.framework, engine)
+    for policy in policies:
+        if policy.framework not in job.frameworks:
+            raise UserError(
+                f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
+                f"{policy.name} trains in {policy.framework}; leave that policy out"
+            )
+        if job.compression != "none" and policy.framework != "torch":
+            raise UserError(
+                f"{path}: {where}job.compression: {job.compression} is for policies in torch, and {policy.name} trains "
+                f"in {policy.framework}; leave that policy out"
+            )
+    _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
+    profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
+    return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
+
+
+def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str) -> None:
+    """Raises UserError where a fault can do nothing to a policy's engine, which would pass for a result under it."""
+    for index, fault in enumerate(cluster.faults):
+        for policy in policies:
+            engine = policy.engine
+            if fault.node is not None and not engine.has_role(fault.node):
+                raise UserError(f"{at}[{index}].node: {fault.node} has no part in {policy.name}; leave the policy out")
+            if fault.percent is not None and engine.message_loss is None:
+                raise UserError(f"{at}[{index}]: {engine.words} cannot drop messages; leave {policy.name} out")
+
+
+def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
+    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model.
+
+    Delay, traffic and faults are there where they are varied, and where there are any.
+    """
+    cluster = config.cluster
+    setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}
+    varied = point.get("cluster", {})
+    if "delay" in varied or cluster.delay != Delay():
+        setting["delay"] = cluster.delay.as_setting()
+    if "traffic" in varied or cluster.traffic:
+        setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
+    if "faults" in varied or cluster.faults:
+        setting["faults"] = [fault.model_dump(mode="json", exclude_unset=True) for fault in cluster.faults]
+    if cluster.rate_mix is not None:
+        setting["rate_mix"] = cluster.rate_mix.model_dump()
+    whole_job = "kind" in point.get("job", {})
+    if whole_job:
+        job = config.job
+        setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
+    for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
+        for key in point.get(part, {}):
+            if key not in _OF_LINKS:
+                setting[key] = getattr(getattr(config, part), key)
+    if "policies" in point:
+        setting["policies"] = point["policies"]
+    return setting

@@ -1,0 +1,239 @@
+"""The contenders of a config: what is compared, which engine runs each, and in which framework.
+
+Rule of this file: from the entries of a config to values; nothing is started. A contender is a policy on the engine
+whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the other engines are
+*peers*: what a user could take instead, run as their own documentation says, and Prophet on those engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import parse_size
+from prophet_scheduler.engines.registry import engine_of, engines, peers, scheduled_engine
+from prophet_scheduler.engines.spec import EngineSpec, Framework, Variant
+from prophet_scheduler.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
+from prophet_scheduler.lab.schema import MOST_COUNT, Strict
+from prophet_scheduler.policies import policy_from_environ, policy_names, unknown_variables
+
+Sizes = Annotated[
+    list[int], Field(min_length=1), BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])
+]
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+class ContenderEntry(Strict):
+    """A contender with settings. A policy's own options are keys too; lists of those or of `partition_bytes` make a
+    contender of each combination.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    base: str | None = None
+    """The policy or variant that runs; the name where left out."""
+    engine: str | None = None
+    """The engine on which `base` is a policy; the config's where left out."""
+    framework: Framework | None = None
+    """In which it runs; the job's where left out, and a peer's own."""
+    partition_bytes: Sizes | None = None
+    tune: int | None = Field(default=None, ge=1, le=100)
+    """Short runs in which a policy looks for its best sizes, before it is measured."""
+    warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
+    """In place of the job's `warmup`; its runs are longer or shorter by that much."""
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A policy or a variant as it runs: `env` is what the config adds to the environment of every process."""
+
+    name: str
+    base: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    framework: Framework = "torch"
+    tune: int = 0
+    """Trials that choose credit and partition size before the first repeat."""
+    warmup: int | None = None
+    """Iterations dropped at its start, where not the job's."""
+
+    @property
+    def engine(self) -> EngineSpec:
+        """What moves the gradients."""
+        return engine_of(self.base)
+
+    @property
+    def variant(self) -> Variant | None:
+        """How the engine runs; None for a policy on the engine with the hook."""
+        return self.engine.variant(self.base)
+
+    @property
+    def hooked(self) -> bool:
+        """Whether Prophet's hook is in the job."""
+        return self.variant is None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether Prophet is in the job, and leaves its records of transfers and of itself."""
+        return self.variant is None or self.variant.policy is not None
+
+    @property
+    def traced(self) -> bool:
+        """Whether the engine's own trace can show the transfers instead."""
+        trace = self.engine.trace
+        return trace is not None and self.framework in trace.frameworks and not self.recorded
+
+
+def known_policies() -> list[str]:
+    """Names that a config may give without `base`."""
+    own = [variant.name for variant in scheduled_engine().variants]
+    return [*own, *policy_names(), *peers()]
+
+
+def simulated_contenders() -> tuple[Contender, ...]:
+    """Every contender but the peers at its own settings: those that can be simulated."""
+    return tuple(
+        _expanded(ContenderEntry.model_construct(name=name), "policies", "torch")[0]
+        for name in known_policies()
+        if name not in peers()
+    )
+
+
+def expand_policies(
+    entries: Sequence[str | ContenderEntry],
+    framework: Framework,
+    path: Path,
+    where: str,
+    engine: EngineSpec | None = None,
+) -> tuple[Contender, ...]:
+    """All policies of a config's entries; `framework` is the job's, `engine` the one that the config is for, on which a
+    policy's name means that policy. Raises UserError.
+    """
+    policies: list[Contender] = []
+    for index, entry in enumerate(entries):
+        at = f"{path}: {where}policies[{index}]"
+        policies += _expanded(_entry(entry, engine), at, framework, engine)
+    names = [policy.name for policy in policies]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path}: {where}policies: {twice!r} is there twice; give one another name and a base")
+    return tuple(policies)
+
+
+def choose_policies(
+    policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
+) -> tuple[Contender, ...]:
+    """The file's policies of these names, and known ones that the file does not have; see expand_policies.
+
+    Raises UserError.
+    """
+    by_name = {policy.name: policy for policy in policies}
+    chosen = []
+    for asked in dict.fromkeys(only):
+        name = asked if asked in by_name else _on(engine, asked)
+        if name not in by_name and name not in known_policies():
+            known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
+            raise UserError(f"--policy: unknown policy {name!r}; the known ones are {known}")
+        chosen.append(
+            by_name[name] if name in by_name else _expanded(_entry(name, engine), "--policy", framework, engine)[0]
+        )
+    return tuple(chosen)
+
+
+def _entry(entry: str | ContenderEntry, engine: EngineSpec | None) -> ContenderEntry:
+    if not isinstance(entry, str):
+        return entry
+    # Not checked as in a mapping: a name that is wrong is an unknown policy, which says more.
+    return ContenderEntry.model_construct(name=_on(engine, entry))
+
+
+def _on(engine: EngineSpec | None, base: str) -> str:
+    return base if engine is None else engine.called_here(base)
+
+
+def _expanded(
+    entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec | None = None
+) -> list[Contender]:
+    base = _base(entry, at, for_engine)
+    framework = _framework(entry, base, at, framework)
+    own = entry.model_extra or {}
+    varied = option_settings(base, own, ContenderEntry.model_fields, at)
+    if entry.tune is not None:
+        refuse_tuning(base, [*own, *([] if entry.partition_bytes is None else ["partition_bytes"])], at)
+    engine = engine_of(base)
+    variant = engine.variant(base)
+    partition = engine.partition.variable if engine.partition is not None else None
+    if variant is not None and variant.policy is not None:
+        partition = settings.PARTITION_BYTES
+    if entry.partition_bytes is not None and partition is None:
+        words = scheduled_engine().words
+        raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
+    prefixes = engine.settings
+    for name in entry.env:
+        if not name.startswith(prefixes) or name == settings.SCHEDULER:
+            allowed = " and ".join(f"{prefix}..." for prefix in prefixes)
+            raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
+    for name, near in unknown_variables(entry.env).items():
+        advice = f"did you mean {near}?" if near else "leave it out"
+        raise UserError(f"{at}.env: Prophet knows no {name}; {advice}")
+    env = dict(entry.env)
+    if variant is None:
+        env[settings.SCHEDULER] = base
+    if entry.partition_bytes is not None and partition is not None:
+        varied.append(size_setting(partition, entry.partition_bytes))
+    expanded = [
+        Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
+        for chosen, label in combinations(varied)
+    ]
+    for contender in expanded:
+        _check_values(contender, at)
+    return expanded
+
+
+def _check_values(contender: Contender, at: str) -> None:
+    """Raises UserError where a variable has a value with which no job of this contender would start."""
+    variant = contender.variant
+    policy = contender.base if variant is None else variant.policy or ""
+    try:
+        settings.from_environ({**contender.env, settings.SCHEDULER: policy})
+        if policy in policy_names():
+            policy_from_environ(policy, contender.env)
+    except UserError as error:
+        raise UserError(f"{at}: {error}") from None
+
+
+def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
+    """The policy or variant that an entry means. Raises UserError."""
+    if entry.engine is not None:
+        if entry.engine not in engines():
+            raise UserError(f"{at}.engine: it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}")
+        for_engine = engines()[entry.engine]
+    base = _on(for_engine, entry.base or entry.name)
+    if base not in known_policies():
+        raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
+    if for_engine is not None and not for_engine.scheduled and engine_of(base).scheduled:
+        names = [variant.policy for variant in for_engine.variants if variant.policy is not None]
+        there = f"Prophet's policies there are {', '.join(names)}" if names else "Prophet has no policies there"
+        raise UserError(f"{at}: {base!r} does not run on {for_engine.words}; {there}")
+    return base
+
+
+def _framework(entry: ContenderEntry, base: str, at: str, of_job: Framework) -> Framework:
+    own = engine_of(base).frameworks
+    if entry.framework is None:
+        return of_job if of_job in own else own[0]
+    if entry.framework not in own:
+        others = [name for name, engine in peers().items() if entry.framework in engine.frameworks]
+        only = " and ".join(own)
+        raise UserError(f"{at}.framework: {base} is for {only} only; for {entry.framework} take {' or '.join(others)}")
+    return entry.framework

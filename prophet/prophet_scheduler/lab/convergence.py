@@ -1,0 +1,92 @@
+"""What training without step came to: the time to a loss, seconds an applied update, delays and drops.
+
+Rule of this file: arithmetic on what workers left. Times are seconds since the first of a run's workers began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from prophet_scheduler.lab.jobs.record import WorkerRecord
+from prophet_scheduler.lab.records import ConvergenceResult, LossAt
+
+
+def began_s(workers: Sequence[WorkerRecord]) -> float:
+    """When the first worker began its first iteration, on the clock of the marks."""
+    return min(worker.marks[0].start for worker in workers)
+
+
+def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
+    """When the first worker had weights with this loss or less; None where none ever had.
+
+    Where workers are not in step their weights are the server's, as each last pulled them.
+    """
+    reached = [
+        time_s
+        for worker in workers
+        if worker.convergence is not None
+        for time_s, its in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
+        if its <= loss
+    ]
+    return min(reached) - began_s(workers) if reached else None
+
+
+def update_s(workers: Sequence[WorkerRecord]) -> float | None:
+    """Seconds from one applied update to the next, of all workers together, while all of them train.
+
+    In step that is an iteration's time by their number. None where no worker ended an iteration meanwhile. What was
+    dropped is no update; it is taken to be spread over the run evenly.
+    """
+    first = max(worker.marks[0].start for worker in workers)
+    last = min(worker.marks[-1].start for worker in workers)
+    applied = 0.0
+    for worker in workers:
+        kept = worker.convergence
+        computed = sum(first < mark.start <= last for mark in worker.marks[1:])
+        share = 1.0
+        if kept is not None and kept.sent is not None and kept.dropped:
+            share = kept.sent / (kept.sent + kept.dropped)
+        applied += computed * share
+    return (last - first) / applied if applied > 0 and last > first else None
+
+
+def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
+    """The loss over time of all workers' looks at it, in order of time: about so many of them, evenly."""
+    zero = began_s(workers)
+    looks = sorted(
+        (time_s - zero, loss)
+        for worker in workers
+        if worker.convergence is not None
+        for time_s, loss in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
+    )
+    step = max(1, len(looks) // points)
+    return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
+
+
+def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
+    """All repeats of a policy, each as its workers; None where none kept its loss.
+
+    A time to the loss is there where every repeat came to it. The curve is the first repeat's.
+    """
+    kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
+    if not kept:
+        return None
+    times = [time_to_loss(workers, target_loss) for workers in runs]
+    updates = [update for update in map(update_s, runs) if update is not None]
+    apart = [worker for worker in kept if worker.sent is not None]
+    delays = [worker.greatest_delay for worker in apart if worker.greatest_delay is not None]
+    reached = [time_s for time_s in times if time_s is not None]
+    return ConvergenceResult(
+        target_loss=target_loss,
+        time_to_loss_s=median(reached) if len(reached) == len(times) else None,
+        times_to_loss_s=times,
+        update_s=median(updates) if updates else None,
+        least_loss=min((loss for worker in kept for loss in worker.losses), default=None),
+        greatest_delay=max(delays) if delays else None,
+        sent=sum(worker.sent or 0 for worker in apart) if apart else None,
+        dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,
+        uncoordinated=sum(worker.uncoordinated or 0 for worker in apart) if apart else None,
+        applied_otherwise=sum((worker.applied or 0) != worker.sent for worker in apart) if apart else None,
+        curve=curve(runs[0]),
+    )

@@ -1,0 +1,235 @@
+"""`prophet doctor`: what this machine can do, one line an item, what to do where it cannot, and a verdict.
+
+Rule of this file: looking, never changing anything.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import re
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.optional import INSTALL
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.engines.spec import EngineSpec, Framework
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.policies import unknown_variables
+
+_FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
+_COMMAND = re.compile(r"`([^`]+)`")
+MXNET_NUMPY = (1, 23)
+"""The last NumPy that MXNet 1.9.1 can be imported with (it uses np.bool)."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One item: `ok` or not, and a line that says what was found or what to do.
+
+    What is a `warning` does not keep jobs from running; its `rows` say more, in two columns.
+    """
+
+    item: str
+    ok: bool
+    line: str
+    warning: bool = False
+    rows: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def command(self) -> str | None:
+        """What to run about it, which a line has between backticks; None where it names nothing."""
+        named = _COMMAND.search(self.line)
+        return named[1] if named else None
+
+    def __str__(self) -> str:
+        state = "warning" if self.warning else "ok" if self.ok else "missing"
+        width = max((len(name) for name, _ in self.rows), default=0)
+        more = (f"\n{'':11}{name:{width}}  {text}" for name, text in self.rows)
+        return f"{state:7}  {self.item}: {self.line}{''.join(more)}"
+
+
+def examine() -> list[Finding]:
+    """Everything that matters for running jobs and experiments here."""
+    specs = tuple(engines().values())
+    pytorch = [_framework("torch")]
+    pytorch += [row for spec in specs for row in (*_hook(spec, "torch"), *_checked(spec, "torch", pytorch[0].ok))]
+    mxnet = _mxnet()
+    if mxnet and not pytorch[0].ok:
+        pytorch = []  # one framework is enough for a job
+    # Two engines may come with one package.
+    whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
+    packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
+    here = [_namespaces(), _traffic_control(), _relay(), *_interfaces()]
+    return [*packages, *pytorch, *mxnet, *here, *_variables(os.environ)]
+
+
+def verdict() -> str:
+    """Whether jobs can be started under Prophet here and on which engines, and the one command to run next."""
+    # An engine that was installed for itself is what its user trains with; one that the framework brings is nearest.
+    specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is None)
+    lacks = {spec.name: _lacks(spec) for spec in specs}
+    ready = [spec for spec in specs if lacks[spec.name] is None]
+    if ready:
+        return f"ready for {' and '.join(spec.words for spec in ready)}; run next: {ready[0].enable}"
+    nearest = [finding for spec in reversed(specs) if (finding := lacks[spec.name]) is not None]
+    first = next((finding for finding in nearest if finding.command), nearest[0])
+    reason = f"not ready, {first.item}: {first.line.partition(';')[0]}"
+    return f"{reason}; run next: {first.command}" if first.command else f"{reason}; the lines above say what to do"
+
+
+def _lacks(engine: EngineSpec) -> Finding | None:
+    """The first thing that a job under Prophet lacks there; None where it can start in one of its frameworks."""
+    first: Finding | None = None
+    for framework in engine.frameworks:
+        missing = next((finding for finding in _needed(engine, framework, True) if not finding.ok), None)
+        if missing is None:
+            return None
+        first = first or missing
+    return first
+
+
+def obstacle(contender: Contender) -> str | None:
+    """Why no job can start under `contender` on this machine, in one line that says what to do; None where it can."""
+    findings = _needed(contender.engine, contender.framework, contender.recorded)
+    return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
+
+
+def _needed(engine: EngineSpec, framework: Framework, with_prophet: bool) -> Iterator[Finding]:
+    # One after the other: without a framework, looking for the hook would fail.
+    yield from _package(engine)
+    yield _framework(framework)
+    yield from _hook(engine, framework)
+    if with_prophet:
+        yield from _checked(engine, framework, installed=True)
+
+
+def _package(engine: EngineSpec) -> Iterator[Finding]:
+    """Nothing where the framework brings the engine."""
+    if engine.package is None:
+        return
+    name = engine.package.distribution
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        # Built in its source's folder it has no version that Python knows.
+        spec = importlib.util.find_spec(name)
+        yield Finding(engine.words, spec is not None, f"in {spec.origin}" if spec else engine.package.install)
+    else:
+        yield Finding(engine.words, True, version)
+
+
+def _faults(engine: EngineSpec) -> Iterator[Finding]:
+    """Nothing where no faults are known, or the engine or Prophet's plugin for it is not here."""
+    if engine.faults is None:
+        return
+    try:
+        faults = pkgutil.resolve_name(engine.faults)()
+    except ModuleNotFoundError:
+        return  # said of the hook
+    if faults is not None:
+        none, line, rows = faults
+        yield Finding(f"{engine.words}'s faults", True, line, warning=not none, rows=rows)
+
+
+def _framework(framework: Framework) -> Finding:
+    name, install = _FRAMEWORKS[framework], INSTALL[framework]
+    if importlib.util.find_spec(framework) is None:
+        return Finding(name, False, f"not installed; `{install}`")
+    version = importlib.metadata.version(framework)
+    if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
+        numpy = importlib.metadata.version("numpy")
+        return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
+    return Finding(name, True, version)
+
+
+def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
+    """Nothing where Prophet does not schedule the engine."""
+    if engine.hook is None or framework not in engine.frameworks:
+        return
+    item = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
+    try:
+        check = pkgutil.resolve_name(engine.hook)
+    except ModuleNotFoundError as error:
+        yield Finding(item, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
+    else:
+        yield Finding(item, *check(framework))
+
+
+def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Iterator[Finding]:
+    """What there is to say of Prophet without the hook; nothing without the framework."""
+    if engine.check is None or framework not in engine.frameworks or not installed:
+        return
+    try:
+        check = pkgutil.resolve_name(engine.check)
+    except ModuleNotFoundError as error:
+        yield Finding(engine.words, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
+    else:
+        yield from (Finding(*row) for row in check(framework))
+
+
+def _mxnet() -> list[Finding]:
+    """Nothing where MXNet is not installed: no experiment needs it."""
+    if importlib.util.find_spec("mxnet") is None:
+        return []
+    hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
+    return [Finding("MXNet", True, importlib.metadata.version("mxnet")), *hooks]
+
+
+def _namespaces() -> Finding:
+    from prophet_scheduler.lab.testbed import require_namespaces
+
+    try:
+        how = require_namespaces()
+    except UserError as error:
+        return Finding("testbed", False, str(error))
+    return Finding("testbed", True, f"network namespaces as {'root' if how == 'root' else 'an ordinary user'}")
+
+
+def _traffic_control() -> Finding:
+    from prophet_scheduler.lab.testbed.network import require_tools
+
+    try:
+        require_tools()
+    except UserError as error:
+        return Finding("tc", False, str(error))
+    return Finding("tc", True, "iproute2's ip and tc are here")
+
+
+def _relay() -> Finding:
+    from prophet_scheduler.lab.testbed.delay import require_relay
+
+    try:
+        require_relay()
+    except UserError as error:
+        return Finding("delay", False, f"{error}; experiments without cluster.delay run")
+    return Finding("delay", True, "links can have one, by a relay of packet sockets")
+
+
+def _variables(names: Iterable[str]) -> Iterator[Finding]:
+    """Nothing where Prophet knows all that begin as its own do."""
+    unknown = unknown_variables(names)
+    if unknown:
+        said = {
+            name: f"did you mean {near}?" if near else "none of Prophet's is like it" for name, near in unknown.items()
+        }
+        line = "Prophet knows nothing of these, which have no effect"
+        yield Finding("variables", True, line, warning=True, rows=tuple(said.items()))
+
+
+def _interfaces() -> list[Finding]:
+    states = psutil.net_if_stats()
+    findings = []
+    for name, addresses in psutil.net_if_addrs().items():
+        ours = [entry.address for entry in addresses if entry.family == socket.AF_INET]
+        if not ours or not states[name].isup:
+            continue
+        speed = f"{states[name].speed} Mbit/s" if states[name].speed else "speed unknown"
+        findings.append(Finding(f"NIC {name}", True, f"{', '.join(ours)} ({speed})"))
+    return findings

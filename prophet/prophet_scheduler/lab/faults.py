@@ -1,0 +1,128 @@
+"""Faults of a config: what breaks while a job trains, and when.
+
+Rule of this file: the schema of `cluster.faults`, its checks, and each fault in words; the runner makes them happen.
+Times are seconds after all workers finished their first iteration, rates bits per second.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import format_rate
+from prophet_scheduler.lab.schema import NotNegative, Rate, Seconds, Strict
+from prophet_scheduler.lab.testbed.shaping import check_bandwidth
+
+
+class FaultKind(StrEnum):
+    """What breaks."""
+
+    LINK_DOWN = "link-down"
+    """Nothing passes the node's link either way, and what is sent is lost. Without `until_s` the node is gone."""
+    SLOW_LINK = "slow-link"
+    """The node's link has another rate, both ways."""
+    STOPPED = "stopped"
+    """The node's programs get SIGSTOP, and SIGCONT in the end: a machine that swaps, or a debugger."""
+    KILLED = "killed"
+    """The node's programs get SIGKILL; with `until_s` the node's program is started anew then."""
+    MESSAGES_DROPPED = "messages-dropped"
+    """Every role loses a share of the messages that it receives, for the whole job; the engine sends them again."""
+
+
+def _parse_kind(value: object) -> FaultKind:
+    if value not in list(FaultKind):
+        raise ValueError(f"{value!r} is no kind of fault; write {', '.join(FaultKind)}")
+    return FaultKind(str(value))
+
+
+_ALLOWED = {
+    FaultKind.LINK_DOWN: {"node", "from_s", "until_s", "every_s"},
+    FaultKind.SLOW_LINK: {"node", "from_s", "until_s", "every_s", "rate"},
+    FaultKind.STOPPED: {"node", "from_s", "until_s", "every_s"},
+    FaultKind.KILLED: {"node", "from_s", "until_s"},
+    FaultKind.MESSAGES_DROPPED: {"percent"},
+}
+_NEEDED = {
+    FaultKind.LINK_DOWN: ("node",),
+    FaultKind.SLOW_LINK: ("node", "until_s", "rate"),
+    FaultKind.STOPPED: ("node", "until_s"),
+    FaultKind.KILLED: ("node",),
+    FaultKind.MESSAGES_DROPPED: ("percent",),
+}
+
+
+class JobFault(Strict):
+    """One fault at `node`, from `from_s` to `until_s`, and again every `every_s` seconds where that is said.
+
+    Which keys a kind has is checked; see FaultKind.
+    """
+
+    kind: Annotated[FaultKind, BeforeValidator(_parse_kind)]
+    node: str | None = None
+    from_s: NotNegative = 0.0
+    until_s: Seconds | None = None
+    every_s: Seconds | None = None
+    rate: Rate | None = None
+    percent: Annotated[int | None, Field(ge=1, le=99)] = None
+    """Of messages that are lost."""
+
+    @model_validator(mode="after")
+    def _keys_of_its_kind(self) -> Self:
+        for key in _NEEDED[self.kind]:
+            if getattr(self, key) is None:
+                raise ValueError(f"{self.kind} needs {key}; give it a value")
+        if foreign := sorted(self.model_fields_set - _ALLOWED[self.kind] - {"kind"}):
+            raise ValueError(f"{foreign[0]} is no key of {self.kind}; leave it out")
+        try:
+            check_bandwidth(str(self.node), self.rate)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        if self.until_s is not None and self.until_s <= self.from_s:
+            raise ValueError(f"until_s is {self.until_s:g}; it must be above from_s, {self.from_s:g}")
+        if self.every_s is not None and self.until_s is not None and self.every_s <= self.until_s - self.from_s:
+            lasts_s = self.until_s - self.from_s
+            raise ValueError(f"every_s is {self.every_s:g}; it must be above the {lasts_s:g} s that it lasts")
+        return self
+
+    def begins(self) -> Iterator[float]:
+        """When it begins, in seconds; without end where it comes again and again. Nothing for one of the whole job."""
+        return self._times(self.from_s if self.kind is not FaultKind.MESSAGES_DROPPED else None)
+
+    def ends(self) -> Iterator[float]:
+        """When it is over, in seconds."""
+        return self._times(self.until_s)
+
+    def _times(self, first_s: float | None) -> Iterator[float]:
+        if first_s is None:
+            return iter(())
+        return iter((first_s,)) if self.every_s is None else itertools.count(first_s, self.every_s)
+
+    def words(self) -> str:
+        """A few, for people."""
+        if self.kind is FaultKind.MESSAGES_DROPPED:
+            return f"{self.percent}% of messages dropped"
+        rate = "" if self.rate is None else f" to {format_rate(self.rate)}"
+        until = "" if self.until_s is None else f"-{self.until_s:g}"
+        again = "" if self.every_s is None else f" every {self.every_s:g}s"
+        started = " and started anew" if self.kind is FaultKind.KILLED and self.until_s is not None else ""
+        return f"{self.node} {self.kind}{rate} {self.from_s:g}{until}s{again}{started}"
+
+
+def check_apart(faults: Sequence[JobFault]) -> None:
+    """Raises ValueError where two faults of one kind at one node are there at once."""
+    kept = [fault for fault in faults if fault.kind is not FaultKind.MESSAGES_DROPPED]
+    for before, after in itertools.combinations(sorted(kept, key=lambda fault: fault.from_s), 2):
+        if (before.kind, before.node) != (after.kind, after.node):
+            continue
+        ended = before.until_s is not None and before.until_s <= after.from_s
+        if not ended or before.every_s is not None:
+            raise ValueError(
+                f"faults: {after.kind} of {after.node} from {after.from_s:g} s begins before the last one has ended"
+            )
+    if len(faults) - len(kept) > 1:
+        raise ValueError(f"faults: {FaultKind.MESSAGES_DROPPED} is there twice; write one")

@@ -1,0 +1,138 @@
+"""What every job script does besides training: read what to do, keep time, write what came of it.
+
+Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), the
+one that Prophet's events are on, so that both can be laid over each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import itertools
+import pkgutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from prophet_scheduler.lab.jobs import progress_path
+from prophet_scheduler.lab.jobs.record import Convergence, Mark, Spec, WorkerRecord, read_spec, write_record
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The command line: the specification of the job, where its result goes, and what moves the gradients.
+
+    `exchange` makes what engines/exchange.py has the protocol of, for the framework of the script.
+    """
+
+    spec: Spec
+    out: Path
+    exchange: Callable[[], Any]
+
+
+def arguments(description: str | None) -> Arguments:
+    """Reads the command line; a mistake in it is one line and status 2."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
+    parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
+    parser.add_argument(
+        "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
+    )
+    options = parser.parse_args()
+    try:
+        spec = read_spec(options.spec)
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"argument --spec: {options.spec}: {error}")
+    exchange = options.exchange
+    if spec.compression != "none":
+        exchange = functools.partial(exchange, compression=spec.compression)
+    return Arguments(spec, options.out, exchange)
+
+
+def _exchange(path: str) -> Callable[[], Any]:
+    try:
+        exchange: Callable[[], Any] = pkgutil.resolve_name(path)
+        if not callable(exchange):
+            raise ValueError("it is a module")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path!r} cannot be loaded ({error}); write package.module:name") from None
+    return exchange
+
+
+class Recorder:
+    """Keeps the marks of a job's iterations and writes its result."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._marks: list[dict[str, float]] = []
+        self._first_done_s: float | None = None
+        self._process = psutil.Process()
+        self._resident_bytes: list[int] = []
+        self._processor_s: list[float] = []
+        self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
+
+    def iteration_starts(self) -> None:
+        """Before anything of an iteration is done; what the statistics are about lies between two of these."""
+        self._marks.append({"start": time.monotonic()})
+
+    def backward_starts(self) -> None:
+        self._marks[-1]["backward"] = time.monotonic()
+
+    def backward_ends(self) -> None:
+        """When the host has handed backward over, which in MXNet is long before it is computed."""
+        self._marks[-1]["backward_end"] = time.monotonic()
+
+    def iteration_ends(self) -> None:
+        """After step() has returned; transfers of this iteration may still be under way."""
+        if self._first_done_s is None:
+            self._first_done_s = time.time() - self._process.create_time()
+        self._resident_bytes.append(self._process.memory_info().rss)
+        self._processor_s.append(time.process_time())
+        self._progress.write(f"{time.monotonic() - self._marks[-1]['start']:.6f}\n")
+
+    def write(
+        self,
+        parameters: Mapping[str, int],
+        digest: str | None,
+        rank: int,
+        accuracy: float | None = None,
+        convergence: Convergence | None = None,
+    ) -> None:
+        """Writes the result: marks, start-up time, memory, weights, and how to read an engine's trace.
+
+        `parameters` has the bytes of the model's parameters by name, in order, `digest` is that of its final weights
+        (None where workers may end with different ones), `accuracy` what it reached, in a job that can be scored,
+        `convergence` its loss against time, where it is kept.
+        """
+        marks = [Mark(**mark) for mark in self._marks]
+        record = WorkerRecord(
+            iteration_s=[after.start - before.start for before, after in itertools.pairwise(marks)],
+            marks=marks,
+            start_s=self._first_done_s,
+            resident_bytes=self._resident_bytes,
+            processor_s=self._processor_s,
+            wall_minus_steady_s=time.time() - time.monotonic(),
+            parameters=list(parameters),
+            parameter_bytes=list(parameters.values()),
+            weights_sha256=digest,
+            rank=rank,
+            accuracy=accuracy,
+            convergence=convergence,
+        )
+        write_record(record, self._out)
+
+
+def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:
+    """A digest of every array of a model's weights, by name: equal only where every bit is."""
+    digest = hashlib.sha256()
+    for name, array in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

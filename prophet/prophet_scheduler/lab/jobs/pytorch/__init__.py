@@ -1,0 +1,1 @@
+"""Job scripts in PyTorch; what moves their gradients is an engine's (engines)."""

@@ -1,0 +1,126 @@
+"""Trains a logistic regression on scikit-learn's digits and keeps its loss against time; computing is mostly sleeping.
+
+Rule of this file: an ordinary training script, for workers in step or not. Each trains on its own share of the samples.
+The features are random cosines of the 64 pixels (Rahimi and Recht, Random features for large-scale kernel machines,
+2007), as many as the update is to be large: `features` x 10 weights. The loss is convex, as MLfabric's section 3.1 has
+it, and its weights begin with zeros.
+
+A computation lasts `compute_s`, and with a chance of `slow_chance` `slow_factor` times as long (MLfabric, section 7).
+What is really computed, and looking at the loss, is part of that time. Where workers are in step, their gradients are
+averaged, so a step is as many times as long as there are workers: a sample moves the weights by as much as without.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.datasets import batches, digits
+from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.record import Convergence
+
+CLASSES = 10
+WIDTH = 4.0
+"""Of the kernel that the features stand for, in pixels of 0 to 1 each."""
+LOOKED_AT = 256
+"""Samples whose mean loss is kept; the same on every worker."""
+SLOW_STREAM = 2
+
+
+class Features:
+    """Random cosines of images: [n, 1, 8, 8] to [n, `count`]; the same ones on every worker."""
+
+    def __init__(self, count: int) -> None:
+        noise = torch.Generator().manual_seed(0)
+        self._weights = torch.randn(64, count, generator=noise) / WIDTH
+        self._phases = 2 * torch.pi * torch.rand(count, generator=noise)
+        self._scale = (2 / count) ** 0.5
+
+    def of(self, images: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self._scale * torch.cos(images.flatten(1) @ self._weights + self._phases)
+        return made
+
+
+class SlowComputing:
+    """How long each computation of worker `rank` lasts, in seconds; a worker's draws do not depend on its speed."""
+
+    def __init__(self, compute_s: float, chance: float, factor: float, seed: int, rank: int) -> None:
+        self._compute_s, self._chance, self._factor = compute_s, chance, factor
+        self._random = np.random.default_rng([seed, SLOW_STREAM, rank])
+
+    def next_s(self) -> float:
+        slow = self._random.random() < self._chance
+        return self._compute_s * (self._factor if slow else 1.0)
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    spec = options.spec
+    torch.set_num_threads(1)
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
+    features = Features(spec.features)
+    everybodys = digits()
+    looked_at = features.of(torch.from_numpy(everybodys.images[:LOOKED_AT]))
+    their_labels = torch.from_numpy(everybodys.labels[:LOOKED_AT])
+    data = digits(exchange.rank, exchange.size)
+    inputs, labels = features.of(torch.from_numpy(data.images)), torch.from_numpy(data.labels)
+
+    model = nn.Linear(spec.features, CLASSES, bias=False)
+    nn.init.zeros_(model.weight)
+    apart = getattr(exchange, "asynchronous", False)
+    averages = getattr(exchange, "averages", not apart)
+    rate = spec.learning_rate * (exchange.size if averages else 1)
+    called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=rate))
+    rounds = getattr(optimizer, "asynchronous", None)
+    schedule = None
+    if spec.delay_constant > 0 and rounds is not None:
+        from prophet_scheduler.frontends.torch.step_size import DelayAdaptiveLR
+
+        schedule = DelayAdaptiveLR(optimizer, spec.delay_constant)
+    batch = batches(len(inputs), spec.batch_size, spec.seed + exchange.rank)
+    computing = SlowComputing(spec.compute_s, spec.slow_chance, spec.slow_factor, spec.seed, exchange.rank)
+    kept = Convergence()
+    for _ in range(spec.iterations):
+        recorder.iteration_starts()
+        due = time.monotonic() + computing.next_s()
+        with torch.no_grad():
+            # The model is at hand here in any case: this iteration's gradients are computed from it.
+            loss = nn.functional.cross_entropy(model(looked_at), their_labels)
+        kept.keep(time.monotonic(), float(loss), None if rounds is None else rounds.version)
+        chosen = torch.from_numpy(next(batch))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(called(inputs[chosen]), labels[chosen])
+        recorder.backward_starts()
+        if not apart:
+            _sleep_until(due)  # before the gradient, which leaves as soon as it is there
+        loss.backward()  # type: ignore[no-untyped-call]
+        _sleep_until(due)
+        recorder.backward_ends()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        recorder.iteration_ends()
+    if rounds is not None:
+        tally = rounds.tally
+        kept.sent, kept.dropped, kept.uncoordinated = tally.sent - tally.lost, tally.dropped, tally.uncoordinated
+        kept.greatest_delay = tally.greatest_delay
+        kept.applied = rounds.own_updates
+    sizes, _ = model_record(model)
+    recorder.write(sizes, None, exchange.rank, convergence=kept)
+    exchange.close()
+
+
+def _sleep_until(due: float) -> None:
+    left = due - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+
+
+if __name__ == "__main__":
+    main()

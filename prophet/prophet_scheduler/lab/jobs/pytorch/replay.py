@@ -1,0 +1,98 @@
+"""Replays a recorded job: its gradients, at its times, through a real model; compute is sleeping.
+
+Rule of this file: an ordinary training script. The model has one module for each gradient of the
+profile, with a parameter of that size. Its forward sleeps as long as the layer took; its backward
+sleeps until the gradient's generation time and hands over a gradient prepared before, so gradients of
+one step of the stepwise pattern become available together. Whatever waits for parameters does so in
+front of a module, as in any PyTorch model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.compute import ComputeClock
+from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.models.profiles import load_profile
+
+
+class _Compute(torch.autograd.Function):
+    """Identity on what flows through; the gradient of the weight is the layer's prepared one."""
+
+    @staticmethod
+    def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: ReplayLayer) -> torch.Tensor:
+        ctx.layer = layer
+        layer.clock.forward(layer.forward_s)
+        return flow.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        layer = ctx.layer
+        layer.clock.backward_until(layer.generation_s)
+        return upstream[0], layer.gradient, None
+
+
+class ReplayLayer(torch.nn.Module):
+    """One gradient of the profile: `weight` is float32 of its size, rounded down to whole elements."""
+
+    def __init__(self, profile: GradientProfile, clock: ComputeClock, noise: torch.Generator) -> None:
+        super().__init__()
+        elements = max(1, profile.size_bytes // 4)
+        self.weight = torch.nn.Parameter(torch.zeros(elements))
+        self.gradient = torch.rand(elements, generator=noise)
+        self.forward_s = profile.forward_s
+        self.generation_s = profile.generation_s
+        self.clock = clock
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _Compute.apply(flow, self.weight, self)  # type: ignore[no-untyped-call]
+        return result
+
+
+class ReplayModel(torch.nn.Module):
+    """The layers in forward order; `noise` makes this worker's gradients."""
+
+    def __init__(self, profile: Profile, clock: ComputeClock, noise: torch.Generator) -> None:
+        super().__init__()
+        self.clock = clock
+        self.layers = torch.nn.ModuleList(ReplayLayer(gradient, clock, noise) for gradient in profile.gradients)
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            self.clock.call_module()
+            flow = layer(flow)
+        return flow
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    torch.set_num_threads(1)
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
+    clock = ComputeClock()
+    noise = torch.Generator().manual_seed(options.spec.seed + exchange.rank)
+    model = ReplayModel(load_profile(Path(options.spec.profile)), clock, noise)
+    called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
+    for _ in range(options.spec.iterations):
+        recorder.iteration_starts()
+        clock.begin_iteration()
+        optimizer.zero_grad()
+        flow = called(torch.ones(1))
+        recorder.backward_starts()
+        clock.begin_backward()
+        flow.sum().backward()
+        recorder.backward_ends()
+        optimizer.step()
+        recorder.iteration_ends()
+    recorder.write(*model_record(model), exchange.rank)
+    exchange.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""ResNet-18 and ResNet-50 in PyTorch, by the shapes of the paper.
+
+Rule of this file: layers only. He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016:
+table 1 (blocks of each stage), section 3.3 (projections where shapes change, option B) and 3.4 (batch normalisation
+after each convolution, no bias). In a bottleneck block the 3x3 convolution has the stride, as in Goyal et al. (2017),
+which does not change any shape. Parameters are as many as models/zoo has for the same models.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+STAGES = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+EXPANSION = {"resnet18": 1, "resnet50": 4}
+"""How many times as many channels leave a block as its 3x3 convolutions have."""
+
+
+class ResidualBlock(nn.Module):
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 where `expansion` is above 1."""
+
+    def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        outputs = width * expansion
+        if expansion == 1:
+            layers = [(inputs, width, 3, stride), (width, width, 3, 1)]
+        else:
+            layers = [(inputs, width, 1, 1), (width, width, 3, stride), (width, outputs, 1, 1)]
+        body: list[nn.Module] = []
+        for layer in layers:
+            body += [convolution(*layer), nn.BatchNorm2d(layer[1]), nn.ReLU()]
+        self.body = nn.Sequential(*body[:-1])
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(self.body(images) + self.shortcut(images))
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def make_resnet(model: str, classes: int) -> nn.Module:
+    """`resnet18` or `resnet50`, for images of shape [n, 3, height, width] of 32 or more pixels a side."""
+    expansion = EXPANSION[model]
+    layers: list[nn.Module] = [
+        convolution(3, 64, 7, 2),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    ]
+    channels = 64
+    for stage, blocks in enumerate(STAGES[model]):
+        width = 64 * 2**stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            layers.append(ResidualBlock(channels, width, stride, expansion))
+            channels = width * expansion
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+    return nn.Sequential(*layers)

@@ -1,0 +1,145 @@
+"""Trains a small transformer on made-up text: real computing, and what such jobs are made of.
+
+Rule of this file: an ordinary training script. AdamW, without decay for norms and biases; a learning rate that rises
+and falls again; gradients clipped by the norm of all of them, so that every update waits for every average. Every
+worker has sentences of its own. With up to two workers, and from one seed, the final weights are the same bits in every
+run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.datasets import text
+from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.record import Spec
+
+LENGTH = 32
+"""Words of a sentence that are read; the model says the next one after each of them."""
+SHAPES = {"small": (2, 128, 256), "medium": (4, 256, 1000)}
+"""(layers, width, words of the language)."""
+WEIGHT_DECAY = 0.01
+TEST_SENTENCES = 64
+TEST_SEED = 1_000_000
+"""Of text that no worker trains on."""
+
+
+class EncoderLayer(nn.TransformerEncoderLayer):
+    """One layer. torch.compile makes code of no module whose forward is torch's own, and so of none by itself."""
+
+    def forward(self, src: torch.Tensor, *masks: Any, **options: Any) -> torch.Tensor:
+        return super().forward(src, *masks, **options)
+
+
+class Transformer(nn.Module):
+    """A decoder that says the next word: `small` (1.9 MB) or `medium` (14.7 MB), for words of shape [n, LENGTH].
+
+    Vaswani et al., "Attention Is All You Need", NeurIPS 2017, with learned positions and with norms before each part
+    instead of after it, as Xiong et al. (ICML 2020) advise. No dropout.
+    """
+
+    def __init__(self, layers: int, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(LENGTH, width)
+        layer = EncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, vocabulary)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        hidden = self.words(words) + self.places(torch.arange(LENGTH))
+        said: torch.Tensor = self.head(self.layers(hidden, mask=self.get_buffer("mask"), is_causal=True))
+        return said
+
+
+def make_model(kind: str) -> Transformer:
+    return Transformer(*SHAPES[kind])
+
+
+def compile_model(model: Transformer, what: str, backend: str) -> None:
+    """Has torch.compile make code of each layer (`blocks`), of all as one (`whole`), or of nothing (`no`)."""
+    if what == "whole":
+        model.compile(backend=backend)
+    elif what == "blocks":
+        for layer in model.layers.layers:
+            layer.compile(backend=backend)
+
+
+def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """AdamW, which leaves norms and biases their size."""
+    decayed = [param for param in model.parameters() if param.dim() > 1]
+    others = [param for param in model.parameters() if param.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=learning_rate)
+
+
+def rate_of(step: int, rising: int) -> float:
+    """Of the highest learning rate, at step 0, 1, ...: Vaswani et al. 2017, section 5.3, with its peak as 1."""
+    number = step + 1
+    return min(number / rising, math.sqrt(rising / number))
+
+
+def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
+    """Of sentences [n, LENGTH + 1]."""
+    said = model(sentences[:, :-1])
+    return nn.functional.cross_entropy(said.flatten(0, 1), sentences[:, 1:].flatten())
+
+
+def accuracy(model: nn.Module, vocabulary: int) -> float:
+    """The share of words that are known from those before them, in text that was not trained on."""
+    model.eval()
+    sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
+    with torch.no_grad():
+        right: torch.Tensor = (model(sentences[:, :-1]).argmax(2) == sentences[:, 1:]).float()
+    return float(right.mean())
+
+
+def train(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> Transformer:
+    """The model after `spec.iterations`."""
+    vocabulary = SHAPES[spec.model][2]
+    seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
+    torch.manual_seed(spec.seed)
+    model = make_model(spec.model)
+    compile_model(model, spec.compile, spec.compile_backend)
+    called, optimizer = exchange.distribute(model, make_optimizer(model, spec.learning_rate))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, spec.rising))
+    for iteration in range(spec.iterations):
+        recorder.iteration_starts()
+        sentences = torch.from_numpy(text(spec.batch_size, LENGTH + 1, vocabulary, seed + iteration))
+        optimizer.zero_grad()
+        loss = loss_of(called, sentences)
+        recorder.backward_starts()
+        loss.backward()  # type: ignore[no-untyped-call]
+        recorder.backward_ends()
+        if spec.clip_norm:
+            with exchange.averaged(optimizer):
+                nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+                optimizer.step()
+        else:
+            optimizer.step()
+        schedule.step()
+        recorder.iteration_ends()
+    return model
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
+    model = train(options.spec, exchange, recorder)
+    reached = accuracy(model, SHAPES[options.spec.model][2])
+    recorder.write(*model_record(model), exchange.rank, reached)
+    exchange.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""How the processes of a job are started: what each role runs, and what its environment says.
+
+Rule of this file: pure functions, no process and no file. What an engine wants is in its description (engines).
+Every engine is started as its own documentation says, by hand instead of by its launcher, since every role runs on a
+machine of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, is_worker, role_of
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+
+JOB_SCRIPTS = {"torch": "prophet_scheduler.lab.jobs.pytorch", "mxnet": "prophet_scheduler.lab.jobs.gluon"}
+"""The package of each framework's job scripts, a module for each kind of job."""
+
+
+def nodes_of(engine: EngineSpec, cluster: ClusterConfig) -> list[str]:
+    """The nodes of `cluster` that have a role under `engine`, in the order in which they are started."""
+    return [node for node in cluster.nodes if engine.has_role(node)]
+
+
+def server_command(engine: EngineSpec, node: str) -> list[str]:
+    """What `node`, no worker, runs under `engine`."""
+    return [sys.executable, "-c", engine.programs[role_of(node)]]
+
+
+def command(contender: Contender, node: str, kind: str, options: Sequence[str]) -> list[str]:
+    """What `node` runs under `contender`: a job script of this kind with `options`, or the engine's server."""
+    engine, framework, variant = contender.engine, contender.framework, contender.variant
+    if not is_worker(node):
+        return server_command(engine, node)
+    own = {} if variant is None else variant.exchanges
+    exchange = own.get(framework, engine.exchanges[framework])
+    return [sys.executable, "-m", f"{JOB_SCRIPTS[framework]}.{kind}", "--exchange", exchange, *options]
+
+
+def environment(contender: Contender, node: str, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of `node`: the shell's without the settings of other jobs, and the job's.
+
+    A job starts cold, without what an earlier one learned, unless the contender's own settings say otherwise.
+    """
+    env = without_jobs(shell)
+    env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    env |= contender.engine.environment(node, network)
+    if contender.variant is not None:
+        env |= contender.variant.env
+    if contender.recorded:
+        env[settings.CACHE] = settings.OFF
+    return env | dict(contender.env)
+
+
+def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
+    """The shell's environment without any setting of Prophet or of an engine."""
+    foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
+    names = {name for engine in engines().values() for name in engine.names}
+    return {key: value for key, value in shell.items() if not key.startswith(foreign) and key not in names}
+
+
+def without_effect(shell: Mapping[str, str], config: Path) -> str:
+    """A line on Prophet's variables in the shell, which no job of an experiment gets; empty where there are none."""
+    if settings.USER_NAMESPACE in shell:
+        return ""  # It was said before this process was started anew.
+    names = sorted(name for name in shell if name.startswith(settings.PREFIX) and name not in settings.HANDED_ON)
+    if not names:
+        return ""
+    return (
+        f"an experiment takes nothing from the shell's {', '.join(names)}; write settings into `env` of a policy in "
+        f"{config}"
+    )

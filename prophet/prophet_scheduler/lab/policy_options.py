@@ -1,0 +1,97 @@
+"""The options of a config's policies: from the keys of an entry to variables of a job's environment.
+
+What belongs here: checking the keys that a policy's own file declares (policies/), and making every combination
+where a key has a list. Nothing here knows a policy by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import format_size, parse_size
+from prophet_scheduler.policies import Option, all_definitions
+
+
+@dataclass(frozen=True)
+class VariedSetting:
+    """A variable and the values it is to have, with how each reads in a policy's name."""
+
+    variable: str
+    values: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+def size_setting(variable: str, sizes: Sequence[int]) -> VariedSetting:
+    """Of sizes in bytes."""
+    return VariedSetting(variable, tuple(str(size) for size in sizes), tuple(format_size(size) for size in sizes))
+
+
+def option_settings(base: str, keys: Mapping[str, object], others: Collection[str], at: str) -> list[VariedSetting]:
+    """What `keys` of the entry `at` set of the policy `base`; a list has several values.
+
+    `others` are the keys that every entry has. Raises UserError where a key is no option of this policy, or a value is
+    wrong.
+    """
+    definitions = all_definitions()
+    options = {option.name: option for option in definitions[base].all_options} if base in definitions else {}
+    for key in keys:
+        if key in options:
+            continue
+        owners = [name for name, entry in definitions.items() if key in {option.name for option in entry.all_options}]
+        if owners:
+            raise UserError(f"{at}: {key} is a setting of {', '.join(owners)}, not of {base}; leave it out")
+        raise UserError(f"{at}.{key}: unknown key; the keys here are {', '.join([*others, *options])}")
+    return [_setting(option, keys[name], f"{at}.{name}") for name, option in options.items() if name in keys]
+
+
+def refuse_tuning(base: str, keys: Collection[str], at: str) -> None:
+    """Raises UserError where nothing of the policy `base` is tuned, or `keys` of the entry set what tuning chooses."""
+    definitions = all_definitions()
+    tuned = definitions[base].tuned if base in definitions else ""
+    if not tuned:
+        owners = ", ".join(name for name, entry in definitions.items() if entry.tuned)
+        raise UserError(f"{at}: tune is a setting of {owners}, not of {base}; leave it out")
+    if not {tuned, "partition_bytes"}.isdisjoint(keys):
+        raise UserError(f"{at}: tune chooses {tuned} and partition_bytes; leave them out, or leave out tune")
+
+
+def combinations(settings: Sequence[VariedSetting]) -> Iterator[tuple[dict[str, str], str]]:
+    """Every choice of one value for each setting, as variables, and what to add to the policy's name ("" for none)."""
+    named = any(len(setting.values) > 1 for setting in settings)
+    for places in itertools.product(*(range(len(setting.values)) for setting in settings)):
+        chosen = list(zip(settings, places, strict=True))
+        label = "".join(f"-{setting.labels[place]}" for setting, place in chosen) if named else ""
+        yield {setting.variable: setting.values[place] for setting, place in chosen}, label
+
+
+def _setting(option: Option, value: object, at: str) -> VariedSetting:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise UserError(f"{at}: is an empty list; give it a value")
+    if option.unit == "bytes":
+        try:
+            setting = size_setting(option.variable, [parse_size(item) for item in values])
+        except ValueError as error:
+            raise UserError(f"{at}: {error}") from None
+    else:
+        texts = tuple(_text(option, item, at) for item in values)
+        setting = VariedSetting(option.variable, texts, texts)
+    for text in setting.values:
+        option.parse(text, at)
+    return setting
+
+
+def _text(option: Option, value: object, at: str) -> str:
+    """A value of a config as a variable has it."""
+    if isinstance(option.default, bool):
+        right, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(option.default, int):
+        right, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    else:
+        right, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if not right:
+        raise UserError(f"{at}: it must be {wanted}, not {value!r}")
+    return str(int(value)) if isinstance(value, bool) else str(value)

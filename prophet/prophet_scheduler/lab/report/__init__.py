@@ -1,0 +1,45 @@
+"""`prophet report`: one HTML page of a run, with everything in it.
+
+What belongs here: which of the two kinds of folder it is. What a page tells is stories.py's, where it comes from
+from_record.py's and from_run.py's, what it looks like charts.py's and page.py's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import placed, require_places, write_whole
+from prophet_scheduler.core.optional import require
+from prophet_scheduler.lab.records import RESULTS_FILE
+from prophet_scheduler.lab.report.stories import Story
+
+
+def story_of(folder: Path) -> Story:
+    """What a folder of `prophet run`, or of PROPHET_RECORD, has to tell. Raises UserError where it is neither."""
+    if (folder / RESULTS_FILE).is_file():
+        from prophet_scheduler.lab.report.from_run import story_of_run
+
+        return story_of_run(folder)
+    if any(folder.glob("worker*.jsonl")):
+        from prophet_scheduler.lab.report.from_record import story_of_record
+
+        return story_of_record(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give one that `prophet run` or PROPHET_RECORD has left")
+    raise UserError(
+        f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
+    )
+
+
+def write_report(folder: Path, out: Path) -> None:
+    """Writes the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
+    story = story_of(folder)
+    require("plotly", "prophet report")
+    require_places({"--out": out})
+    from prophet_scheduler.lab.report.page import page
+
+    try:
+        write_whole(page(story), placed(out))
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from None

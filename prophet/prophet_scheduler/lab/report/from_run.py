@@ -1,0 +1,151 @@
+"""A report from a folder of `prophet run` or `prophet simulate`.
+
+Rule of this file: which files there are, and from them to chapters, one a policy and cell. Shown is one good run of
+each; the figures in the table are those of results.json, which counts all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from prophet_scheduler.core.event_record import load_events
+from prophet_scheduler.core.events import QueueKind, name_of
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.core.transfer import Transfer
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
+from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status, read_worker
+from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
+from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
+from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
+from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events
+from prophet_scheduler.lab.turnaround import turnarounds
+
+SHOWN_ITERATIONS = 3
+"""Of the transfers, those of the last iterations."""
+BIN_S = 0.1
+"""Rates are over so long."""
+MOST_BINS = 2000
+
+
+def story_of_run(folder: Path) -> Story:
+    """The experiment. Raises UserError."""
+    results = read_results(folder / RESULTS_FILE)
+    chapters = []
+    facts = []
+    for number, cell in enumerate(results.cells):
+        setting = describe_setting(cell.setting)
+        facts.append(f"{setting or 'one cell'}: {describe_narrow_link(cell.narrow_link)}. {cell.emulated}".strip())
+        for name in cell.policies:
+            run = _good_run(folder / "runs" / f"cell{number}", name)
+            if run is not None:
+                label = name if len(results.cells) == 1 or not setting else f"{name}, {setting}"
+                chapters.append(_chapter(label, run, cell, name))
+    return Story(_title(results, folder), facts, chapters, dict(_flat(results.config)), results)
+
+
+def _title(results: Results, folder: Path) -> str:
+    name = results.config.get("name")
+    return name if isinstance(name, str) else folder.resolve().name
+
+
+def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
+    """A config's settings, each by its whole key."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value if isinstance(value, str) else json.dumps(value)
+
+
+def _good_run(cell: Path, policy: str) -> Path | None:
+    """A folder of a run that has come to its end: the first repeat's, if it has."""
+    repeats = sorted(cell.glob(f"{policy}-repeat*"), key=lambda path: (len(path.name), path.name))
+    return next((path for path in repeats if (path / f"{WORKER}.json").is_file()), None)
+
+
+def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
+    worker = read_worker(run / f"{WORKER}.json")
+    status_file, events_file = run / f"{WORKER}.{STATUS_FILE}", run / f"{WORKER}.{EVENTS_FILE}"
+    status = read_status(status_file) if status_file.is_file() else None
+    zero = worker.marks[0].start if worker.marks else 0.0
+    laps = [Lap(after.start - zero, after.start - before.start) for before, after in itertools.pairwise(worker.marks)]
+    if status is None or not events_file.is_file() or len(worker.marks) < 2:
+        return Chapter(label, laps)
+    transfers = pair_events(load_events(events_file))
+    agent = cell.policies[policy].agent
+    networks = [(laps[-1].end_s, status.network)] if status.network is not None and agent is not None and laps else []
+    # Of an engine of collectives there are pushes alone.
+    all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
+    recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
+    queued_s = {
+        name_of(way.gradient, status.arena): way.wait_s
+        for way in turnarounds(recorded, max(0, len(worker.marks) - 1 - _counted(worker)))
+    }
+    return Chapter(
+        label,
+        laps,
+        moments=_moments(transfers, worker.marks, zero),
+        cuts=_cuts(status, zero),
+        traffic=list(_traffic(transfers, zero, all_reduce)),
+        networks=networks,
+        queued_s=queued_s,
+        arena=status.arena,
+        all_reduce=all_reduce,
+        arms=status.arms,
+        notes=[f"a size of blocks was refused: {why}" for why in status.refused],
+    )
+
+
+def _counted(worker: WorkerRecord) -> int:
+    """Iterations at the end of the run by which gradients are judged: half of them."""
+    return max(1, len(worker.iteration_s) // 2)
+
+
+def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> list[Moment]:
+    first = max(0, len(marks) - 1 - SHOWN_ITERATIONS)
+    from_s, until_s = marks[first].backward, marks[-1].backward
+    shown = [
+        Transfer(
+            transfer.gradient,
+            transfer.partition,
+            transfer.size_bytes,
+            transfer.queue,
+            transfer.added_s - zero,
+            transfer.start_s - zero,
+            transfer.finish_s - zero,
+        )
+        for transfer in transfers
+        if transfer.finish_s > from_s and transfer.start_s < until_s
+    ]
+    computing = []
+    for before, mark in itertools.pairwise([None, *marks[first:]]):
+        assert mark is not None
+        if before is not None:
+            computing.append(("forward and its waiting", mark.start - zero, mark.backward - zero))
+        computing.append(("backward", mark.backward - zero, mark.backward_end - zero))
+    return [Moment("the last iterations", from_s - zero, until_s - zero, tuple(shown), 0, tuple(computing))]
+
+
+def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
+    """What is known of them at the end: the last one, and since when."""
+    if not status.cut:
+        return []
+    since_s = status.last_recut_s - zero if status.last_recut_s is not None else 0.0
+    return [CutInForce(max(0.0, since_s), status.cut, status.recut_reason, status.recut_predicted_s)]
+
+
+def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
+    """Rates over the run. Bytes count where a transfer ends; how busy the wire was is not told."""
+    ended: dict[int, list[int]] = {}
+    ends_s = [transfer.finish_s for transfer in transfers] or [zero]
+    width_s = max(BIN_S, (max(ends_s) - min(zero, *ends_s)) / MOST_BINS)
+    for transfer in transfers:
+        moved = ended.setdefault(int((transfer.finish_s - zero) // width_s), [0, 0])
+        moved[transfer.queue] += transfer.size_bytes
+    for place in range(min(ended, default=0), max(ended, default=-1) + 1):
+        sent, received = ended.get(place, (0, 0))
+        yield Moved(place * width_s, (place + 1) * width_s, sent, sent if all_reduce else received, 0.0, 0.0)

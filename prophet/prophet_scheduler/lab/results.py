@@ -1,0 +1,292 @@
+"""What an experiment found: numbers from its runs.
+
+Rule of this file: arithmetic. results.json itself is records.py's, and the table for people is results_view.py's. Times
+are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_jsonable_python
+
+from prophet_scheduler.engines.topology import ALL_REDUCE, Topology
+from prophet_scheduler.lab.cluster_config import Delay
+from prophet_scheduler.lab.config import Cell, Experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.convergence import converged
+from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
+from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
+from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
+from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
+from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet_scheduler.lab.turnaround import Turnaround, mean_s
+from prophet_scheduler.policies import get_definition
+
+if TYPE_CHECKING:
+    from prophet_scheduler.lab.runs import CellRuns, Run
+
+
+def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
+    """results.json as a value."""
+    return Results(
+        schema=SCHEMA,
+        config=to_jsonable_python(experiment.source),
+        repeats=experiment.repeats,
+        cells=[summarize_cell(cell) for cell in cells],
+    )
+
+
+def summarize_cell(done: CellRuns) -> CellResult:
+    """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
+    cell = done.cell
+    contenders = {policy.name: policy for policy in cell.policies}
+    policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
+    narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
+    for policy in () if done.simulated else cell.policies:
+        own = narrow_link(cell.cluster, policy.engine.topology)
+        if own != narrow:
+            policies[policy.name] = _with(policies[policy.name], narrow_link=own)
+    policies |= _compared_with_stock(cell, policies)
+    times = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
+    stock = next((times[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in times), None)
+    measured = as_measured(cell, done.links)
+    bound = lower_bound(measured)
+    summary = CellResult(
+        setting=to_jsonable_python(cell.setting),
+        emulated=emulation(cell, simulated=done.simulated),
+        narrow_link=narrow,
+        links=dict(done.links),
+        compute_s=compute_s(cell),
+        lower_bound_s=bound,
+        policies=policies,
+        ratios={} if stock is None else {name: stock / value for name, value in times.items()},
+    )
+    more: dict[str, object] = {"round_trips": dict(done.round_trips), "relays": dict(done.relays)}
+    more["bound_is_measured"] = bound is not None and measured is not cell
+    return summary.model_copy(update={name: part for name, part in more.items() if part})
+
+
+def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
+    """`cell` with the rates that the testbed measured of links that are not shaped; the lesser of a link's two ways."""
+    bandwidth = cell.cluster.bandwidth
+    rates = {}
+    for node in cell.cluster.nodes:
+        ways = [rate for way, rate in links.items() if way.rpartition(" ")[0] == node]
+        if ways and bandwidth.rate(node) is None:
+            rates[node] = min(ways)
+    if not rates:
+        return cell
+    bandwidth = replace(bandwidth, nodes={**bandwidth.nodes, **rates})
+    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth}))
+
+
+def simulated_topology(cell: Cell) -> Topology:
+    """Of the exchange that the config names for the simulator, and otherwise of its engine."""
+    return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else cell.engine.topology
+
+
+def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:
+    """`results` with each policy's `gradient`, by cell and policy, where it was recorded and measured."""
+    cells = []
+    for cell, by_policy in zip(results.cells, times, strict=True):
+        ways = {name: way for name, way in by_policy.items() if way and cell.measured(name)}
+        policies = {name: _with(cell.policies[name], gradient=mean_s(way)) for name, way in ways.items()}
+        cells.append(cell.model_copy(update={"policies": {**cell.policies, **policies}}))
+    return results.model_copy(update={"cells": cells})
+
+
+def _with(policy: PolicyResult, **more: object) -> PolicyResult:
+    return policy.model_copy(update=more)
+
+
+def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
+    """Says of each policy whether its model is that of stock in the same framework (they begin differently), where both
+    train for as long: of the config's engine, or where that did not run of the policy's own.
+
+    Another one says nothing where sums depend on who comes first: there stock's own is another one each time.
+    """
+
+    def trained(policy: Contender, base: str) -> tuple[object, ...]:
+        return base, policy.framework, cell.job_of(policy).iterations
+
+    digests = {
+        trained(policy, policy.base): policies[policy.name].weights_sha256
+        for policy in reversed(cell.policies)
+        if policies[policy.name].weights_sha256 is not None
+    }
+    compared = {}
+    for policy in cell.policies:
+        digest = policies[policy.name].weights_sha256
+        stocks = [trained(policy, base) for base in (cell.engine.stock, policy.engine.stock) if base != policy.base]
+        reference = next((digests[stock] for stock in stocks if stock in digests), None)
+        if policy.base != cell.engine.stock and reference is not None and digest is not None:
+            same = digest == reference
+            if same or not _sums_vary(cell):
+                compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=same)
+    return compared
+
+
+def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
+    """One policy over its repeats. What succeeded is counted also where another repeat failed."""
+    good = [run for run in runs if run.error is None]
+    summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
+    if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
+        summary = _with(summary, ended_after_s=max(ended))
+    error = _error(cell, runs, summary)
+    if error is None:
+        return summary
+    tails = (dict(run.log_tail) for run in runs if run.error is not None)
+    return _with(summary, error=error, log_tail=next(tails, {}))
+
+
+def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
+    """Parts of a PolicyResult from runs that came to their end; without those that such a job does not have."""
+    by_repeat = [_iterations(run) for run in good]
+    times = times_of([worker for repeat in by_repeat for worker in repeat])
+    compute = compute_s(cell)
+    workers = [worker for run in good for worker in run.workers]
+    parts: dict[str, object] = {
+        "iteration_s": times,
+        "iterations": [[rounded(times_s) for times_s, _ in repeat] for repeat in by_repeat],
+        "samples_per_s": cell.job.batch_size * cell.cluster.workers / times.headline,
+        "wait_s": None if compute is None else times.headline - compute,
+        "repeats": [times_of(repeat).median for repeat in by_repeat],
+    }
+    if (measures := good[0].measures) is not None:
+        parts |= vars(measures)
+    if starts := [worker.start_s for worker in workers if worker.start_s is not None]:
+        # A real job, with a start and a model at its end.
+        digests = sorted({worker.weights_sha256 for worker in workers if worker.weights_sha256})
+        parts |= {"start_s": median(starts), "weights_sha256": digests[0] if len(digests) == 1 else digests or None}
+    if isinstance(cell.job, ScoredJob):
+        parts["accuracy"] = min(worker.accuracy or 0.0 for worker in workers)
+    if isinstance(cell.job, AsynchronousJob):
+        parts["convergence"] = converged([run.workers for run in good], cell.job.target_loss)
+    sometimes = {
+        "tuning": good[0].tuning,
+        "agent": _agent(good) if good[0].statuses else None,
+        "given_back": next((status.given_back for run in good for status in run.statuses if status.given_back), None),
+        "processor_s": _processor_s(good, cell.job_of(policy).warmup),
+    }
+    return parts | {name: part for name, part in sometimes.items() if part is not None}
+
+
+def _iterations(run: Run) -> list[tuple[list[float], int]]:
+    """Each worker's iterations, and the first of them at rest."""
+    return [
+        (worker.iteration_s, rests_from([mark.start for mark in worker.marks[:-1]], run.recut_s))
+        for worker in run.workers
+    ]
+
+
+def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
+    """Processor time of one iteration of one worker after the warm-up, in seconds; None where it is not on record."""
+    records = [worker.processor_s for run in runs for worker in run.workers]
+    means = [
+        (record[-1] - record[warmup]) / (len(record) - 1 - warmup) for record in records if len(record) > warmup + 1
+    ]
+    return median(means) if means else None
+
+
+def _agent(runs: Sequence[Run]) -> AgentCost:
+    pairs = [pair for run in runs for pair in zip(run.workers, run.statuses, strict=True)]
+    # On an engine of collectives one worker learns for all.
+    learning = [(worker, status) for worker, status in pairs if status.agent_cpu_s > 0] or pairs
+    shares = [status.agent_cpu_s / sum(worker.iteration_s) for worker, status in learning]
+    statuses = [status for _, status in learning]
+    return AgentCost(
+        cpu_share=median(shares),
+        plans=max(status.plans for status in statuses),
+        watchdog_releases=sum(status.hook.watchdog_releases for status in statuses if status.hook is not None),
+        push_credit=statuses[-1].push_credit,
+        partition_bytes=statuses[-1].partition_bytes,
+        network=statuses[-1].network,
+    )
+
+
+def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None:
+    """One line, or None where nothing went wrong."""
+    failed = [(repeat, run.error) for repeat, run in enumerate(runs) if run.error is not None]
+    if failed:
+        repeat, error = failed[0]
+        others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        return f"repeat {repeat + 1} of {len(runs)}: {error}{others}"
+    if isinstance(summary.weights_sha256, list) and _models_differ(cell, [run for run in runs if run.error is None]):
+        return f"{len(summary.weights_sha256)} different models at the end of {len(runs)} runs from one seed"
+    accuracy = summary.accuracy
+    if isinstance(cell.job, ScoredJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
+        return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
+    kept = summary.convergence
+    if kept is not None and kept.time_to_loss_s is None:
+        return f"a loss of {kept.least_loss:.3f} at the least, above the target of {kept.target_loss:g}"
+    return None
+
+
+def _models_differ(cell: Cell, runs: Sequence[Run]) -> bool:
+    """Whether workers or repeats came to other models than one seed explains."""
+    by_run = [{worker.weights_sha256 for worker in run.workers} for run in runs]
+    return not _sums_vary(cell) or any(len(digests) > 1 for digests in by_run)
+
+
+def _sums_vary(cell: Cell) -> bool:
+    """Whether rounding depends on timing. The sum of two is the same in either order. That of more is not, and what
+    comes first is a matter of time.
+    """
+    return cell.cluster.workers > 2
+
+
+def compute_s(cell: Cell) -> float | None:
+    """Seconds of computing in an iteration, where that is known: in a replay."""
+    return None if cell.profile is None else cell.profile.backward_s + cell.profile.forward_s
+
+
+def lower_bound(cell: Cell) -> float | None:
+    """Seconds an iteration takes at least; None where no bound is known.
+
+    That is so for real training, whose compute is not known exactly, for asynchronous servers and under a changing
+    rate. The rate of the bound (core/bound.py) is that of the slowest worker's link, or a worker's part of
+    the servers' links where that is less: every worker's bytes go through them. In an all-reduce of p workers
+    each sends at least 2 (p-1)/p of the bytes. Delays of the links come on top.
+    """
+    from prophet_scheduler.core.bound import lower_bound_s
+
+    topology = simulated_topology(cell)
+    exchange = cell.simulator.exchange
+    wire = cell.wire
+    if wire is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
+        return None
+    links = seconds_per_bit(cell.cluster, topology)
+    far_s = round_trip_s(cell.cluster, topology)
+    return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
+
+
+def emulation(cell: Cell, *, simulated: bool = False) -> str:
+    """What was real and what was not, in one line."""
+    if simulated:
+        traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]
+        more = f"; forward times of {', '.join(traced)} from a trace of operations" if traced else ""
+        return (
+            "simulated: queue, policies and learning as in a job; computing, links and servers on a virtual clock"
+            + more
+        )
+    compute = "compute and data real"
+    if cell.profile is not None:
+        compute = "compute replaced by sleeping"
+    elif isinstance(cell.job, SyntheticJob):
+        compute = "compute real, data random"
+    elif isinstance(cell.job, AsynchronousJob):
+        compute = "data and gradients real, compute lengthened by sleeping"
+    engines = list(dict.fromkeys(policy.engine.words for policy in cell.policies))
+    shaped = any(cell.cluster.bandwidth.rate(node) is not None for node in cell.cluster.nodes)
+    delayed = ", delayed by a relay" if cell.cluster.delay != Delay() else ""
+    network = f"{'shaped veth' if shaped else 'veth'} on one machine{delayed}"
+    return f"{', '.join(engines)} real; {compute}; network: {network}"
+
+
+def failures(results: Results) -> int:
+    """How many policies failed, in all cells."""
+    return sum(policy.error is not None for cell in results.cells for policy in cell.policies.values())

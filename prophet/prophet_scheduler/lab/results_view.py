@@ -1,0 +1,152 @@
+"""What an experiment found, for people: a cell's setting in words, and a table of each cell.
+
+Rule of this file: from results.json to words. What the numbers are is results.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from prophet_scheduler.core.units import format_rate, format_size, format_time
+from prophet_scheduler.lab.faults import JobFault
+from prophet_scheduler.lab.iterations import basis, time_columns
+from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult, Results
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def describe_narrow_link(name: str | None) -> str:
+    """For people. A link is as wide down as up, so a worker's two are named together."""
+    words = "worker uplink, and the downlink alike" if name == "worker uplink" else name
+    return f"narrow link: {words or 'none, no link is limited'}"
+
+
+def describe_setting(setting: Mapping[str, Any]) -> str:
+    """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
+    words: list[str] = []
+    for key, value in setting.items():
+        try:
+            words += _words(key, value)
+        except (TypeError, ValueError, LookupError, AttributeError):  # of a file that is damaged
+            words.append(f"{key} {value}")
+    return ", ".join(words)
+
+
+def _words(key: str, value: Any) -> list[str]:
+    if key == "bandwidth":
+        return [_describe_bandwidth(value)]
+    if key == "delay":
+        return [f"delay {_describe_delay(value)}"]
+    if key == "traffic":
+        return [_describe_traffic(part) for part in value]
+    if key == "rate_mix":
+        parts = zip(value["shares"], value["chances"], strict=True)
+        return ["rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0)]
+    if key == "faults":
+        return [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
+    if key == "policies":
+        return []
+    return [f"{key} {format_size(value) if isinstance(value, int | float) and key.endswith('_bytes') else value}"]
+
+
+def _describe_bandwidth(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{node}={_describe_rate(rate)}" for node, rate in value.items())
+    if isinstance(value, list):
+        return " ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)
+    return _describe_rate(value)
+
+
+def _describe_rate(rate: float | None) -> str:
+    return "not shaped" if rate is None else format_rate(rate)
+
+
+def _describe_delay(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{node}={format_time(delay)}" for node, delay in value.items())
+    return format_time(value)
+
+
+def _describe_traffic(part: Mapping[str, Any]) -> str:
+    return f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
+
+
+def print_results(results: Results, console: Console) -> None:
+    """One table a cell, and below it what else is to be said of each policy."""
+    several = [policy.iteration_s for cell in results.cells for policy in cell.policies.values() if policy.iteration_s]
+    if several:
+        console.print(basis(several), markup=False)
+    for cell in results.cells:
+        console.print(_table(cell))
+        for name, policy in cell.policies.items():
+            for note in _notes(policy):
+                console.print(f"  {name}: {note}", style="red" if policy.error is not None else "", markup=False)
+            for role, lines in policy.log_tail.items():
+                for line in lines:
+                    console.print(f"  {name}: {role}: {line}", style="dim", markup=False, highlight=False)
+
+
+def _table(cell: CellResult) -> RenderableType:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    bound = cell.lower_bound_s
+    of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
+    limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
+    title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
+    table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
+    table.padding = 0  # what stands beside a mean is to fit into 80 columns
+    headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
+    rows = [
+        (
+            *(row if policy.time_s is not None else ["failed", *row[1:]]),
+            "-" if policy.samples_per_s is None else f"{policy.samples_per_s:.0f}",
+            "-" if name not in cell.ratios else f"{cell.ratios[name]:.2f}",
+            "-" if bound is None or policy.time_s is None else f"{policy.time_s / bound:.2f}",
+        )
+        for (name, policy), row in zip(cell.policies.items(), times, strict=True)
+    ]
+    table.add_column("policy", overflow="fold")
+    for heading, *column in zip((*headings, "samples /s", "x stock", "x bound"), *rows, strict=True):
+        table.add_column(heading, justify="right", width=max(map(len, [*heading.split(), *column])))
+    for name, row in zip(cell.policies, rows, strict=True):
+        table.add_row(name, *row)
+    return table
+
+
+def _notes(policy: PolicyResult) -> list[str]:
+    notes = []
+    if policy.error is not None:
+        notes.append(policy.error)
+    if policy.ended_after_s is not None:
+        notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
+    if policy.narrow_link is not None:
+        notes.append(describe_narrow_link(policy.narrow_link))
+    if policy.accuracy is not None:
+        notes.append(f"accuracy {policy.accuracy:.1%}")
+    if policy.same_weights_as_stock is not None:
+        notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
+    if (kept := policy.convergence) is not None:
+        notes += _convergence_notes(kept)
+    if policy.tuning is not None:
+        credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
+        notes.append(f"tuned to credit {credit} and partitions of {partition}")
+    if policy.agent is not None and policy.agent.watchdog_releases:
+        notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
+    return notes
+
+
+def _convergence_notes(kept: ConvergenceResult) -> list[str]:
+    notes = []
+    if kept.time_to_loss_s is not None:
+        notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
+    if kept.update_s is not None:
+        notes.append(f"{kept.update_s:.3f} s an applied update")
+    if kept.sent is not None:
+        late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
+        notes.append(f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant{late}")
+    if kept.applied_otherwise:
+        notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
+    return notes

@@ -1,0 +1,431 @@
+"""Runs an experiment: starts the roles of each job on a testbed, watches them, collects what they wrote.
+
+Rule of this file: processes, files and time limits; what is counted and drawn is elsewhere. The
+testbed, the clock and sleeping are passed in. Policies are interleaved (A B C, A B C), so that a slow
+change of the machine meets all of them. A run that fails or hangs is reported with the last lines of
+every role and never repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import write_whole
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.engines.spec import RunNetwork, is_worker
+from prophet_scheduler.lab.changes import Actions, changes
+from prophet_scheduler.lab.config import Cell, Experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.faults import FaultKind
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.jobs import progress_path
+from prophet_scheduler.lab.jobs.record import WorkerRecord
+from prophet_scheduler.lab.launchers import command, environment, nodes_of
+from prophet_scheduler.lab.records import read_status, read_worker
+from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
+from prophet_scheduler.lab.testbed import RelayReport
+from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
+from prophet_scheduler.models.profiles import save_profile
+
+T = TypeVar("T")
+
+POLL_S = 0.1
+TAIL_LINES = 5
+FIRST_PORT = 23000
+"""The port of the first run; each has its own, since a port stays busy for a while."""
+TOLERANCE = 0.10
+"""How far the achieved rate and round trip of a link may be from what was asked for."""
+ERROR_MARKS = ("Error:", "Check failed", "what():")
+"""What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
+CACHE = "cache"
+"""The folder of a cell in which its policies keep what they learned, where repeats begin with that."""
+RECORDING = "recording"
+RECORD_ITERATIONS = 6
+"""Length of the run that is made only to see the transfers of an engine without the hook, by its own trace."""
+
+
+class Process(Protocol):
+    """What a testbed starts; subprocess.Popen is one."""
+
+    def poll(self) -> int | None: ...
+
+
+class Host(Actions, Protocol):
+    """A testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
+
+    def address(self, name: str) -> str: ...
+    def interface(self, name: str) -> str: ...
+    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
+    def check(self, tolerance: float) -> Mapping[str, float]: ...
+    def check_round_trips(self, tolerance: float) -> Mapping[str, float]: ...
+    def fault(self) -> str | None: ...
+    def relays(self) -> Mapping[str, RelayReport]: ...
+    def terminate_all(self) -> None: ...
+
+
+HostFactory = Callable[[Cell], AbstractContextManager[Host]]
+Obstacle = Callable[[Contender], str | None]
+"""Why a policy cannot start on this machine, in one line; None where it can."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The clock and the sleep of the runner, in seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Listener(Protocol):
+    """Told how far an experiment is."""
+
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
+    def iterations(self, done: int) -> None: ...
+    def run_ends(self, error: str | None) -> None: ...
+
+
+class JobFailed(Exception):
+    """A job did not come to its end; the message is one line."""
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path,
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges | None = None,
+    obstacle: Obstacle = lambda policy: None,
+) -> list[CellRuns]:
+    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`.
+
+    A policy with an obstacle is not started: its runs have that for an error, and the others run.
+    """
+    edges = edges or Edges()
+    ports = itertools.count(FIRST_PORT)
+    return [
+        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges, obstacle)
+        for number, cell in enumerate(experiment.cells)
+    ]
+
+
+def _run_cell(
+    experiment: Experiment,
+    cell: Cell,
+    folder: Path,
+    ports: Iterator[int],
+    hosts: HostFactory,
+    listener: Listener,
+    edges: Edges,
+    obstacle: Obstacle,
+) -> CellRuns:
+    shutil.rmtree(folder / CACHE, ignore_errors=True)
+    with hosts(cell) as host:
+
+        def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
+            listener.run_starts(point, policy, label)
+            place = folder / f"{policy.name}-{label}"
+            cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
+            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges, cache)
+            reason = obstacle(policy)
+            finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
+            listener.run_ends(finished.error)
+            return finished
+
+        links = host.check(TOLERANCE)
+        round_trips = host.check_round_trips(TOLERANCE)
+        host.relays()  # what they did for the checks is not counted
+        runs = run_repeats(cell, experiment.repeats, run)
+        recordings = {
+            policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
+            for policy in cell.policies
+            if is_recorded_apart(cell, policy) and obstacle(policy) is None
+        }
+        # A relay that has ended was named by the runs that it failed.
+        relays = host.relays() if host.fault() is None else {}
+    return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
+
+
+def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
+    """Interleaves the policies of a cell, after tuning those that are to be tuned. A failed trial fails its policy."""
+    tuned: dict[str, Tuned | str] = {}
+    for policy in cell.policies:
+        try:
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy)
+        except TrialFailed as failure:
+            tuned[policy.name] = str(failure)
+    runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
+    for repeat in range(repeats):
+        for name, outcome in tuned.items():
+            if isinstance(outcome, str):
+                runs[name].append(Run(Path(), error=outcome))
+                continue
+            finished = run(cell.of(outcome.policy), outcome.policy, f"repeat{repeat + 1}", repeat)
+            runs[name].append(replace(finished, tuning=outcome.record))
+    return runs
+
+
+def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
+    """Whether a short run is made of `policy` for the figures alone: none where what breaks is what is looked at."""
+    return policy.traced and not cell.cluster.faults
+
+
+def recorded_cell(cell: Cell) -> Cell:
+    """The job of `cell`, as short as a record of its transfers needs."""
+    return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
+
+
+def recorded_policy(policy: Contender) -> Contender:
+    """`policy` with its engine's own trace."""
+    trace = policy.engine.trace
+    return policy if trace is None else replace(policy, env={**policy.env, **trace.settings(RECORD_ITERATIONS)})
+
+
+class Watch:
+    """Tells a hang from slowness: `limit_s` without another finished iteration. Pure; time is passed in."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._progress = -1
+        self._since = now
+
+    def hung(self, progress: int, now: float) -> bool:
+        if progress != self._progress:
+            self._progress, self._since = progress, now
+        return now - self._since >= self._limit_s
+
+
+class JobRun:
+    """One training job on the testbed: scheduler, servers and workers, from start to end."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        policy: Contender,
+        host: Host,
+        folder: Path,
+        port: int,
+        limit_s: float,
+        edges: Edges,
+        cache: Path | None = None,
+    ) -> None:
+        self._cell = cell
+        self._policy = policy
+        self._host = host
+        self._folder = folder
+        self._port = port
+        self._limit_s = limit_s
+        self._edges = edges
+        self._cache = cache
+        self._nodes = nodes_of(policy.engine, cell.cluster)
+        self._workers = [node for node in self._nodes if is_worker(node)]
+        trace = policy.engine.trace
+        self._trace = trace if trace is not None and trace.switch in policy.env else None
+        self._processes: dict[str, Process] = {}
+        self._killed: set[str] = set()
+        self._has_killed = False
+        self._broke_at: float | None = None
+
+    def run(self, on_iterations: Callable[[int], None]) -> Run:
+        """Runs the job to its end or its failure; nothing of it is left running."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        # Names of UNIX sockets are short, so these do not go under the user's folder.
+        with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+            try:
+                self._sockets = Path(sockets)
+                self._spec = self._write_spec()
+                for node in self._nodes:
+                    self.start(node)
+                self._wait(on_iterations)
+                workers, statuses = self._collect()
+            except JobFailed as failure:
+                after_s = None if self._broke_at is None else self._edges.now() - self._broke_at
+                return Run(self._folder, error=str(failure), log_tail=self._log_tail(), ended_after_s=after_s)
+            finally:
+                self._host.terminate_all()
+                self._mend()
+        recuts_s = [status.last_recut_s for status in statuses if status.last_recut_s is not None]
+        return Run(self._folder, workers, statuses, recut_s=max(recuts_s, default=None))
+
+    def start(self, node: str) -> None:
+        """Starts the node's program, again where it was killed."""
+        again = node in self._processes
+        private, working = self._sockets / node, self._record(node, "cwd")
+        private.mkdir(exist_ok=again)
+        working.mkdir(exist_ok=again)
+        if self._trace is not None:
+            self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
+        options = ["--spec", str(self._spec), "--out", str(self._result(node))]
+        argv = command(self._policy, node, self._cell.job.kind, options)
+        env = self._environment(node, private)
+        self._processes[node] = self._host.popen(node, argv, env=env, log=self._logs(node)[again], cwd=working)
+        self._killed.discard(node)
+
+    def kill(self, node: str) -> None:
+        """Ends the node's program at once; its machine is still there and closes its connections."""
+        self._killed.add(node)
+        self._has_killed = True
+        self._host.send_signal(node, signal.SIGKILL)
+
+    def _mend(self) -> None:
+        """Makes the network what it was before the job."""
+        cluster = self._cell.cluster
+        slow = {fault.node for fault in cluster.faults if fault.kind is FaultKind.SLOW_LINK} - {None, *self._workers}
+        for node in (*self._workers, *sorted(filter(None, slow))):
+            self._host.set_bandwidth(node, cluster.bandwidth.rate(node))
+        for node in {traffic.node for traffic in cluster.traffic}:
+            self._host.set_traffic(node, None)
+        for fault in cluster.faults:
+            if fault.kind is FaultKind.LINK_DOWN and fault.node is not None:
+                self._host.set_link(fault.node, passes=True)
+
+    def _write_spec(self) -> Path:
+        """What the workers are told; the same file for every policy."""
+        job = self._cell.job
+        spec = job.model_dump(mode="json")
+        if isinstance(job, ReplayJob):
+            assert self._cell.profile is not None
+            profile = self._folder / "profile.json"
+            save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
+            spec["profile"] = str(profile.resolve())
+        path = self._folder / "spec.json"
+        write_whole(json.dumps(spec, indent=2) + "\n", path)
+        return path.resolve()
+
+    def _environment(self, node: str, sockets: Path) -> dict[str, str]:
+        """What one process of the job sees: what its engine needs, and where a worker leaves its records."""
+        cluster = self._cell.cluster
+        addresses = {name: self._host.address(name) for name in cluster.nodes}
+        interface = self._host.interface(node)
+        rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
+        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets), rates)
+        policy = self._policy
+        if self._cache is not None:
+            policy = replace(policy, env={settings.CACHE: str(self._cache.resolve()), **policy.env})
+        loss = policy.engine.message_loss
+        for fault in cluster.faults:
+            if fault.percent is not None and loss is not None:
+                policy = replace(policy, env={**loss(fault.percent), **policy.env})
+        env = environment(policy, node, network, os.environ)
+        if node in self._workers and self._trace is not None:
+            env[self._trace.folder] = str(self._record(node, "trace"))
+        if node in self._workers and self._policy.recorded:
+            env[settings.PROFILE_OUT] = str(self._record(node, PROFILE_FILE))
+            env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
+            env[settings.STATUS_OUT] = str(self._record(node, STATUS_FILE))
+        return env
+
+    def _wait(self, on_iterations: Callable[[int], None]) -> None:
+        """Returns when every worker has ended well. Raises JobFailed otherwise."""
+        watch = Watch(self._limit_s, self._edges.now())
+        schedule = changes(self._cell.cluster, self._workers, self._host, self.kill, self.start)
+        coming = next(schedule, None)
+        trained_since: float | None = None
+        while True:
+            codes = {node: process.poll() for node, process in self._processes.items()}
+            gone = [node for node, code in codes.items() if code not in (None, 0) and node not in self._killed]
+            # Where a program was killed, others than workers may fall with it: what becomes of the workers is the end.
+            fallen = [node for node in gone if self._has_killed and node not in self._workers]
+            if failed := [node for node in gone if node not in fallen]:
+                raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
+            if (fault := self._host.fault()) is not None:
+                raise JobFailed(fault)
+            if all(codes[worker] == 0 for worker in self._workers):
+                return
+            alive = [worker for worker in self._workers if worker not in self._killed]
+            if len(alive) < len(self._workers) and all(codes[worker] == 0 for worker in alive):
+                raise JobFailed(f"{', '.join(sorted(self._killed))} was killed, and the others ended without it")
+            now = self._edges.now()
+            finished = [_lines(progress_path(self._result(worker))) for worker in self._workers]
+            on_iterations(min(finished))
+            ended = sum(codes[worker] == 0 for worker in self._workers)
+            if watch.hung(sum(finished) + ended, now):
+                counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
+                total = self._cell.job.iterations
+                hung = f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})"
+                raise JobFailed(hung + self._fell_before(fallen, codes))
+            if trained_since is None and min(finished) > 0:
+                trained_since = now
+            while trained_since is not None and coming is not None and now - trained_since >= coming.at_s:
+                coming.make()
+                if coming.breaks and self._broke_at is None:
+                    self._broke_at = now
+                coming = next(schedule, None)
+            self._edges.sleep(POLL_S)
+
+    def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
+        late = node in self._workers and self._result(node).exists()
+        when = " after its last iteration" if late else ""
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
+
+    def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
+        """What else had ended by itself, beside what a fault killed."""
+        return "".join(f" ({self._how_it_ended(node, codes)})" for node in nodes)
+
+    def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
+        """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
+        results = tuple(
+            _record(read_worker, self._result(worker), f"{worker} left no result") for worker in self._workers
+        )
+        if not self._policy.recorded:
+            return results, ()
+        # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
+        absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
+        statuses = tuple(
+            _record(read_status, self._record(worker, STATUS_FILE), absent.format(worker)) for worker in self._workers
+        )
+        for worker, status in zip(self._workers, statuses, strict=True):
+            if status.stepped_aside:
+                raise JobFailed(f"Prophet stepped aside in {worker}: {status.stepped_aside}")
+        return results, statuses
+
+    def _result(self, worker: str) -> Path:
+        return self._record(worker, "json")
+
+    def _record(self, worker: str, suffix: str) -> Path:
+        return self._folder.resolve() / f"{worker}.{suffix}"
+
+    def _log_tail(self) -> dict[str, list[str]]:
+        return {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+
+    def _log_lines(self, node: str) -> list[str]:
+        logs = [log for log in self._logs(node) if log.exists()]
+        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+        return [line for line in text.splitlines() if line.strip()]
+
+    def _logs(self, node: str) -> tuple[Path, Path]:
+        """What the node's program says, and what it says when it was killed and started anew."""
+        return self._folder / f"{node}.log", self._folder / f"{node}.again.log"
+
+
+def last_words(log: Sequence[str]) -> str:
+    """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
+    errors = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
+    return (errors or list(log) or ["it said nothing"])[-1].strip()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _record(read: Callable[[Path], T], path: Path, absent: str) -> T:
+    """A worker's record. Raises JobFailed: `absent` where it did not write one, and what is wrong with it otherwise."""
+    if not path.exists():
+        raise JobFailed(absent)
+    try:
+        return read(path)
+    except UserError as error:
+        raise JobFailed(str(error)) from None

@@ -1,0 +1,203 @@
+"""One `prophet run` from start to end: the testbed, the progress bar, and everything that is written.
+
+Rule of this file: putting the parts together; each part is another file's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import require_folder
+from prophet_scheduler.core.optional import MissingPackage, require
+from prophet_scheduler.engines.spec import is_worker
+from prophet_scheduler.lab.config import SIMULATOR, Cell, Experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.doctor import obstacle
+from prophet_scheduler.lab.records import RESULTS_FILE, Results, write_results
+from prophet_scheduler.lab.results import failures, summarize, with_gradient_times
+from prophet_scheduler.lab.results_view import describe_setting, print_results
+from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.trace import write_trace
+from prophet_scheduler.lab.transfers import RecordedRun, one_run_each
+from prophet_scheduler.lab.tuning import require_search, trial_cell
+from prophet_scheduler.lab.turnaround import Turnaround, turnarounds
+
+
+class ProgressBar:
+    """Shows where an experiment is; one unit is one iteration of one run."""
+
+    def __init__(self, experiment: Experiment, progress: Progress, *, recordings: bool) -> None:
+        self._progress = progress
+        total = 0
+        for cell in experiment.cells:
+            total += sum(cell.job_of(policy).iterations for policy in cell.policies) * experiment.repeats
+            total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
+            if recordings:
+                total += RECORD_ITERATIONS * sum(is_recorded_apart(cell, policy) for policy in cell.policies)
+        self._task = progress.add_task("", total=total)
+        self._before = 0
+        self._length = 0
+
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
+        words = f"{describe_setting(cell.setting)}  {policy.name}  {label}"
+        self._length = cell.job.iterations
+        self._progress.update(self._task, description=words)
+
+    def iterations(self, done: int) -> None:
+        self._progress.update(self._task, completed=self._before + done)
+        self._progress.refresh()
+
+    def run_ends(self, error: str | None) -> None:
+        self._before += self._length
+        self._progress.update(self._task, completed=self._before)
+        if error is not None:
+            self._progress.console.print(f"failed: {error}", style="red", markup=False)
+
+
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """What the bar of every command shows."""
+    return (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+
+
+@contextmanager
+def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
+    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
+    # Drawn by the experiment's own calls: a thread that draws would take time from what is measured.
+    with Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
+        yield ProgressBar(experiment, progress, recordings=recordings)
+
+
+def run_session(experiment: Experiment, out: Path) -> int:
+    """Runs the experiment and writes results.json, figures and traces into `out`; how many policies failed.
+
+    A policy that this machine cannot start is one that failed. Raises UserError where that is so for all of them, or
+    where there can be no testbed; nothing is written then.
+    """
+    if experiment.engine == SIMULATOR:
+        raise UserError(
+            f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
+        )
+    for kind in sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"}):
+        require("sklearn", f"job.kind: {kind}")
+    require_search(experiment)
+    require_folder(out, "--out")
+    policies = [policy for cell in experiment.cells for policy in cell.policies]
+    obstacles = [obstacle(policy) for policy in policies]
+    if obstacles[0] is not None and all(reason is not None for reason in obstacles):
+        raise UserError(obstacles[0])
+    from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+
+    reexec_in_user_namespace()
+
+    def testbed(cell: Cell) -> Testbed:
+        cluster = cell.cluster
+        cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers)
+        nodes = [
+            NodeSpec(
+                node,
+                cluster.bandwidth.rate(node),
+                cores.get(node, ()),
+                cluster.delay.of(node) or None,
+                measured=is_worker(node),
+            )
+            for node in cluster.nodes
+        ]
+        return Testbed(nodes)
+
+    console = Console()
+    existed = out.exists()
+    try:
+        with progress_bar(experiment, console) as listener:
+            done = run_experiment(experiment, out, testbed, listener, obstacle=obstacle)
+    except UserError:
+        if not existed:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    return report(experiment, done, out, console)
+
+
+def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
+    """The processor cores of each worker: as many for one as for another, and none is shared.
+
+    A cluster's workers do not take each other's cores, and a machine's scheduler that lets them makes one worker late
+    for the other, in every iteration anew. Where there are fewer cores than workers, nobody has one of his own.
+    """
+    each = len(available) // workers
+    if each == 0:
+        return {}
+    return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers)}
+
+
+def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
+    """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
+    recorded = [one_run_each(cell) for cell in done]
+    times = []
+    for cell, runs in zip(done, recorded, strict=True):
+        warmups = {policy.name: cell.cell.job_of(policy).warmup for policy in cell.cell.policies}
+        times.append({run.policy: turnarounds(run, warmups[run.policy]) for run in runs})
+    results = with_gradient_times(summarize(experiment, done), times)
+    out.mkdir(parents=True, exist_ok=True)
+    write_results(results, out / RESULTS_FILE)
+    for number, runs in enumerate(recorded):
+        if runs:
+            write_trace(runs, out / f"trace-{number}.json")
+    print_results(results, console)
+    try:
+        draw(results, recorded, times, out)
+    except MissingPackage as error:
+        console.print(f"results and traces are in {out}; no {error}", markup=False, soft_wrap=True)
+    else:
+        console.print(f"results, figures and traces are in {out}", markup=False, soft_wrap=True)
+    return failures(results)
+
+
+def draw(
+    results: Results,
+    recorded: Sequence[Sequence[RecordedRun]],
+    times: Sequence[Mapping[str, Sequence[Turnaround]]],
+    out: Path,
+) -> None:
+    """Draws the figures of an experiment; `recorded` and `times` have an entry for each cell.
+
+    Raises MissingPackage without matplotlib; nothing is written then.
+    """
+    from prophet_scheduler.lab.figures import (
+        draw_gantt,
+        draw_iteration_times,
+        draw_throughput,
+        draw_turnarounds,
+        draw_utilisation,
+    )
+
+    draw_iteration_times(results, out / "iteration-times.png")
+    for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
+        if runs:
+            draw_gantt(runs, out / f"transfers-{number}.png")
+            draw_turnarounds(by_policy, out / f"gradients-{number}.png")
+            draw_throughput(runs, out / f"throughput-{number}.png")
+    for number, summary in enumerate(results.cells):
+        if any(policy.over_time is not None for policy in summary.policies.values()):
+            draw_utilisation(summary, out / f"utilisation-{number}.png")

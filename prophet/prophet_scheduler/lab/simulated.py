@@ -1,0 +1,277 @@
+"""`prophet simulate`: an experiment's cells and policies as simulated runs, with the outputs of `prophet run`.
+
+Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job leaves.
+They are counted in results.py and drawn in figures.py, as those of real runs are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core._native import Exchange
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import save_record
+from prophet_scheduler.core.policy import Policy
+from prophet_scheduler.core.units import format_size
+from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
+from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.config import Cell, Experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
+from prophet_scheduler.lab.runner import Listener, run_repeats
+from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
+from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet_scheduler.lab.testbed.shaping import token_bucket
+from prophet_scheduler.lab.transfers import WORKER
+from prophet_scheduler.lab.tuning import require_search
+from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
+from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
+from prophet_scheduler.simulate.grouped import grouped
+from prophet_scheduler.simulate.job import Job, alone, job_of_cut, job_of_profile
+from prophet_scheduler.simulate.measures import measures
+from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
+
+NEVER_S = 1e9
+MOST_GRADIENT_BYTES = 4_000_000_000
+"""The simulator counts the bytes of what travels as one in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One policy of a cell, ready to be simulated."""
+
+    job: Job
+    cluster: Cluster
+    policy: Policy | None
+    options: Options
+
+
+def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
+    """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
+    require_search(experiment)
+    return [
+        [[prepare(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
+        for cell in experiment.cells
+    ]
+
+
+def simulate_experiment(
+    experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: Listener
+) -> list[CellRuns]:
+    """Simulates what `prepare_experiment` made of it; records go under `out/runs`, as in `prophet run`.
+
+    Repeats differ in the seed of the jitter, and without jitter not at all.
+    """
+    done = []
+    for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
+        folder = out / "runs" / f"cell{number}"
+        runner = _Simulated(cell, prepared, folder, listener)
+        done.append(CellRuns(cell, {}, run_repeats(cell, experiment.repeats, runner.run), simulated=True))
+    return done
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """Runs of one cell: those that were prepared, and those that tuning thinks of."""
+
+    cell: Cell
+    prepared: list[list[Planned]]
+    folder: Path
+    listener: Listener
+
+    def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
+        self.listener.run_starts(cell, policy, label)
+        if policy in self.cell.policies:
+            planned = self.prepared[repeat][self.cell.policies.index(policy)]
+        else:
+            planned = prepare(cell, policy, repeat)
+        run = _run(planned, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
+        self.listener.run_ends(run.error)
+        return run
+
+
+def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
+    try:
+        run = run_planned(planned, on_iterations)
+    except UserError as error:
+        return Run(folder, error=str(error))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    save_record(run.record, folder / f"{WORKER}.{EVENTS_FILE}")
+    profile = cell.wire
+    assert profile is not None  # prepare() saw to it
+    return replace(run_of(run, folder), measures=measures(run, profile, cell.job.warmup))
+
+
+def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
+    """Simulates one policy."""
+    return simulate(planned.job, planned.cluster, planned.policy, planned.options, on_iterations)
+
+
+def run_of(run: SimulatedRun, folder: Path) -> Run:
+    """What each worker of a real job would have written, and when blocks last changed."""
+    workers = (
+        WorkerRecord(
+            np.diff(marks["start_s"]).tolist(),
+            [Mark(float(m["start_s"]), float(m["backward_s"]), float(m["end_s"])) for m in marks],
+        )
+        for marks in run.marks
+    )
+    recuts = [float(run.marks["start_s"][:, since].max()) for since, _ in run.jobs[1:] if since < run.marks.shape[1]]
+    return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
+
+
+def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
+    """What of a config makes a simulation. `waits`: the program looks at all averages before it uses any.
+
+    Raises UserError where something of it cannot be simulated.
+    """
+    profile = cell.wire
+    if profile is None:
+        raise UserError(
+            f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
+        )
+    largest = max(profile.gradients, key=lambda gradient: gradient.size_bytes)
+    if largest.size_bytes > MOST_GRADIENT_BYTES:
+        raise UserError(
+            f"profile {profile.name!r}: gradient {largest.name} has {format_size(largest.size_bytes)}; the simulator "
+            f"takes at most {format_size(MOST_GRADIENT_BYTES)} each, so scale the job down"
+        )
+    if cell.cluster.faults:
+        raise UserError("cluster.faults: a fault cannot be simulated; leave it out, or use `prophet run`")
+    engine = policy.engine
+    if policy.framework not in engine.simulated or engine.partition is None:
+        raise UserError(f"policies: {policy.name} cannot be simulated, {engine.unsimulated}")
+    config = cell.simulator
+    collective = config.exchange in COLLECTIVES
+    if collective and not policy.hooked:
+        raise UserError(
+            f"policies: {policy.name} is {engine.words}'s parameter server; give others for {config.exchange}"
+        )
+    cluster = _cluster(cell)
+    seed = cell.job.seed + repeat
+    stragglers = {int(node.removeprefix("worker")): factor for node, factor in config.stragglers.items()}
+    scale = (
+        compute_scale(cluster.workers, cell.job.iterations, jitter=config.jitter, stragglers=stragglers, seed=seed)
+        if config.jitter or stragglers
+        else []
+    )
+    options = Options(
+        iterations=cell.job.iterations,
+        partition_bytes=_partition_bytes(policy, engine.partition),
+        monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
+        # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
+        watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
+        barrier=waits,
+        compute_scale=scale,
+    )
+    if not policy.hooked:
+        return Planned(job_of_profile(profile, alone(profile), barrier=True), cluster, None, options)
+    scheduled_by = policy_from_environ(policy.base, policy.env, options.partition_bytes)
+    if (groups := grouped(profile, cluster, scheduled_by, options, barrier=waits)) is not None:
+        return Planned(groups[0], cluster, scheduled_by, groups[1])
+    if collective:
+        return Planned(job_of_profile(profile, alone(profile), barrier=waits), cluster, scheduled_by, options)
+    blocks = get_definition(policy.base).blocks
+    fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
+    adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
+    cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
+    options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
+    return Planned(job_of_cut(profile, cut, fused, barrier=waits), cluster, scheduled_by, options)
+
+
+def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
+    if not policy.hooked:
+        default = partition.default_bytes
+    elif get_definition(policy.base).blocks is Blocks.WHOLE:
+        default = MOST_BLOCK_BYTES
+    else:
+        default = settings.DEFAULT_PARTITION_BYTES
+    own = policy.env.get(settings.PARTITION_BYTES, default)
+    return int(policy.env.get(partition.variable, own))
+
+
+def _sizes_set(policy: Contender, partition: PartitionSetting) -> bool:
+    """Whether the config says how large blocks are."""
+    return settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
+
+
+def _cluster(cell: Cell) -> Cluster:
+    config, cluster = cell.simulator, cell.cluster
+    links = {}
+    for node in cluster.nodes:
+        steps = _rate_steps(cluster.bandwidth, node)
+        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
+        if traffic:
+            steps = with_traffic(steps, traffic)
+        if steps:
+            links[node] = steps
+    rates = [steps[0][1] for steps in links.values()]
+    if config.burst == "testbed":
+        # The testbed's buckets grow with the rate; links of several rates are given the narrowest's.
+        burst = float(token_bucket(8 * min(rates)).burst) if rates else 0.0
+    else:
+        burst = float(config.burst)
+    sum_rate, operation_rate = (0.0 if rate is None else rate / 8 for rate in (config.sum_rate, config.operation_rate))
+    costs = Costs(
+        config.overhead_s,
+        config.latency_s + _path_delay_s(cell),
+        sum_rate=sum_rate,
+        server_overhead_s=config.server_overhead_s,
+        burst_bytes=burst,
+        operation_s=config.operation_s,
+        operation_rate=operation_rate,
+    )
+    links.pop("scheduler", None)
+    if config.exchange in COLLECTIVES:
+        return _collective(config.exchange, cluster.workers, links, costs)
+    asynchronous = config.exchange == ASYNCHRONOUS
+    exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
+    return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
+
+
+def _path_delay_s(cell: Cell) -> float:
+    """How long a frame is under way between the two ends of a message, beside what the testbed's own wires take."""
+    cluster = cell.cluster
+    far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
+    delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
+    if any(len(of_role) > 1 for of_role in delays):
+        raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
+    return sum(map(min, delays))
+
+
+def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
+    """The node's rate over time in bytes per second; changes are those of the workers, as on the testbed."""
+    rate = bandwidth.rate(node)
+    if rate is None:
+        return ()
+    changes = bandwidth.changes if is_worker(node) else ()
+    return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
+
+
+def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
+    """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
+    rates = [steps for node, steps in links.items() if is_worker(node) and steps]
+    if not rates:
+        raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
+    if workers < 2:
+        raise UserError(f"cluster.workers: {name} needs 2 or more")
+    from prophet_scheduler.simulate.collectives import COLLECTIVE_COSTS
+
+    cost = COLLECTIVE_COSTS[name]
+    links = {
+        node: tuple(
+            (at_s, cost(workers, costs.latency_s, rate, costs.sum_rate or None).bandwidth) for at_s, rate in steps
+        )
+        for node, steps in links.items()
+        if is_worker(node)
+    }
+    latency_s = cost(workers, costs.latency_s, rates[0][0][1], costs.sum_rate or None).overhead_s
+    return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)

@@ -1,0 +1,88 @@
+"""The wires: a bridge, a veth pair a node and the token buckets at both ends, made with iproute2's `ip` and `tc`.
+
+Everything is made inside namespaces of the testbed; nothing is looked up or changed in the host's. A namespace is given
+as a path that opens it. The commands run in it as batches, so a testbed costs a few processes, each with a time limit.
+(pyroute2 0.9.7 did the same at first; now and then one of its requests never returned.)
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from prophet_scheduler.core.errors import UserError
+
+from .namespaces import launcher
+from .shaping import MTU_BYTES, token_bucket
+
+LIMIT_S = 20.0
+
+
+def require_tools() -> None:
+    """Raises UserError where iproute2 is missing."""
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise UserError(f"the testbed needs the command {tool}: apt-get install iproute2")
+
+
+def make_bridge(namespace: str, bridge: str) -> None:
+    _batch(namespace, "ip", f"link add {bridge} mtu {MTU_BYTES} type bridge", f"link set {bridge} up")
+
+
+def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
+    """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (/24)."""
+    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
+    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
+    _set_up(namespace, interface, address)
+
+
+def plug_in_far(
+    bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str, ends: tuple[str, str]
+) -> None:
+    """As `plug_in`, with a gap in between: two veth pairs, whose inner `ends` a relay joins, the node's first."""
+    near, far = ends
+    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES}"
+    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up", f"link set {far} up")
+    pair = f"link add {near} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
+    _batch(bridge_namespace, "ip", pair, f"link set {near} up")
+    _set_up(namespace, interface, address)
+
+
+def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
+    """Whether anything gets from `port` to the others: both ends keep their carrier, as behind a switch that fails."""
+    _batch(bridge_namespace, "ip", f"link set {port} {f'master {bridge}' if passes else 'nomaster'}")
+
+
+def shape(
+    namespace: str, interface: str, bandwidth_bps: float | None, round_trip_s: float = 0.0, *, was_shaped: bool
+) -> None:
+    """Limits what leaves by the interface, as `token_bucket` has it; a change of rate keeps what is queued."""
+    if bandwidth_bps is not None:
+        bucket = token_bucket(bandwidth_bps, round_trip_s)
+        limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
+        _batch(
+            namespace, "tc", f"qdisc {'change' if was_shaped else 'add'} dev {interface} root handle 1: tbf {limits}"
+        )
+    elif was_shaped:
+        _batch(namespace, "tc", f"qdisc del dev {interface} root")
+
+
+def _set_up(namespace: str, interface: str, address: str) -> None:
+    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
+
+
+def _batch(namespace: str, tool: str, *commands: str) -> None:
+    """Runs `commands` of `ip` or `tc` in the namespace. Raises UserError with what the kernel refused."""
+    try:
+        done = subprocess.run(
+            launcher("enter", namespace, tool, "-batch", "-"),
+            input="".join(f"{command}\n" for command in commands),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"the testbed: {tool} did nothing for {LIMIT_S:g} s; leave the machine idle") from None
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise UserError(f"the testbed needs veth, bridge and sch_tbf of this kernel: {reason}")

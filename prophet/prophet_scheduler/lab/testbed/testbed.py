@@ -1,0 +1,394 @@
+"""The testbed: nodes with an address, a bandwidth and a delay each, processes inside them, and what they really get.
+
+    node 0 -- tbf ==== tbf -- bridge -- tbf ==== tbf -- node 1
+             (up)      (down)           ...
+
+Each node is a network namespace joined by a veth pair to a bridge, which has a namespace of its own. A token bucket at
+the node's end narrows what it sends, one at the bridge's end what it receives; delay.py is about a link with a relay in
+between. Namespaces have no names and names inside them are private, so testbeds do not meet, and what happens to them
+when the harness ends is told in launch.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from prophet_scheduler.core.errors import UserError
+
+from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
+from .namespaces import launcher
+from .network import make_bridge, plug_in, plug_in_far, require_tools, set_passing, shape
+from .shaping import check_bandwidth
+
+TRAFFIC = Path(__file__).with_name("traffic.py")
+SUBNET = "10.77.0"
+PREFIX = "prophet"  # of the names of the interfaces
+MAX_NODES = 250
+DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
+CHECK_S = 1.2
+MOST_CHECKS = 3  # of a rate: something else may have had the processor in one
+RAMP_ROUND_TRIPS = 30  # more of a measurement: how long TCP takes to fill a link with a delay
+ASKED = 21  # round trips
+PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped.
+
+    Its programs run on `cores` alone, which are numbers of this machine's processor cores; on all where there are none.
+    `delay_s` is how long a frame is under way, each way; None for a link without a relay. The rate and the round trip
+    of a link that is neither shaped nor delayed are looked at only where it is `measured`.
+    """
+
+    name: str
+    bandwidth_bps: float | None
+    cores: tuple[int, ...] = ()
+    delay_s: float | None = None
+    measured: bool = False
+
+
+class Testbed:
+    """Nodes on one bridge, while the context lasts.
+
+    As root, or as root of a user namespace (`reexec_in_user_namespace`). On leaving, by whatever way, every process in
+    a node gets SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is
+    killed.
+    """
+
+    __test__ = False  # to pytest
+
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        """Raises UserError for bad nodes."""
+        names = [node.name for node in nodes]
+        if not 1 <= len(names) <= MAX_NODES:
+            raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"node names must differ: {', '.join(sorted(repeated))} is there twice")
+        for node in nodes:
+            check_bandwidth(node.name, node.bandwidth_bps)
+            check_delay(node.name, node.delay_s)
+        self._specs = {node.name: node for node in nodes}
+        self._places = {name: place for place, name in enumerate(names)}
+        # The last node is our own and never shaped: the far end of `check`.
+        self._probe = len(names)
+        self._buffer_bytes = _buffer_bytes(nodes)
+        self._shaped: dict[str, float | None] = dict.fromkeys(names)
+        self._holder: subprocess.Popen[str] | None = None
+        self._namespaces: list[str] = []  # paths: one a place, then the bridge's
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._cut_off: set[str] = set()
+        self._relays: dict[str, Relay] = {}
+        self._traffic_of: dict[str, list[subprocess.Popen[str]]] = {}
+
+    def __enter__(self) -> Self:
+        require_tools()
+        places = self._probe + 1
+        self._holder = subprocess.Popen(
+            launcher("hold", str(places + 1), str(self._buffer_bytes)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C is for the harness, which then closes the testbed
+        )
+        try:
+            assert self._holder.stdout and self._holder.stderr
+            descriptors = self._holder.stdout.readline().split()
+            if not descriptors:
+                raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
+            self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
+            make_bridge(self._bridge, PREFIX)
+            for node, spec in self._specs.items():
+                self._plug_in(self._places[node], spec.delay_s, node)
+            self._plug_in(self._probe, None)
+            for node, spec in self._specs.items():
+                self.set_bandwidth(node, spec.bandwidth_bps)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
+        joint = (self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place))
+        if delay_s is None:
+            plug_in(*joint)
+            return
+        near, far = f"near{place}", f"far{place}"
+        plug_in_far(*joint, (near, far))
+        self._relays[node] = Relay(node, self._bridge, near, far, delay_s)
+
+    def address(self, node: str) -> str:
+        """The IPv4 address that other nodes reach it by."""
+        return _address(self._place(node))
+
+    def interface(self, node: str) -> str:
+        """The name of its network interface, inside the node."""
+        self._place(node)
+        return self._inside
+
+    def namespace(self, node: str) -> str:
+        """The path of its network namespace, for setns(2): it lasts as long as the testbed."""
+        return self._namespaces[self._place(node)]
+
+    def popen(
+        self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a program in the node: its network, cores, /dev/shm, and a session (and process group) of its own.
+
+        `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot be
+        started exits with a line there and status 1.
+        """
+        namespace = self.namespace(node)
+        if cores := self._specs[node].cores:
+            argv = launcher("on", ",".join(map(str, cores)), *argv)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                launcher("enter", namespace, *argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self._processes.append((node, process))
+        return process
+
+    def terminate_all(self) -> None:
+        """Ends every process in a node, as on leaving; the nodes and their links stay."""
+        assert self._holder and self._holder.stdin and self._holder.stdout
+        self._holder.stdin.write("\n")
+        self._holder.stdin.flush()
+        self._holder.stdout.readline()
+        self._collect()
+
+    def fault(self) -> str | None:
+        """What of the network itself has ended that should run, in one line that names it; None where all is well."""
+        faults = (relay.fault() for relay in self._relays.values())
+        ended = (node for node, senders in self._traffic_of.items() if any(s.poll() is not None for s in senders))
+        return next(filter(None, faults), None) or next((f"the traffic at {node} ended" for node in ended), None)
+
+    def relays(self) -> dict[str, RelayReport]:
+        """What each delayed node's relay did since the last call. Raises UserError where one has ended."""
+        return {node: relay.report() for node, relay in self._relays.items()}
+
+    def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
+        """Changes the node's link, both ways, while it is used: bits per second, or None to lift the limit."""
+        place = self._place(node)
+        check_bandwidth(node, bandwidth_bps)
+        was_shaped = self._shaped[node] is not None
+        for namespace, interface in ((self._namespaces[place], self._inside), (self._bridge, self._port(place))):
+            shape(namespace, interface, bandwidth_bps, 2 * (self._specs[node].delay_s or 0.0), was_shaped=was_shaped)
+        self._shaped[node] = bandwidth_bps
+
+    def set_link(self, node: str, *, passes: bool) -> None:
+        """Whether anything passes the node's link; what is sent while nothing does is lost, and nobody is told."""
+        place = self._place(node)
+        if passes == (node not in self._cut_off):
+            return
+        set_passing(self._bridge, PREFIX, self._port(place), passes=passes)
+        (self._cut_off.discard if passes else self._cut_off.add)(node)
+
+    def send_signal(self, node: str, number: signal.Signals) -> None:
+        """Sends a signal to every program that was started in the node and has not ended, and to its children."""
+        self._place(node)
+        for of, process in self._processes:
+            if of == node and process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+
+    def set_traffic(self, node: str, bits_per_s: float | None) -> None:
+        """Fills the node's link with traffic that is not the programs', each way, until None takes it away.
+
+        Datagrams on time, in the token buckets' queues with everything else: TCP has to make do with what they leave.
+        They come from and go to a machine of the testbed's own.
+        """
+        place = self._place(node)
+        for process in self._traffic_of.pop(node, []):
+            _end(process)
+        if bits_per_s is None:
+            return
+        processes = self._traffic_of[node] = []
+        for source, target in ((place, self._probe), (self._probe, place)):
+            address = _address(target)
+            receiver = self._traffic(target, "sink", address)
+            processes.append(receiver)
+            processes.append(self._traffic(source, "flood", address, _first_line(receiver), str(bits_per_s)))
+
+    def measure(self, node_a: str, node_b: str, seconds: float = 1.5) -> float:
+        """Bits per second of payload that one TCP connection gets from `node_a` to `node_b`, after the first third."""
+        return self._measure(self._place(node_a), self._place(node_b), seconds)
+
+    def check(self, tolerance: float = 0.10) -> dict[str, float]:
+        """Measures each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
+
+        Takes about 1.5 s a measurement. Raises UserError if one differs from what was asked by more than `tolerance`,
+        MOST_CHECKS times in a row.
+        """
+        achieved = {}
+        for node, wanted in self._shaped.items():
+            spec, place = self._specs[node], self._place(node)
+            if wanted is None and not spec.measured:
+                continue
+            seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (spec.delay_s or 0.0)
+            for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
+                for _ in range(MOST_CHECKS):
+                    rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
+                    if wanted is None or abs(rate / wanted - 1) <= tolerance:
+                        break
+                if wanted is None and rate == 0:
+                    raise UserError(f"bandwidth of {node}: nothing came through {way}; leave the machine idle")
+                if wanted is not None and abs(rate / wanted - 1) > tolerance:
+                    raise UserError(
+                        f"bandwidth of {node}: asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way};"
+                        " leave the machine idle, or ask for less"
+                    )
+        return achieved
+
+    def round_trips(self) -> dict[str, float]:
+        """Median seconds of a small packet to the testbed's own node and back, by node, of those that are looked at."""
+        return {
+            node: self._round_trip(self._places[node], self._probe)
+            for node, spec in self._specs.items()
+            if spec.delay_s is not None or self._shaped[node] is not None or spec.measured
+        }
+
+    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
+        """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, and where no
+        packet came back.
+        """
+        achieved = self.round_trips()
+        for node, took_s in achieved.items():
+            delay_s = self._specs[node].delay_s
+            if delay_s is None and took_s == math.inf:
+                raise UserError(f"delay of {node}: no packet came back; leave the machine idle")
+            wanted_s = 2 * (delay_s or 0.0)
+            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
+                raise UserError(
+                    f"delay of {node}: asked for a round trip of {wanted_s * 1e3:g} ms, got {took_s * 1e3:.2f} ms;"
+                    " leave the machine idle"
+                )
+        return achieved
+
+    def _round_trip(self, source: int, target: int) -> float:
+        answers = self._traffic(target, "echo", _address(target))
+        try:
+            asks = self._traffic(source, "ask", _address(target), _first_line(answers), str(ASKED))
+            try:
+                output = _last_output(asks, PATIENCE_S)
+            finally:
+                _end(asks)
+        finally:
+            _end(answers)
+        return float(output or math.inf)
+
+    def _measure(self, source: int, target: int, seconds: float) -> float:
+        address = _address(target)
+        receiver = self._traffic(target, "receive", address, str(seconds * DISCARD_FRACTION))
+        try:
+            port = _first_line(receiver)
+            sender = self._traffic(source, "send", address, port, str(seconds))
+            try:
+                output = _last_output(receiver, seconds + PATIENCE_S)
+            finally:
+                _end(sender)
+        finally:
+            _end(receiver)
+        return float(output or 0)
+
+    def _traffic(self, place: int, *arguments: str) -> subprocess.Popen[str]:
+        program = [sys.executable, "-I", "-S", str(TRAFFIC), *arguments]
+        return subprocess.Popen(
+            launcher("enter", self._namespaces[place], *program),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    @property
+    def _bridge(self) -> str:
+        return self._namespaces[-1]
+
+    @property
+    def _inside(self) -> str:
+        return f"{PREFIX}0"
+
+    def _port(self, place: int) -> str:
+        return f"{PREFIX}-{place}"
+
+    def _place(self, node: str) -> int:
+        if node not in self._places:
+            raise UserError(f"no node {node!r} in the testbed; there are {', '.join(self._places)}")
+        return self._places[node]
+
+    def _close(self) -> None:
+        holder, self._holder = self._holder, None
+        if holder is None:
+            return
+        for relay in self._relays.values():
+            relay.close()
+        self._relays.clear()
+        self._cut_off.clear()
+        assert holder.stdin and holder.stdout and holder.stderr
+        holder.stdin.close()  # it now ends every process in the nodes, and itself
+        holder.wait()
+        holder.stdout.close()
+        holder.stderr.close()
+        self._collect()
+        self._shaped = dict.fromkeys(self._shaped)
+
+    def _collect(self) -> None:
+        for _, process in self._processes:
+            _end(process)
+        for sender in itertools.chain.from_iterable(self._traffic_of.values()):
+            _end(sender)
+        self._processes.clear()
+        self._traffic_of.clear()
+
+
+def _address(place: int) -> str:
+    return f"{SUBNET}.{place + 1}"
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline().strip()
+
+
+def _last_output(process: subprocess.Popen[str], limit_s: float) -> str:
+    """What it says until its end; nothing where that does not come within the limit."""
+    try:
+        return process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:
+    """How far TCP's buffers may grow on these links: for the two nodes that are furthest apart, at the highest rate."""
+    furthest = sorted((node.delay_s or 0.0 for node in nodes), reverse=True)[:2]
+    rates = [node.bandwidth_bps for node in nodes if node.delay_s]
+    return tcp_buffer_bytes(2 * sum(furthest), None if None in rates else max(filter(None, rates), default=0.0))
+
+
+def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """Kills it if it is still there, as one that had yet to enter its node; collects its status."""
+    process.kill()
+    process.wait()

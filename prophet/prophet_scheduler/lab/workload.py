@@ -1,0 +1,81 @@
+"""The profile that a replay runs: a built-in or recorded one, scaled as the config asks, and what of it travels.
+
+Rule of this file: profiles in, a profile out; the only file read is the recorded profile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.models.profiles import BUILTIN, load_profile
+
+ELEMENT_BYTES = 4
+"""Replayed gradients are float32."""
+
+
+def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
+    """The profile of `job`; a file is looked for beside the config, in `folder`.
+
+    Raises UserError; `where` is the place of the job in its config, for the message.
+    """
+    if job.profile in BUILTIN:
+        asked = {"total_bytes": job.total_bytes, "steps": job.steps}
+        asked_s = {"backward_s": job.backward_s, "forward_s": job.forward_s}
+        published = {} if job.device is None else {"device": job.device, "batch_size": job.batch_size}
+        keywords = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
+        try:
+            return BUILTIN[job.profile](**keywords)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    path = folder / job.profile
+    if not path.exists():
+        known = ", ".join(BUILTIN)
+        raise UserError(f"{where}.profile: {path} is missing; name a profile file or a built-in profile ({known})")
+    if job.device is not None:
+        raise UserError(f"{where}.device: a recorded profile has its own times; leave it out")
+    if job.steps is not None:
+        raise UserError(f"{where}.steps: a recorded profile has its own steps; leave it out")
+    return scaled(load_profile(path), job.total_bytes, job.backward_s, job.forward_s)
+
+
+def on_the_wire(profile: Profile, compression: str) -> Profile:
+    """`profile` with the bytes that its gradients take on the network. `compression` is that of the job's config."""
+    if compression == "none":
+        return profile
+    gradients = tuple(replace(gradient, size_bytes=gradient.size_bytes // 2) for gradient in profile.gradients)
+    return replace(profile, gradients=gradients)
+
+
+def scaled(
+    profile: Profile, total_bytes: int | None = None, backward_s: float | None = None, forward_s: float | None = None
+) -> Profile:
+    """`profile` with its sizes and times in the same proportions but with these sums.
+
+    Sizes are whole float32 elements. Where the profile knows no forward times, the layers share
+    `forward_s` equally. Raises UserError where there is nothing to scale.
+    """
+    bytes_by = 1.0 if total_bytes is None else total_bytes / profile.total_bytes
+    if backward_s is not None and profile.backward_s == 0:
+        raise UserError(f"profile {profile.name!r} has no generation times to scale to backward_s {backward_s:g}")
+    backward_by = 1.0 if backward_s is None else backward_s / profile.backward_s
+    forward_by, forward_each = 1.0, 0.0
+    if forward_s is not None and profile.forward_s > 0:
+        forward_by = forward_s / profile.forward_s
+    elif forward_s is not None:
+        forward_each = forward_s / len(profile.gradients)
+    return replace(
+        profile,
+        gradients=tuple(
+            replace(
+                gradient,
+                size_bytes=max(1, round(gradient.size_bytes * bytes_by / ELEMENT_BYTES)) * ELEMENT_BYTES,
+                generation_s=gradient.generation_s * backward_by,
+                forward_s=gradient.forward_s * forward_by + forward_each,
+            )
+            for gradient in profile.gradients
+        ),
+    )

@@ -1,0 +1,180 @@
+"""What is kept of a job for its next start: what was learned of it, as a value, and when that is wrong.
+
+Rule of this file: values and their JSON, no file and no clock; the edge is frontends/warm.py. Sizes are bytes,
+times seconds.
+
+A job that starts again is most often the same job on the same network. So its first plan is made from what was kept,
+and whatever it has measured itself takes the place of that. Where the two are far apart, it is another job or another
+network after all, and nothing of what was kept is used any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from prophet_scheduler.core.choice import ArmName
+from prophet_scheduler.core.cut import Cut, Segment, arena_places, ids_at
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import UNPROFILED_GRADIENT
+from prophet_scheduler.core.files import parse_json
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.units import MOST
+
+KEPT_SCHEMA = 1
+FAR_APART = 1.5
+"""What was measured and what was kept are of different jobs or networks where one is so many times the other."""
+SAME_BYTES = 0.02
+"""A profile from a file may have another number of bytes than the job by this share: buffers that are no gradients."""
+
+
+class Believed(NamedTuple):
+    """What was believed of an arm (learn/choosing.py): an iteration's seconds, and their error as a share."""
+
+    cut: Cut
+    way: str
+    barrier: bool
+    iteration_s: float
+    error: float
+
+    @property
+    def name(self) -> ArmName:
+        """Of the arm."""
+        return ArmName(self.cut, self.way, self.barrier)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A job's `profile` with the ids of its blocks, its `network` and `cut` where they are known, and what was
+    `believed` of the arms that it has had.
+    """
+
+    profile: Profile
+    network: Network | None = None
+    cut: Cut | None = None
+    believed: tuple[Believed, ...] = ()
+
+
+def kept_name(sizes: Sequence[int], where: Mapping[str, str]) -> str:
+    """A name for what is kept of the job with gradients of `sizes`, in forward order, that runs `where`."""
+    text = json.dumps([list(sizes), sorted(where.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def kept_to_json(kept: Kept) -> str:
+    """What `kept_from_json` reads."""
+    profile = kept.profile
+    rows = [
+        [id_, g.size_bytes, round(g.generation_s, 7), round(g.forward_s, 7)]
+        for id_, g in zip(profile.gradient_ids, profile.gradients, strict=True)
+    ]
+    record = {
+        "schema": KEPT_SCHEMA,
+        "network": dataclasses.asdict(kept.network) if kept.network else None,
+        "cut": _rows(kept.cut) if kept.cut else None,
+        "believed": [[_rows(one.cut), *one[1:]] for one in kept.believed],
+        "profile": rows,
+    }
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def kept_from_json(text: str) -> Kept:
+    """Raises ValueError, with one line, for what `kept_to_json` did not write."""
+    try:
+        record: Any = parse_json(text)
+        if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
+            raise ValueError(f"it is not of schema {KEPT_SCHEMA}")
+        network, cut = record["network"], record["cut"]
+        gradients = tuple(
+            GradientProfile(f"gradient{int(id_)}", int(size), float(generation_s), float(forward_s))
+            for id_, size, generation_s, forward_s in record["profile"]
+        )
+        ids = tuple(int(row[0]) for row in record["profile"])
+        if len(set(ids)) < len(ids) or not 0 <= min(ids, default=0) <= max(ids, default=0) < UNPROFILED_GRADIENT:
+            raise ValueError("its ids are none of a job's")
+        if max((gradient.size_bytes for gradient in gradients), default=0) >= 1 << 63:
+            raise ValueError("its gradients are larger than any")
+        return Kept(
+            Profile("kept", gradients, ids),
+            _network(**network) if network is not None else None,
+            _cut(cut) if cut is not None else None,
+            tuple(_believed(*row) for row in record.get("believed", ())),
+        )
+    except (LookupError, TypeError, AttributeError, OverflowError, UserError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _rows(cut: Cut) -> list[list[int]]:
+    return [[segment.start, segment.block_bytes] for segment in cut.segments]
+
+
+def _cut(rows: Sequence[Sequence[int]]) -> Cut:
+    return Cut(tuple(Segment(int(start), int(size)) for start, size in rows))
+
+
+def _believed(rows: Sequence[Sequence[int]], way: str, barrier: bool, iteration_s: float, error: float) -> Believed:
+    one = Believed(_cut(rows), str(way), bool(barrier), float(iteration_s), float(error))
+    if not (1e-6 < one.iteration_s < MOST and 0 <= one.error < MOST):
+        raise ValueError(f"it has iterations of {one.iteration_s} s")
+    return one
+
+
+def _network(**numbers: float) -> Network:
+    network = Network(**{key: float(value) for key, value in numbers.items()})
+    if not 1 <= 8 * network.bandwidth <= MOST:
+        raise ValueError(f"its network has {network.bandwidth} bytes per second")
+    return network
+
+
+def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> Profile | None:
+    """A profile from a file, with ids as the job has them; None where it is another job's.
+
+    `sizes` are those of the job's gradients in forward order. In an `arena`, ids are places: the profile's gradients
+    may be those of the job, or the blocks of any cut.
+    """
+    own = [gradient.size_bytes for gradient in profile.gradients]
+    if arena:
+        if abs(sum(own) - sum(sizes)) > SAME_BYTES * sum(sizes):
+            return None
+        ids = ids_at(arena_places(own)[:-1])
+    elif own == list(sizes):
+        ids = list(range(len(own)))
+    else:
+        return None
+    return dataclasses.replace(profile, ids=tuple(ids))
+
+
+class Prior:
+    """What was kept, for as long as the job has nothing better and nothing speaks against it."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self.dropped = ""
+        """Why nothing of it is used; empty as long as nothing speaks against it."""
+        self.over = False
+        """Whether it has been dropped, or the job has measured all for itself."""
+
+    def fill(self, profile: Profile | None, network: Network | None) -> tuple[Profile | None, Network | None]:
+        """What is to be planned from, given what the job has measured so far."""
+        if self.over:
+            return profile, network
+        kept = self._kept
+        if network is not None and kept.network is not None:
+            # The size that the job has most bytes in, about.
+            size = kept.profile.total_bytes / len(kept.profile.gradients)
+            self._compare("a block takes", network.transfer_s(size), kept.network.transfer_s(size))
+        if profile is not None and not self.dropped:
+            self._compare("backward takes", profile.backward_s, kept.profile.backward_s)
+        self.over = bool(self.dropped) or (profile is not None and network is not None)
+        if self.over:
+            return profile, network
+        return profile or kept.profile, network or kept.network
+
+    def _compare(self, what: str, measured_s: float, kept_s: float) -> None:
+        if max(measured_s, kept_s) > FAR_APART * min(measured_s, kept_s):
+            self.dropped = f"{what} {measured_s:.3g} s, and it was {kept_s:.3g} s"

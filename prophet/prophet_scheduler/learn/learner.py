@@ -1,0 +1,317 @@
+"""Learning and planning as one pure step: events in, now and then a plan out.
+
+Rule of this file: no clock, thread or file. The agent in a job calls it on the steady clock, the
+simulator on its virtual one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.learn.bandwidth import BandwidthMonitor, NicSample
+from prophet_scheduler.learn.profiler import WARM_UP, JobProfiler
+from prophet_scheduler.learn.ranks import ranks_of
+from prophet_scheduler.learn.replan import plan_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from prophet_scheduler.core.choice import Choice, Iteration, Shape
+    from prophet_scheduler.core.cut import Cut, Refusal
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.core.status import ArmStatus
+    from prophet_scheduler.learn.choosing import Changes, Choosing, MoreChoices
+    from prophet_scheduler.learn.kept import Believed, Kept, Prior
+    from prophet_scheduler.learn.tuner import Belief, Step
+
+
+WATCHED = 2
+"""What was measured of the network counts once so many whole iterations have been watched."""
+
+
+class Monitor(Protocol):
+    """What measures the network from events, and from an interface's counters."""
+
+    def observe(self, events: NDArray[Any]) -> None: ...
+    def observe_nic(self, sample: NicSample) -> None: ...
+    def disregard(self, before_s: float) -> None: ...
+    def expect(self, network: Network) -> None: ...
+    @property
+    def network(self) -> Network | None: ...
+
+
+class Learner:
+    """Profile, network and plan of one job, from its events. Pure: time comes with the call.
+
+    `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (core/cut.py);
+    otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
+    `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
+    `changes`: what that costs; None for as on parameter servers. `follows`: the cut and the credit are chosen by
+    another worker, and this one only measures. `learns_order`: blocks are ranked anew where their places are not in
+    forward order (ranks.py), as each worker may do by itself. `monitor` measures the network; None for as a worker
+    of parameter servers sees it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        monitor_s: float,
+        forward_ids: bool = False,
+        arena: bool = True,
+        shape: Shape | None = None,
+        adapts: bool = False,
+        follows: bool = False,
+        changes: Changes | None = None,
+        learns_order: bool = False,
+        monitor: Monitor | None = None,
+    ) -> None:
+        self.policy = policy
+        self.profiler = JobProfiler(forward_ids, changes.lasts if changes is not None else WARM_UP)
+        self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
+        self.plan = policy.plan(None, None)
+        self._monitor_s = monitor_s
+        self._follows = follows
+        self._judged_at = -float("inf")
+        self._knows_network = False
+        self._barrier = False
+        self._watches = self._has_watched = False
+        self._prior: Prior | None = None
+        self._cut: Cut | None = None
+        self._learns_order = False
+        self._ranks: Mapping[int, int] = {}
+        self._ranks_of: dict[Cut, Mapping[int, int]] = {}
+        self._ranked = False
+        self._choosing: Choosing | None = None
+        if learns_order or (shape is not None and not follows):
+            # Few policies need it.
+            from prophet_scheduler.core.choice import ChoosingPolicy
+
+            if not isinstance(policy, ChoosingPolicy):
+                return
+            self._learns_order = learns_order
+            if shape is not None and not follows:
+                from prophet_scheduler.learn.choosing import NEW_KEYS, Choosing
+
+                self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, changes or NEW_KEYS)
+
+    def begin_with(self, kept: Kept) -> None:
+        """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
+        from prophet_scheduler.learn.kept import Prior  # Few jobs need it.
+
+        self._prior = Prior(kept)
+        if kept.network is not None:
+            self.monitor.expect(kept.network)
+        if self._choosing is not None:
+            self._choosing.recall(kept.believed)
+        self._judged_at = -float("inf")
+
+    def traced(self, forward_s: Mapping[int, float], policy: Policy) -> None:
+        """Forward was traced: the next plan is made with these times of it (seconds, by id), by this policy, which
+        takes the place of the same one that knew less. To be called again where that holds no more.
+        """
+        self.profiler.traced(forward_s)
+        self.policy = policy
+        self._judged_at = -float("inf")
+
+    @property
+    def network(self) -> Network | None:
+        """What was measured of it, once whole iterations have been watched; None before.
+
+        In a part of one, a fast wire behind a long delay may look like a slow one without any. With the blocks and the
+        credit for that, iterations took four times as long.
+        """
+        return self.monitor.network if self._has_watched else None
+
+    @property
+    def kept_was_dropped(self) -> str:
+        """Why what was kept is not used any more; empty where it is, or nothing was."""
+        return self._prior.dropped if self._prior else ""
+
+    @property
+    def why(self) -> str:
+        """Why the last plan's cut is wanted, in a few words; empty where none was."""
+        return self._choosing.why if self._choosing is not None else ""
+
+    @property
+    def wanted(self) -> Choice | None:
+        """The blocks that are wanted, and what was predicted of them; None where nothing predicts."""
+        return self._choosing.wanted if self._choosing is not None else None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether blocks were chosen, and are as they were measured to be best."""
+        return self._choosing is not None and self._choosing.at_rest
+
+    @property
+    def known(self) -> tuple[Believed, ...]:
+        """What is believed of the arms that the job has had, for its next start."""
+        return self._choosing.known if self._choosing is not None else ()
+
+    @property
+    def arms(self) -> tuple[ArmStatus, ...]:
+        """What the job can do, the fastest first; empty before anything is predicted."""
+        return self._choosing.arms if self._choosing is not None else ()
+
+    @property
+    def step_in_words(self) -> str:
+        """What the tuner does, and why; empty before it has decided anything."""
+        if not self.arms:
+            return ""
+        return f"tries another: {self.why}" if self.step is not None else "rests: nothing else is worth a try"
+
+    @property
+    def step(self) -> Step | None:
+        """What is being looked at, and what that is worth; None at rest."""
+        return self._choosing.step if self._choosing is not None else None
+
+    @property
+    def proved(self) -> bool:
+        """Whether the wanted way of averaging is better than all others beyond doubt, and not only as things were when
+        the job last ran.
+        """
+        measured = self._prior is None or self._prior.over
+        return self._choosing is not None and measured and self._choosing.proved
+
+    def believed(self) -> dict[str, Belief]:
+        """What is believed of the best that each way of averaging has; empty before anything is predicted."""
+        return self._choosing.believed() if self._choosing is not None else {}
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the next turn: fewer while something better is looked for."""
+        return DRAIN_S if self._choosing is None or self._choosing.at_rest else SEEKING_S
+
+    @property
+    def credit(self) -> int | None:
+        """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
+        wanted = self.wanted
+        return wanted.credit if wanted is not None else self.plan.push.credit
+
+    def turn(
+        self,
+        now: float,
+        events: NDArray[Any],
+        nic: NicSample | None,
+        cut: Cut | None = None,
+        networks: Sequence[Network] = (),
+        refusals: Sequence[Refusal] = (),
+        credit: int | None = None,
+        barrier: bool = False,
+        way: str = "",
+        ended: Sequence[Iteration] | None = None,
+        more: MoreChoices | None = None,
+    ) -> Plan | None:
+        """Takes in what happened since the last turn; a new plan where one is due.
+
+        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. Planned for is
+        what every iteration waits for. `refusals` are cuts that the engine cannot give the job as things are: another
+        is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while it has not said.
+        `barrier`: iterations wait for all averages, as far as is known. `way` is the one that blocks go, `ended` are
+        the iterations that have since the last turn, None for as the events say; `more` has what can be done besides
+        what the policy predicts.
+        """
+        if cut != self._cut and self._cut is not None:
+            # Ids are others from here on, and these events are of both.
+            self.profiler.restart()
+            self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
+        else:
+            self.profiler.observe(events)
+        self._cut = cut
+        self._watch(events, nic)
+        due = now - self._judged_at >= self._monitor_s or barrier != self._barrier
+        choosing = self._choosing if cut is not None else None
+        if choosing is not None and cut is not None:
+            choosing.refused(refusals)
+            choosing.in_force(cut, way, self._ended(cut) if ended is None else ended)
+            due = due and choosing.may_ask()
+        unsure = self._prior is not None and not self._prior.over
+        # Estimates take milliseconds, so they are made where they are looked at.
+        looked_at = due or unsure or (choosing is None and not self._knows_network)
+        profile = self.profiler.profile if looked_at and self.profiler.ready else None
+        network = self.network if looked_at else None
+        if self._prior is not None and unsure:
+            profile, network = self._prior.fill(profile, network)
+            due = due or bool(self._prior.dropped)
+            if choosing is not None and self._prior.dropped:
+                choosing.forget()
+        plan = None
+        if choosing is not None:
+            if due and profile is not None and network is not None:
+                self._judged_at, self._barrier = now, barrier
+                choosing.ask(profile, _waited_for(network, networks), self.profiler.jitter_s, barrier, more)
+            plan = choosing.turn()
+        elif self._follows and cut is not None:
+            plan = self._following(network if due else None, credit)
+            self._judged_at, self._barrier = now if due else self._judged_at, barrier
+        elif profile is not None and (due or (not self._knows_network and network is not None)):
+            self._barrier = barrier
+            plan = self._plan(now, profile, _waited_for(network, networks) if network is not None else None)
+        if self._learns_order and cut is not None:
+            plan = self._in_order(cut, plan or self.plan, due)
+        if plan is None or not plan_changed(self.plan, plan):
+            return None
+        self.plan = plan
+        return plan
+
+    def _in_order(self, cut: Cut, plan: Plan, due: bool) -> Plan:
+        """The plan with the ranks of the blocks in force; these are looked at as soon as they can be, and when due."""
+        if self.profiler.ready and (due or not self._ranked):
+            profile = self.profiler.profile
+            if profile is not None:
+                self._ranks = self._ranks_of[cut] = ranks_of(profile, self._ranks)
+                self._ranked = True
+        push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
+        return replace(plan, push=push, pull=pull)
+
+    def _ended(self, cut: Cut) -> Sequence[Iteration]:
+        """Iterations under this cut, without those before the order of its blocks was learned."""
+        from prophet_scheduler.core.choice import Iteration
+
+        took_s = self.profiler.take_took_s()
+        in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
+        if self._learns_order and not self._ranked and not in_places:
+            return ()
+        return [Iteration(cut, "", each_s) for each_s in took_s]
+
+    def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
+        """Of the network, after the first iterations: they make connections and register memory as they go.
+
+        Those under another cut do so as well, but what they send is the job's own traffic all the same.
+        """
+        since_s = self.profiler.warmed_up_s
+        if not self._watches:
+            if since_s is None:
+                return
+            self._watches = True
+            events = events[events["time_s"] >= since_s]
+        self._has_watched = self._has_watched or self.profiler.iterations >= self.profiler.warm_up + WATCHED
+        self.monitor.disregard(math.inf if since_s is None else since_s)
+        self.monitor.observe(events)
+        if nic is not None:
+            self.monitor.observe_nic(nic)
+
+    def _following(self, network: Network | None, credit: int | None) -> Plan:
+        """The plan of one that follows: its blocks' ids are ranks, so the credit is all that there is to say."""
+        plan = self.policy.plan(None, network or self.plan.network)
+        return replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
+
+    def _plan(self, now: float, profile: Profile, network: Network | None) -> Plan:
+        self._judged_at = now
+        self._knows_network = network is not None
+        return self.policy.plan(profile, network, jitter_s=self.profiler.jitter_s)
+
+
+def _waited_for(own: Network, networks: Sequence[Network]) -> Network:
+    """The slowest of all, with the longest delay: whoever has too little in flight for that is the slowest then."""
+    everywhere = [own, *networks]
+    slowest = min(everywhere, key=lambda network: network.bandwidth)
+    return replace(slowest, ack_delay_s=max(network.ack_delay_s for network in everywhere))

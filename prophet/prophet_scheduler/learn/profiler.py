@@ -1,0 +1,427 @@
+"""The job profiler: the stepwise gradient-generation pattern, learned from the hook's events.
+
+Rule of this file: statistics over events; no clock, thread or file. Times that come in are the events'.
+
+A gradient is generated when its first partition is added to the push queue. An iteration ends where a
+gradient comes again. Each iteration is a row of times; rows are aligned by their median offset from the
+estimate, and the estimate is the median of each column. So a straggling iteration, a gradient that comes
+late once or a gradient that is skipped moves nothing, and drift is followed as rows leave the window.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prophet_scheduler.core.events import (
+    EVENT_DTYPE,
+    MOST_FORWARDS,
+    UNPROFILED_GRADIENT,
+    EventKind,
+    QueueKind,
+    unbroken,
+)
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.steps import split_times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+WINDOW = 50
+"""The estimate is made from so many iterations at most; the paper profiles 50."""
+WARM_UP = 2
+"""First iterations set up tensors and connections and say nothing about the job."""
+FIRST_ESTIMATE = 2
+"""So many iterations after the warm-up are enough for a first estimate."""
+SHIFT_ROWS = 3
+"""So many iterations in a row that are longer or shorter by SHIFT_RATIO mean a new pace, such as another batch size."""
+SHIFT_RATIO = 1.2
+FORWARD_IDS = -0.9
+"""Correlation of ids with the order of generation from which they are taken to be in forward order."""
+LEAST_AHEAD = 0.1
+"""Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of
+when backward begins."""
+OPENS = 2.0
+"""An iteration does not begin where the pause before is shorter by this factor than one that is still to come in it."""
+MOST_OPEN = 1 << 18
+"""Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """What one iteration generated: `ids` ascending, first time and total bytes of each."""
+
+    ids: NDArray[Any]
+    times: NDArray[Any]
+    sizes: NDArray[Any]
+    returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
+    """Ends of pulls (EVENT_DTYPE) between the iteration before and this one."""
+    forward_end_s: float = np.nan
+    """When the forward pass ended before it, where that is known."""
+
+    @classmethod
+    def of(cls, events: NDArray[Any]) -> _Iteration:
+        ids, first, member = np.unique(events["gradient"], return_index=True, return_inverse=True)
+        return cls(ids.astype(np.int64), events["time_s"][first], np.bincount(member, events["bytes"]))
+
+    @property
+    def begin_s(self) -> float:
+        return float(self.times.min())
+
+    @property
+    def span_s(self) -> float:
+        return float(np.ptp(self.times))
+
+
+class JobProfiler:
+    """Learns a Profile from push events, and keeps it up to date.
+
+    `forward_ids` says that ids are in forward order, whatever the order in which gradients come; otherwise that is
+    found out. `warm_up` is how many iterations set up what they need, at first and after a restart.
+    """
+
+    def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP) -> None:
+        self._forward_ids = forward_ids
+        self.warm_up = warm_up
+        self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
+        self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
+        self._rows: deque[_Iteration] = deque(maxlen=WINDOW)
+        self._begin_s: float | None = None
+        self._took_s: list[float] = []
+        self._seen = 0
+        self._last_s = -np.inf  # when the last gradient came of what is no more open
+        self._after_gap = False  # what is open lacks its beginning
+        self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
+        self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
+        self._estimate: _Estimate | None = None
+        self._before: Profile | None = None
+        self._forward_s: Mapping[int, float] = {}
+        self.warmed_up_s: float | None = None
+        """When backward of the last iteration ended that belongs to the start of the job, or after a restart to that of
+        other ids; None before that."""
+
+    def forward_ended(self, times_s: Sequence[float]) -> None:
+        """When forward passes ended (seconds of the events' clock, in order), where an engine sees that.
+
+        To be said before the events of what followed are taken in.
+        """
+        self._forward_ends.extend(times_s)
+
+    def observe(self, events: NDArray[Any]) -> None:
+        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
+
+        Where some were lost, the iterations that lack them are passed over.
+        """
+        for after_gap, piece in unbroken(events):
+            if after_gap:
+                self._open = self._open[:0]
+                self._after_gap = True
+            self._observe(piece)
+
+    def traced(self, forward_s: Mapping[int, float]) -> None:
+        """What of forward belongs to each id is known from now on, in seconds; without any it is estimated again."""
+        self._forward_s = forward_s
+        self._estimate = None
+
+    def restart(self) -> None:
+        """Forgets all but `latest`: from here on other ids come, as after a new cut."""
+        self._before = self.latest
+        self._open = self._open[:0]
+        self._usual = {}
+        self._rows.clear()
+        self._begin_s, self._took_s = None, []
+        self._seen = 0
+        self.warmed_up_s = None
+        self._after_gap = True
+        self._returned = self._returned[:0]
+        self._forward_s = {}
+        self._estimate = None
+
+    def _observe(self, events: NDArray[Any]) -> None:
+        ended = events[(events["kind"] == EventKind.FINISH) & (events["queue"] == QueueKind.PULL)]
+        self._returned = np.concatenate([self._returned, ended])[-MOST_OPEN:]
+        generated = events[
+            (events["kind"] == EventKind.ADD)
+            & (events["queue"] == QueueKind.PUSH)
+            & (events["gradient"] < UNPROFILED_GRADIENT)
+        ]
+        if not len(generated):
+            return
+        rows = np.concatenate([self._open, generated])
+        # Where each partition came the time before; an iteration ends where that lies within it.
+        keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
+        order = np.argsort(keys, kind="stable")
+        again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
+        before = np.full(len(rows), -1)
+        before[order[again + 1]] = order[again]
+        start = 0
+        while (repeats := before[start:] >= start).any():
+            repeated = start + int(np.argmax(repeats))
+            if self._after_gap:
+                start = self._first_whole(rows, start, repeated)
+                self._after_gap = False
+                continue
+            end = self._cut(rows, start, repeated)
+            self._close(_Iteration.of(rows[start:end]))
+            start = end
+        if start:
+            self._last_s = float(rows["time_s"][start - 1])
+        self._open = rows[start:][-MOST_OPEN:]
+
+    def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """The place of the first event of a whole iteration, if events before `start` were lost.
+
+        Within an iteration the gradients' usual times rise, so it is where they fall by the most. Where these are not
+        known, it is after the longest pause, if ids rise most there.
+        """
+        usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
+        known = np.flatnonzero(~np.isnan(usual))
+        if len(known) < 2:
+            opens, rise = _longest_pause_and_rise(rows[start : end + 1])
+            return start + opens if opens == rise else self._cut(rows, start, end)
+        return start + int(known[1 + np.argmin(np.diff(usual[known]))])
+
+    def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
+        """The place where the iteration from `start` ends, if the first gradient that comes again is at `end`.
+
+        It may be earlier: where the first gradient of the next iteration was skipped in this one, or where `start` is
+        in the middle of an iteration, that gradient comes for the first time. Then its place is where ids rise most
+        (with ids in forward order, as the front end gives them, they fall during backward) if the longest pause, which
+        is forward, is there too. With other ids it is the longest pause, if what follows it usually comes early.
+        """
+        window = rows[start : end + 1]
+        ids = window["gradient"].astype(np.int64)
+        opens, rise = (start + place for place in _longest_pause_and_rise(window))
+        most = 2 * len(np.unique(ids[: rise - start])) > len(np.unique(ids))
+        if opens == rise and ((most and _fall(ids[: rise - start])) or self._in_the_middle(rows, start, opens)):
+            return rise
+        if opens == end or not self._usual:
+            return end
+        middle = max(self._usual.get(gradient, 0.0) for gradient in rows["gradient"][start:opens].tolist()) / 2
+        tail = rows["gradient"][opens:end].tolist()
+        return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
+
+    def _in_the_middle(self, rows: NDArray[Any], start: int, opens: int) -> bool:
+        """Whether `start` is within an iteration, and the next one begins at `opens`: by the pauses before them.
+
+        After a new cut that may be so for once, since keys that are new come in no order, and would be for ever.
+        """
+        times = rows["time_s"]
+        before_s = times[start - 1] if start else self._last_s
+        return bool(times[opens] - times[opens - 1] > OPENS * (times[start] - before_s))
+
+    def _close(self, row: _Iteration) -> None:
+        self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
+        self._seen += 1
+        # Those after a restart count from the first on, the job's own when it has warmed up.
+        if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
+            self._took_s.append(row.begin_s - self._begin_s)
+        self._begin_s = row.begin_s
+        if self._seen <= self.warm_up:
+            if self._seen == self.warm_up:
+                self.warmed_up_s = float(row.times.max())
+            return
+        before = self._rows[-1].times.max() if self._rows else row.begin_s
+        times = self._returned["time_s"]
+        returned = self._returned[(times > before) & (times <= row.begin_s)]
+        self._returned = self._returned[times > row.begin_s]
+        ended = [time_s for time_s in self._forward_ends if before < time_s <= row.begin_s]
+        self._rows.append(replace(row, returned=returned, forward_end_s=ended[-1] if ended else np.nan))
+        self._estimate = None
+        self._follow_new_pace()
+
+    def _follow_new_pace(self) -> None:
+        """A changed batch size changes every time at once: the old rows are forgotten."""
+        spans = [row.span_s for row in self._rows]
+        older, newest = spans[:-SHIFT_ROWS], spans[-SHIFT_ROWS:]
+        if len(older) < SHIFT_ROWS:
+            return
+        usual = float(np.median(older))
+        if min(newest) > usual * SHIFT_RATIO or max(newest) < usual / SHIFT_RATIO:
+            for _ in older:
+                self._rows.popleft()
+
+    @property
+    def iterations(self) -> int:
+        """Complete iterations seen, warm-up included."""
+        return self._seen
+
+    @property
+    def periods_s(self) -> NDArray[Any]:
+        """Seconds from each iteration's first gradient to the next one's, of the window."""
+        periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows])
+        return periods
+
+    def take_took_s(self) -> list[float]:
+        """The seconds that iterations took, from first gradient to first gradient, since the last call or restart."""
+        took_s, self._took_s = self._took_s, []
+        return took_s
+
+    @property
+    def ready(self) -> bool:
+        return len(self._rows) >= FIRST_ESTIMATE
+
+    @property
+    def profile(self) -> Profile | None:
+        """The job so far, or None before the first estimate.
+
+        When backward begins and how long forward takes are not events. Backward begins where forward ended, if an
+        engine sees that (`forward_ended`). Otherwise it is taken to begin one typical step
+        before the first gradient, but not before the last average of the iteration before was back, since forward
+        needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
+        there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
+        it comes after a gradient began after that gradient was back: so each of them says the most that forward may
+        take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
+        these two forward is taken for half of backward, which computes about twice as much. What was traced of it
+        (`traced`) is known better.
+        """
+        estimate = self._estimated()
+        if estimate is None or not self._forward_s:
+            return estimate.profile if estimate else None
+        return estimate.profile.with_forward(self._forward_s)
+
+    @property
+    def latest(self) -> Profile | None:
+        """`profile`, and for the iterations after a restart in which there is none the one of before."""
+        return self.profile or self._before
+
+    @property
+    def jitter_s(self) -> float:
+        """How far generation times scatter around the estimate: the robust standard deviation."""
+        estimate = self._estimated()
+        return estimate.jitter_s if estimate else 0.0
+
+    def _estimated(self) -> _Estimate | None:
+        if self._estimate is None and self.ready:
+            self._estimate = _estimate(list(self._rows), self._forward_ids)
+        return self._estimate
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    profile: Profile
+    jitter_s: float
+
+
+def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
+    # A gradient that is missing from most iterations (a branch taken once) is no part of the pattern.
+    ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
+    ids = ids[counts * 2 > len(rows)]
+    if not len(ids):
+        return None
+    times, sizes = np.full((2, len(rows), len(ids)), np.nan)
+    for number, row in enumerate(rows):
+        _, here, there = np.intersect1d(ids, row.ids, assume_unique=True, return_indices=True)
+        times[number, here] = row.times[there]
+        sizes[number, here] = row.sizes[there]
+    aligned = times - _median(times.T)[:, None]
+    centre = _median(aligned)
+    # Once more against the estimate, so that a row with gradients missing is not shifted by their absence.
+    aligned = times - _median((times - centre).T)[:, None]
+    centre = _median(aligned)
+    jitter_s = float(1.4826 * np.nanmedian(np.abs(aligned - centre)))
+
+    from_first = centre - centre.min()
+    order = np.arange(len(ids)) if forward_ids else _urgency(ids, from_first)
+    ordered = np.maximum.accumulate(from_first[order][::-1])[::-1]
+    steps = split_times(ordered)
+    first_step_s = float(np.median([step.gap_s for step in steps[:-1]])) if len(steps) > 1 else 0.0
+    seen_s = np.array([row.begin_s - row.forward_end_s for row in rows])
+    if np.isnan(seen_s).all():
+        first_step_s = min(first_step_s, _most_before_first_s(rows, ids))
+    else:
+        first_step_s = float(np.nanmedian(seen_s))
+    generation = ordered + first_step_s
+    shares = np.zeros(len(ids))
+    backward_s = float(generation[0]) or 1.0
+    for step in steps:
+        gap = step.gap_s if step is not steps[-1] else first_step_s
+        shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
+    if len(steps) == 1:
+        shares[:] = 1.0 / len(ids)
+    forward_s = _forward_s(rows, ids[order], shares, times[:, order[0]], first_step_s, backward_s / 2)
+    names = [f"gradient{gradient}" for gradient in ids[order]]
+    columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
+    gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
+    return _Estimate(Profile("learned", gradients, tuple(ids[order].tolist())), jitter_s)
+
+
+def _median(values: NDArray[Any]) -> NDArray[Any]:
+    """The median of each column without its NaN: what np.nanmedian gives, in a fraction of its time."""
+    ranked = np.sort(values, axis=0)
+    counts = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=0))
+    columns = np.arange(values.shape[1])
+    middle: NDArray[Any] = (ranked[(counts - 1) // 2, columns] + ranked[counts // 2, columns]) / 2
+    return middle
+
+
+def _longest_pause_and_rise(window: NDArray[Any]) -> tuple[int, int]:
+    """Places in the events that come after the longest pause, and where ids rise most."""
+    pauses, rises = np.diff(window["time_s"]), np.diff(window["gradient"].astype(np.int64))
+    return 1 + int(np.argmax(pauses)), 1 + int(np.argmax(rises))
+
+
+def _fall(ids: NDArray[Any]) -> bool:
+    """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
+    if ids[0] == ids[-1]:
+        return bool(ids.min() == ids.max())
+    return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
+
+
+def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
+    """Positions in `ids`, most urgent first: the last generated.
+
+    Where ids are in forward order already (the front end's are), they settle the order within a step,
+    whose members scatter by less than anybody should act on.
+    """
+    by_time: NDArray[Any] = np.lexsort((ids, -from_first))
+    positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
+    forward_ids = len(ids) < 3 or np.corrcoef(positions, np.arange(len(ids)))[0, 1] < FORWARD_IDS
+    if forward_ids:
+        for step in split_times(from_first[by_time]):
+            by_time[step.first : step.last + 1].sort()
+    return by_time
+
+
+def _most_before_first_s(rows: list[_Iteration], ids: NDArray[Any]) -> float:
+    """The most that backward may compute before its first gradient; infinite where no average was seen coming back."""
+    returned = [row.returned[np.isin(row.returned["gradient"], ids)]["time_s"] for row in rows]
+    left_s = [row.begin_s - float(times.max()) for row, times in zip(rows, returned, strict=True) if len(times)]
+    return float(np.quantile(left_s, 0.1)) if left_s else float("inf")
+
+
+def _forward_s(
+    rows: list[_Iteration],
+    ids: NDArray[Any],
+    shares: NDArray[Any],
+    backward_ends: NDArray[Any],
+    first_step_s: float,
+    likely_s: float,
+) -> float:
+    """How long forward takes between two iterations (rows): `likely_s`, or what is nearest to it of what may be.
+
+    `ids` and their `shares` are in forward order.
+    """
+    ahead = np.cumsum(shares[::-1])[::-1]
+    places = np.argsort(ids, kind="stable")
+    estimates = []
+    for row, ended in zip(rows[1:], backward_ends[:-1].tolist(), strict=True):
+        over_s = row.begin_s - first_step_s
+        least_s = most_s = over_s - ended
+        back = row.returned[np.isin(row.returned["gradient"], ids)]
+        if len(back):
+            least_s = over_s - float(back["time_s"].max())
+            at = places[np.searchsorted(ids[places], back["gradient"])]
+            enough = ahead[at] >= LEAST_AHEAD
+            bounds = (over_s - back["time_s"][enough]) / ahead[at][enough]
+            most_s = min(most_s, float(bounds.min(initial=np.inf)))
+        estimates.append(max(least_s, min(most_s, likely_s)))
+    known = [estimate for estimate in estimates if not np.isnan(estimate)]
+    return max(0.0, float(np.quantile(known, 0.1))) if known else 0.0

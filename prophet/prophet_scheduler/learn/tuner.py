@@ -1,0 +1,392 @@
+"""Which of a few things that were predicted roughly and can be measured with noise a job should do next.
+
+Rule of this file: pure, without clock, thread or file. Predicted and measured iteration times come in, in seconds; the
+arm that the next iterations should have comes out. What an arm is, is its host's business: blocks of a size, another
+way of averaging, the engine's own.
+
+The model. With t(n) the time of iteration n, under arm a(n),
+
+    log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + e(n)
+
+The level is a random walk: other work comes and goes. f is by how much the prediction of an arm errs beyond the level,
+a Gaussian process over arms: together for all arms of a kind, in a slope over the logarithm of the block's size (what a
+message costs), smoothly in it, and each for itself. e is noise, whose size and correlation are learned from the
+iterations. The belief about level and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it exactly.
+
+The next arm is the one with the least expected time over what is left of the job, where looking is worth what it tells:
+for each arm and a few lengths of a look, the cost of going there, what the look itself takes, and then the expected
+minimum over all arms given what would have been seen by then. That is the knowledge gradient for correlated beliefs
+(Frazier, Powell and Dayanik, 2009) with looks of several iterations (Frazier and Powell, 2010). The same number says
+when to rest: when no look is worth its cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Model:
+    """How predictions err and what iterations do. Deviations are standard deviations of the logarithm of a time."""
+
+    level: float = 0.1
+    """Of the level at first: what all predictions have in common."""
+    drift: float = 0.001
+    """Of the level's step from one iteration to the next."""
+    kind: float = 0.1
+    """Of what the predictions of one kind of arm have in common."""
+    slope: float = 0.02
+    """For each doubling of the block's size."""
+    smooth: float = 0.05
+    """Of what neighbours in size have in common."""
+    reach: float = 1.5
+    """How far that goes, in doublings."""
+    own: float = 0.012
+    """Of each arm for itself."""
+    ageing: float = 0.0001
+    """Of each arm's step from one iteration to the next: what was measured long ago says less."""
+    trust: float = 0.25
+    """A scale of twice the errors is the less likely by this power of two."""
+    moved: float = 0.5
+    """How much of a prediction's change is uncertain, as a share of it."""
+    noise: float = 0.02
+    """Of an iteration, until its own are known."""
+    known_after: float = 2.0
+    """So many iterations are worth as much as that expectation."""
+    alike_after: float = 20.0
+    """So many pairs of neighbours are worth as much as the expectation that they have nothing to do with each other."""
+    far: float = 3.0
+    """What is farther off than so many deviations counts as if it were so far."""
+    going: float = 0.4
+    """By how much what going to an arm costs is unsure, as a share of it."""
+    other: float = 0.45
+    """Of the level's step where the job is known to be another from there on."""
+    left: float = 120.0
+    """Iterations that a job is expected to go on for, at least."""
+
+
+SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
+"""How well this job's predictions hold, as factors on the deviations of arms: which is the likeliest, its iterations
+tell."""
+LOOKS = (1, 3, 9, 27)
+"""Lengths of a look, in iterations."""
+NODES, MOST_NODE = 25, 3.5
+"""Of the quadrature over what a look may show: how many points, and how many deviations the outermost are off."""
+MOST_LOG = 3.0
+"""An arm that takes twenty times as long is as bad as any."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing that can be done. `name` identifies it, `kind` says with which others its prediction errs.
+
+    `first_cost` is what going there takes the first time and `cost` what it takes later, both in iterations; it is paid
+    over as many iterations as it `lasts`.
+    """
+
+    name: Hashable
+    predicted_s: float
+    block_bytes: float
+    kind: Hashable = ""
+    first_cost: float = 0.1
+    cost: float = 0.1
+    lasts: int = 1
+
+    @property
+    def doublings(self) -> float:
+        """Of the block's size from 1 MiB on."""
+        return math.log2(self.block_bytes / (1 << 20))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next: the arm, for how many iterations at least, and the share of the time that it is worth."""
+
+    arm: Hashable
+    iterations: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of an arm: `iteration_s`, and the standard `error` of it as a share."""
+
+    iteration_s: float
+    error: float
+    seen: int
+
+
+@dataclass
+class Tuner:
+    """The arms of one job, what is believed of them, and which comes next."""
+
+    model: Model = field(default_factory=Model)
+
+    def __post_init__(self) -> None:
+        self._arms: dict[Hashable, Arm] = {}
+        """In the order of the state."""
+        self._places: dict[Hashable, int] = {}
+        # State: the level, then what each arm's prediction errs by beyond it; a row for each of SCALES.
+        self._mean = np.zeros((len(SCALES), 1))
+        self._covariance = np.full((len(SCALES), 1, 1), self.model.level**2)
+        self._likelihood = -self.model.trust * np.log(SCALES)
+        self._noise = _Noise(self.model)
+        self._seen: dict[Hashable, int] = {}
+        self._current: Hashable = None
+        self._going, self._comes, self._fresh = 0.0, 0, False
+        self._off = np.zeros(len(SCALES))
+        self.iterations = 0
+
+    # What comes in.
+
+    def predict(self, arms: Collection[Arm]) -> None:
+        """Takes these predictions from here on: of new arms, and others than before of those that there are.
+
+        A prediction that moves takes the belief along, and makes it the less certain the farther it moved. An arm that
+        is predicted no more and was never seen is forgotten.
+        """
+        self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
+        known = [arm for arm in arms if arm.name in self._places]
+        if known:
+            moves = np.zeros(self._mean.shape[1])
+            for arm in known:
+                moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
+            places = [self._places[arm.name] for arm in known]
+            together = float(np.median(moves[places]))
+            moves[places] -= together
+            # What all have in common may be true or not; the next iteration tells.
+            self._covariance[:, 0, 0] += together**2
+            unsure = self.model.moved * moves
+            self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
+        self._arms.update({arm.name: arm for arm in known})
+        new = [arm for arm in arms if arm.name not in self._places]
+        if new:
+            self._add(new)
+        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
+
+    def _forget(self, names: Collection[Hashable]) -> None:
+        gone = [self._places[name] for name in names]
+        self._mean = np.delete(self._mean, gone, axis=1)
+        self._covariance = np.delete(np.delete(self._covariance, gone, axis=1), gone, axis=2)
+        self._arms = {name: arm for name, arm in self._arms.items() if name not in names}
+        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
+
+    def _add(self, new: Sequence[Arm]) -> None:
+        """New arms, as what was seen of the others says."""
+        count = len(self._arms)
+        prior = self._prior([*self._arms.values(), *new])
+        gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
+        rest = prior[count:, count:] - gain @ prior[:count, count:]
+        rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariance[:, 1:, 1:] @ gain.T
+        across = gain @ self._covariance[:, 1:]
+        self._mean = np.concatenate([self._mean, self._mean[:, 1:] @ gain.T], axis=1)
+        upper = np.concatenate([self._covariance, across.transpose(0, 2, 1)], axis=2)
+        self._covariance = np.concatenate([upper, np.concatenate([across, rest], axis=2)], axis=1)
+        self._arms.update({arm.name: arm for arm in new})
+
+    def _prior(self, arms: Sequence[Arm]) -> Array:
+        model = self.model
+        sizes = np.array([arm.doublings for arm in arms])
+        apart = sizes[:, None] - sizes
+        same = np.array([[a.kind == b.kind for b in arms] for a in arms])
+        alike = model.kind**2 + model.slope**2 * np.outer(sizes, sizes)
+        alike = alike + model.smooth**2 * np.exp(-0.5 * (apart / model.reach) ** 2)
+        prior: Array = same * alike + np.eye(len(arms)) * model.own**2
+        return prior
+
+    def observe(self, name: Hashable, iteration_s: float) -> None:
+        """An iteration under this arm took so long."""
+        model, arm = self.model, self._arms[name]
+        seen = self._seen.get(name, 0)
+        came, self._current = self._current not in (None, name), name
+        if came:
+            self._going, self._comes = (arm.cost if seen else arm.first_cost) / arm.lasts, arm.lasts
+        going = self._going if self._comes else 0.0
+        fresh = came or self._fresh
+        # Whether it is still to be told how the arm is, since what coming cost hides it.
+        self._fresh = fresh and model.going * going > model.kind
+        anew = going > 0 or seen == 0
+        self._comes = max(0, self._comes - 1)
+        self.iterations += 1
+        self._seen[name] = seen + 1
+        self._covariance[:, 0, 0] += model.drift**2
+        steps = np.arange(1, self._mean.shape[1])
+        self._covariance[:, steps, steps] += model.ageing**2
+        noise = self._noise.variance + (model.going * going) ** 2
+        self._take(name, iteration_s / (1 + going), noise, fresh)
+        self._noise.add(math.log(iteration_s), anew)
+
+    def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
+        """Takes in what was believed of this arm in an earlier run of the job, which may be somewhat another now."""
+        self._take(name, iteration_s, error**2 + self.model.own**2, fresh=True)
+
+    def _take(self, name: Hashable, iteration_s: float, noise: float, fresh: bool) -> None:
+        """A measurement of this arm, with this variance; `fresh` where nothing has told yet how the arm is.
+
+        Such an arm may be far from what was predicted of it. Twice in a row under one that is known, and to the same
+        side, and it is the job that is another.
+        """
+        far_off, covariance, place = self.model.far, self._covariance, self._places[name]
+        off = self._off_by(name, iteration_s)
+        far = np.abs(off) > far_off * np.sqrt(self._shown(place)[1] + noise)
+        covariance[:, place, place] += np.where(far & fresh, off**2, 0.0)
+        covariance[:, 0, 0] += np.where(far & (not fresh) & (self._off * off > 0), off**2, 0.0)
+        self._off = np.where(far & (not fresh), off, 0.0)
+        shown, variance = self._shown(place)
+        most = far_off * np.sqrt(variance + noise)
+        self._learn(shown, variance + noise, np.clip(off, -most, most))
+
+    def _off_by(self, name: Hashable, iteration_s: float) -> Array:
+        """The logarithm of how much longer this is than what is believed of the arm, for each of SCALES."""
+        logs = self._mean[:, 0] + self._mean[:, self._places[name]]
+        return math.log(iteration_s / self._arms[name].predicted_s) - logs
+
+    def _shown(self, place: int) -> tuple[Array, Array]:
+        """What an iteration under the arm at this place says of the state, and the variance of its level and arm."""
+        shown = self._covariance[:, 0] + self._covariance[:, place]
+        return shown, shown[:, 0] + shown[:, place]
+
+    def _learn(self, shown: Array, variance: Array, off: Array) -> None:
+        """Kalman's step: a measurement that says `shown` of the state, with this variance, is off by so much."""
+        gain = shown / variance[:, None]
+        self._mean += gain * off[:, None]
+        self._covariance -= gain[:, :, None] * shown[:, None, :]
+        self._likelihood -= 0.5 * (np.log(variance) + np.minimum(off**2 / variance, self.model.far**2))
+        self._likelihood -= self._likelihood.max()
+
+    def another(self) -> None:
+        """The job is another from here on: how long its iterations take is to be told anew, by the next of them."""
+        self._covariance[:, 0, 0] += self.model.other**2
+
+    # What comes out.
+
+    def _believed(self) -> tuple[Array, Array]:
+        """Mean and covariance of the state, over all scales."""
+        weights = np.exp(self._likelihood)
+        weights /= weights.sum()
+        mean = weights @ self._mean
+        apart = self._mean - mean
+        return mean, np.einsum("s,sij->ij", weights, self._covariance + apart[:, :, None] * apart[:, None, :])
+
+    def beliefs(self) -> dict[Hashable, Belief]:
+        """What is believed of each arm, as things are now."""
+        mean, covariance = self._believed()
+        beliefs = {}
+        for name, arm in self._arms.items():
+            place = self._places[name]
+            variance = covariance[0, 0] + covariance[place, place] + 2 * covariance[0, place]
+            iteration_s = arm.predicted_s * math.exp(mean[0] + mean[place])
+            beliefs[name] = Belief(iteration_s, math.sqrt(max(0.0, variance)), self._seen.get(name, 0))
+        return beliefs
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of an iteration's logarithm, as it counts in a mean of several."""
+        return math.sqrt(self._noise.variance)
+
+    def lead(self, name: Hashable, others: Collection[Hashable]) -> float:
+        """By how many standard deviations this arm is faster than the best of `others`; infinite without any."""
+        mean, covariance = self._believed()
+        logs = {one: math.log(self._arms[one].predicted_s) + mean[self._places[one]] for one in (name, *others)}
+        if not others:
+            return math.inf
+        here, there = self._places[name], self._places[best := min(others, key=logs.__getitem__)]
+        variance = covariance[here, here] + covariance[there, there] - 2 * covariance[here, there]
+        return float((logs[best] - logs[name]) / math.sqrt(variance + 1e-12))
+
+    def next(self, current: Hashable, possible: Collection[Hashable] | None = None) -> Step:
+        """The arm that the next iterations should have, of those that are `possible` (None for all), of which the
+        `current` is one; where it is none of the arms, to leave it is worth any cost.
+        """
+        names = [name for name in self._places if possible is None or name in possible or name == current]
+        here = names.index(current) if current in self._places else None
+        places = np.array([self._places[name] for name in names])
+        arms = [self._arms[name] for name in names]
+        mean, covariance = self._believed()
+        logs = np.array([math.log(arm.predicted_s) for arm in arms]) + mean[places]
+        logs -= logs.min() if here is None else logs[here]
+        costs = np.array([arm.cost if arm.name in self._seen else arm.first_cost for arm in arms])
+        going = costs.copy()
+        if here is not None:
+            going[here] = 0.0
+        left = max(self.model.left, float(self.iterations))
+        shown = covariance[:, [0]] + covariance[:, places]
+        # Row a: what a look at arm a says of each arm.
+        told = shown[places].T
+        own = shown[0] + shown[places, np.arange(len(arms))]
+        nodes, weights = _quadrature()
+        looks = np.array(LOOKS, dtype=float)
+        variance = own[:, None] + self._noise.variance / looks + self.model.drift**2 * looks / 3
+        spread = told[:, None, :] / np.sqrt(variance)[:, :, None]
+        later = going * np.ones((len(arms), 1))
+        np.fill_diagonal(later, 0.0)
+        # Whatever a look may show, before it the expected time of each arm is what is believed.
+        means = logs - 0.5 * spread**2
+        outcomes = np.exp(np.minimum(means[..., None, :] + spread[..., None, :] * nodes[:, None], MOST_LOG))
+        least = (outcomes + later[:, None, None, :] / left).min(axis=-1) @ weights
+        spent = looks * np.exp(np.minimum(logs, MOST_LOG))[:, None]
+        total = going[:, None] + spent + (left - looks) * least
+        best, look = divmod(int(np.argmin(total)), len(LOOKS))
+        stay = total.max() if here is None else total[here].min()
+        return Step(names[best], LOOKS[look], float(stay - total[best, look]) / left)
+
+
+@cache
+def _quadrature() -> tuple[Array, Array]:
+    """Points of the standard normal distribution and their weights."""
+    nodes = np.linspace(-MOST_NODE, MOST_NODE, NODES)
+    weights = np.exp(-0.5 * nodes**2)
+    return nodes, weights / weights.sum()
+
+
+class _Noise:
+    """Of one iteration's time: its variance, as that of a mean of several counts."""
+
+    def __init__(self, model: Model) -> None:
+        self._far = model.far
+        self._count = model.known_after
+        self._squares = self._count * model.noise**2
+        self._alike_after = model.alike_after
+        self._products = self._pairs = 0.0
+        self._before: float | None = None
+        self._step: float | None = None
+
+    def add(self, log: float, anew: bool) -> None:
+        """The logarithm of an iteration's time; `anew` where it is the first under its arm, and has in it what going
+        there cost.
+        """
+        before, self._before = self._before, None if anew else log
+        if anew or before is None:
+            self._step = None
+            return
+        half = self._squares / self._count
+        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
+        self._count += 1
+        self._squares += step**2 / 2
+        if self._step is not None:
+            self._products += step * self._step
+            self._pairs += (step**2 + self._step**2) / 4
+        self._step = step
+
+    @property
+    def variance(self) -> float:
+        """Of an iteration among others: larger than its own where neighbours are slow together.
+
+        Of steps d between neighbours that are correlated by r, and those farther off by r^2 and so on, with a variance
+        of s^2: the mean of d^2 / 2 is s^2 (1 - r), and that of d d' is -s^2 (1 - r)^2.
+        """
+        half = self._squares / self._count
+        doubt = self._alike_after * half
+        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
+        return half * (1 + alike) / (1 - alike) ** 2

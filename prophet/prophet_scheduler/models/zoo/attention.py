@@ -1,0 +1,134 @@
+"""BERT, the Transformer and a recurrent translator, as layer shapes.
+
+Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
+"""
+
+from __future__ import annotations
+
+from prophet_scheduler.models.zoo.layers import Layer, Shapes
+
+BERT_TOKENS = 128
+"""Tokens of a sequence, for the work: Devlin et al. train nine tenths of the steps with so many (appendix A.2)."""
+BERT_VOCABULARY = 30_522
+"""Of the released uncased models; the paper says 30,000 (section 3)."""
+TRANSFORMER_TOKENS = 32
+"""Tokens of a sentence, source and target each, for the work: an assumption, since the paper batches by tokens."""
+TRANSFORMER_VOCABULARY = 37_000
+"""Shared by both languages: "about 37000 tokens" (section 5.1)."""
+PACE_VOCABULARY = 31_032
+"""Of each language: what makes PACE's Transformer 91.8 million (its table II); the vocabulary was not published."""
+
+
+def bert_base() -> list[Layer]:
+    """Devlin et al., NAACL 2019, section 3: 12 layers, 768 wide; with the pooler and without the pre-training heads."""
+    return _bert(depth=12, width=768)
+
+
+def bert_large() -> list[Layer]:
+    """Devlin et al., NAACL 2019, section 3: 24 layers, 1024 wide; as bert_base."""
+    return _bert(depth=24, width=1024)
+
+
+def _bert(depth: int, width: int) -> list[Layer]:
+    shapes = Shapes()
+    shapes.embedding("embeddings.word", BERT_VOCABULARY, width)
+    shapes.embedding("embeddings.position", 512, width)
+    shapes.embedding("embeddings.type", 2, width)
+    shapes.normalisation("embeddings.norm", width)
+    for number in range(depth):
+        name = f"layer{number}"
+        _attention(shapes, f"{name}.attention", width, BERT_TOKENS, BERT_TOKENS)
+        _feed_forward(shapes, name, width, 4 * width, BERT_TOKENS)
+    shapes.dense("pooler", width, width)
+    return shapes.layers
+
+
+def transformer() -> list[Layer]:
+    """Vaswani et al., NIPS 2017, table 3, the base model: 6 + 6 layers, 512 wide.
+
+    Both embeddings and the layer before the softmax are one matrix (section 3.4). The encoder's embedding reads it
+    first, so its gradient is complete last: it is the first gradient. The work of the softmax layer comes at the end
+    of the forward pass all the same, and is written down with the last normalisation.
+    """
+    width, tokens = 512, TRANSFORMER_TOKENS
+    shapes = Shapes()
+    shapes.embedding("embedding", TRANSFORMER_VOCABULARY, width)
+    for number in range(6):
+        name = f"encoder{number}"
+        _attention(shapes, f"{name}.attention", width, tokens, tokens)
+        _feed_forward(shapes, name, width, 2048, tokens)
+    for number in range(6):
+        name = f"decoder{number}"
+        _attention(shapes, f"{name}.attention", width, tokens, tokens)
+        _attention(shapes, f"{name}.cross", width, tokens, tokens)
+        softmax = TRANSFORMER_VOCABULARY * width * tokens if number == 5 else 0
+        _feed_forward(shapes, name, width, 2048, tokens, norm_macs=softmax)
+    return shapes.layers
+
+
+def transformer_untied() -> list[Layer]:
+    """PACE's Transformer (INFOCOM 2020, table II): 91.8 million parameters in 164 tensors, 6 + 6 layers, 512 wide.
+
+    The Transformer of Sockeye, MXNet's translator, has as many tensors: query, key and value of self-attention are one
+    matrix, attention has no biases, encoder and decoder end in a normalisation, and no embedding is shared.
+    """
+    width, tokens = 512, TRANSFORMER_TOKENS
+    shapes = Shapes()
+    shapes.embedding("source", PACE_VOCABULARY, width)
+    for number in range(6):
+        name = f"encoder{number}"
+        _fused_attention(shapes, f"{name}.attention", width, tokens)
+        _feed_forward(shapes, name, width, 2048, tokens)
+    shapes.normalisation("encoder.norm", width)
+    shapes.embedding("target", PACE_VOCABULARY, width)
+    for number in range(6):
+        name = f"decoder{number}"
+        _fused_attention(shapes, f"{name}.attention", width, tokens)
+        _attention(shapes, f"{name}.cross", width, tokens, tokens, bias=False)
+        _feed_forward(shapes, name, width, 2048, tokens)
+    shapes.normalisation("decoder.norm", width)
+    shapes.dense("output", width, PACE_VOCABULARY, tokens)
+    return shapes.layers
+
+
+def seq2seq() -> list[Layer]:
+    """PACE's Seq2Seq (INFOCOM 2020, table II): 67.2 million parameters in 32 tensors, with no shape published.
+
+    Taken here for a translator as of Wu et al., "Google's neural machine translation system" (2016), sections 3 and
+    3.1: LSTM, the first encoder layer in both directions, what attention found goes into every decoder layer. Two
+    encoder and four decoder layers 512 wide make 32 tensors, and with the Transformer's vocabulary 67.6 million.
+    """
+    width, tokens = 512, TRANSFORMER_TOKENS
+    shapes = Shapes()
+    shapes.embedding("source", PACE_VOCABULARY, width)
+    for direction in ("forward", "backward"):
+        shapes.lstm(f"encoder0.{direction}", width, width, tokens)
+    shapes.lstm("encoder1", 2 * width, width, tokens)
+    shapes.embedding("target", PACE_VOCABULARY, width)
+    for number in range(4):
+        attended = 2 * tokens * tokens * width if number == 0 else 0
+        shapes.lstm(f"decoder{number}", 2 * width, width, tokens, more_macs=attended)
+    shapes.dense("output", width, PACE_VOCABULARY, tokens)
+    return shapes.layers
+
+
+def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int, bias: bool = True) -> None:
+    """Projections, attention and its normalisation; `tokens` attend to `keys` positions, whatever the heads."""
+    shapes.dense(f"{name}.query", width, width, tokens, bias=bias)
+    shapes.dense(f"{name}.key", width, width, keys, bias=bias)
+    shapes.dense(f"{name}.value", width, width, keys, bias=bias)
+    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * keys * width, bias=bias)
+    shapes.normalisation(f"{name}.norm", width)
+
+
+def _fused_attention(shapes: Shapes, name: str, width: int, tokens: int) -> None:
+    """Self-attention whose three projections are one matrix, without biases."""
+    shapes.dense(f"{name}.input", width, 3 * width, tokens, bias=False)
+    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * tokens * width, bias=False)
+    shapes.normalisation(f"{name}.norm", width)
+
+
+def _feed_forward(shapes: Shapes, name: str, width: int, inner: int, tokens: int, norm_macs: int = 0) -> None:
+    shapes.dense(f"{name}.intermediate", width, inner, tokens)
+    shapes.dense(f"{name}.output", inner, width, tokens)
+    shapes.normalisation(f"{name}.norm", width, more_macs=norm_macs)

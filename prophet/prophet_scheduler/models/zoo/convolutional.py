@@ -1,0 +1,96 @@
+"""AlexNet, VGG and ResNet for 1000 classes of 224x224 pixels, as layer shapes.
+
+Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
+"""
+
+from __future__ import annotations
+
+from prophet_scheduler.models.zoo.layers import Layer, Shapes
+
+CLASSES = 1000
+
+
+def alexnet() -> list[Layer]:
+    """Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014: the one-tower AlexNet.
+
+    That is torchvision's alexnet: 61.1 million parameters, no grouped convolutions.
+    """
+    shapes = Shapes()
+    inputs = 3
+    convolutions = ((64, 11, 55), (192, 5, 27), (384, 3, 13), (256, 3, 13), (256, 3, 13))
+    for number, (outputs, kernel, pixels) in enumerate(convolutions, start=1):
+        shapes.convolution(f"conv{number}", inputs, outputs, kernel, pixels)
+        inputs = outputs
+    _classifier(shapes, 256 * 6 * 6, first=6)
+    return shapes.layers
+
+
+def vgg16() -> list[Layer]:
+    """Configuration D of Simonyan and Zisserman, ICLR 2015, table 1."""
+    return _vgg((2, 2, 3, 3, 3))
+
+
+def vgg19() -> list[Layer]:
+    """Configuration E of Simonyan and Zisserman, ICLR 2015, table 1."""
+    return _vgg((2, 2, 4, 4, 4))
+
+
+def _vgg(depths: tuple[int, ...]) -> list[Layer]:
+    shapes = Shapes()
+    inputs, pixels = 3, 224
+    for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512, 512), strict=True), start=1):
+        for number in range(1, depth + 1):
+            shapes.convolution(f"conv{stage}_{number}", inputs, width, 3, pixels)
+            inputs = width
+        pixels //= 2
+    _classifier(shapes, inputs * pixels * pixels, first=6)
+    return shapes.layers
+
+
+def _classifier(shapes: Shapes, inputs: int, first: int) -> None:
+    for number, outputs in enumerate((4096, 4096, CLASSES), start=first):
+        shapes.dense(f"fc{number}", inputs, outputs)
+        inputs = outputs
+
+
+def resnet18() -> list[Layer]:
+    """He et al., CVPR 2016, table 1, with projection shortcuts (option B)."""
+    return _resnet((2, 2, 2, 2), bottleneck=False)
+
+
+def resnet50() -> list[Layer]:
+    """He et al., CVPR 2016, table 1; a block's stride is in its 3x3 convolution, as all frameworks have it today."""
+    return _resnet((3, 4, 6, 3), bottleneck=True)
+
+
+def resnet101() -> list[Layer]:
+    """As resnet50."""
+    return _resnet((3, 4, 23, 3), bottleneck=True)
+
+
+def resnet152() -> list[Layer]:
+    """As resnet50."""
+    return _resnet((3, 8, 36, 3), bottleneck=True)
+
+
+def _resnet(depths: tuple[int, ...], bottleneck: bool) -> list[Layer]:
+    shapes = Shapes()
+    shapes.normalised_convolution("conv1", 3, 64, 7, 112)
+    channels, pixels = 64, 56
+    for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True), start=1):
+        outputs = 4 * width if bottleneck else width
+        for block in range(depth):
+            name = f"layer{stage}.{block}"
+            after = pixels // 2 if stage > 1 and block == 0 else pixels
+            if bottleneck:
+                shapes.normalised_convolution(f"{name}.conv1", channels, width, 1, pixels)
+                shapes.normalised_convolution(f"{name}.conv2", width, width, 3, after)
+                shapes.normalised_convolution(f"{name}.conv3", width, outputs, 1, after)
+            else:
+                shapes.normalised_convolution(f"{name}.conv1", channels, width, 3, after)
+                shapes.normalised_convolution(f"{name}.conv2", width, width, 3, after)
+            if block == 0 and (after, outputs) != (pixels, channels):
+                shapes.normalised_convolution(f"{name}.downsample", channels, outputs, 1, after)
+            channels, pixels = outputs, after
+    shapes.dense("fc", channels, CLASSES)
+    return shapes.layers

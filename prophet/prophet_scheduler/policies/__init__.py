@@ -1,0 +1,209 @@
+"""The policies by name: which file has one, what can be set of it, and how it is made.
+
+What belongs here: the two types with which a policy's file declares itself, finding that file, reading options, and
+which variables mean nothing to Prophet. A file of this folder is one policy: `tictac.py` has the names `tictac` and
+`tictac-...`, and `mg_wfbp.py` `mg-wfbp` and `mg-wfbp-...`. A file is imported only when one of its names is asked for,
+since a training process needs no other; whatever lists all policies imports all. docs/adding-a-policy.md says how to
+add one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, HANDED_ON, NAMES, PREFIX, number
+
+if TYPE_CHECKING:
+    from prophet_scheduler.core.graph import Graph
+    from prophet_scheduler.core.policy import Policy
+
+_OPTION = "option"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of one policy; its `variable` in a job's environment and its key in a config follow from the name.
+
+    `unit` is "bytes", "s" or another; a config writes bytes as sizes (4MB). `least` is the smallest number allowed.
+    """
+
+    name: str
+    default: int | float | bool
+    help: str
+    unit: str = ""
+    least: float = 0
+
+    @property
+    def variable(self) -> str:
+        return variable(self.name)
+
+    def parse(self, text: str, where: str) -> int | float | bool:
+        """The value of `text`. Raises UserError that names `where` it stands."""
+        if isinstance(self.default, bool):
+            if text not in ("0", "1"):
+                raise UserError(f"{where} is {text!r}; it must be 0 or 1")
+            return text == "1"
+        value = number(text, where, self.least)
+        return int(value) if isinstance(self.default, int) else value
+
+
+class Blocks(Enum):
+    """How a policy has gradients cut, where PROPHET_PARTITION_BYTES does not say it (core/cut.py)."""
+
+    ONE_SIZE = "one size"
+    """Blocks of DEFAULT_PARTITION_BYTES, small gradients together."""
+    WHOLE = "whole"
+    """Each gradient by itself, in parts of MOST_BLOCK_BYTES where it is larger."""
+    ADAPTIVE = "adaptive"
+    """As the policy's plans say (Plan.cut)."""
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a policy with nothing to set."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a policy's file says of one of its names.
+
+    `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
+    a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
+    config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
+    `blocks` is how it has gradients cut. `traced`: it plans with forward times, which only a trace of operations tells
+    where a job waits for its network; a job of PyTorch traces its first iterations, and a simulation gives it one
+    (simulate/grouped.py). `of_graph`, from options and the graph of the job's model, which is traced there
+    (Pattern.RECEIVE of models, its transfers in the order of the profile's ids), makes it for that graph.
+
+    The rest is read by engines of collectives alone. `groups`: its plans have groups, each of which is one collective
+    there. `waits`: step() waits for all averages, as in the system that it is named after; a parameter server has that
+    barrier for none. `servers_only` is why it does not run there, empty where it does.
+    """
+
+    summary: str
+    build: Callable[[Any, int], Policy]
+    options: type[Any] = NoOptions
+    tuned: str = ""
+    page: str = ""
+    blocks: Blocks = Blocks.ONE_SIZE
+    traced: bool = False
+    of_graph: Callable[[Any, Graph], Policy] | None = None
+    groups: bool = False
+    waits: bool = False
+    servers_only: str = ""
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        return tuple(Option(field.name, **field.metadata[_OPTION]) for field in dataclasses.fields(self.options))
+
+
+def option(default: int | float | bool, help: str, *, unit: str = "", least: float = 0) -> Any:
+    """A field of a policy's dataclass of options; see Option."""
+    said = {"default": default, "help": help, "unit": unit, "least": least}
+    return dataclasses.field(default=default, metadata={_OPTION: said})
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return f"{PREFIX}{name.upper()}"
+
+
+def get_definition(name: str, variable: str = "") -> Definition:
+    """What is known of the policy called `name`; only its own file is imported.
+
+    Raises UserError listing the names, which begins with the `variable` that has `name`.
+    """
+    file = _file_of(name)
+    if file is not None and name in (definitions := _definitions(file)):
+        return definitions[name]
+    at = f"{variable}: " if variable else ""
+    raise UserError(f"{at}unknown policy {name!r}; known policies are {', '.join(policy_names())}")
+
+
+def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
+    """The policy called `name`, with its defaults but for `options`. Raises UserError listing the known ones."""
+    definition = get_definition(name)
+    return definition.build(definition.options(**options), partition_bytes)
+
+
+def policy_from_environ(
+    name: str,
+    environ: Mapping[str, str],
+    partition_bytes: int = DEFAULT_PARTITION_BYTES,
+    graph: Graph | None = None,
+) -> Policy:
+    """The policy called `name` with the options that `environ` has. Raises UserError naming what is wrong.
+
+    `graph` is the job's, where it is known and the policy takes one (Definition.of_graph).
+    """
+    definition = get_definition(name)
+    values = {
+        entry.name: entry.parse(environ[entry.variable], entry.variable)
+        for entry in definition.all_options
+        if entry.variable in environ
+    }
+    if graph is not None and definition.of_graph is not None:
+        return definition.of_graph(definition.options(**values), graph)
+    return get_policy(name, partition_bytes, **values)
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str]:
+    """Those of `names` that begin as Prophet's variables do and are none, each with the one that is spelt most like it.
+
+    "" where none is alike. The variable of any policy's option is known; all policies are imported only where something
+    is in doubt.
+    """
+    doubtful = sorted(name for name in names if name.startswith(PREFIX) and name not in NAMES)
+    if not doubtful:
+        return {}
+    import difflib
+
+    options = {entry.variable for definition in all_definitions().values() for entry in definition.all_options}
+    # They begin alike, which says nothing of how near they are.
+    known = [name.removeprefix(PREFIX) for name in sorted((NAMES - HANDED_ON) | options)]
+    unknown = {}
+    for name in doubtful:
+        if name not in options:
+            near = difflib.get_close_matches(name.removeprefix(PREFIX), known, 1)
+            unknown[name] = PREFIX + near[0] if near else ""
+    return unknown
+
+
+def all_definitions() -> dict[str, Definition]:
+    """Every policy by name, in alphabetical order. Imports all of them."""
+    return dict(sorted((name, entry) for file in _files(tuple(__path__)) for name, entry in _definitions(file).items()))
+
+
+def policy_names() -> list[str]:
+    """The names of all policies, in alphabetical order. Imports all of them."""
+    return list(all_definitions())
+
+
+def collective_policies() -> list[str]:
+    """The names of those that an engine of collectives runs, in alphabetical order. Imports all of them."""
+    return [name for name, definition in all_definitions().items() if not definition.servers_only]
+
+
+@functools.cache
+def _files(folders: tuple[str, ...]) -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(folders) if not module.ispkg}
+
+
+def _file_of(name: str) -> str | None:
+    """The file whose name is `name` or the longest beginning of it that ends before a dash."""
+    words, files = name.split("-"), _files(tuple(__path__))
+    stems = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((stem for stem in stems if stem in files), None)
+
+
+def _definitions(file: str) -> Mapping[str, Definition]:
+    policies: Mapping[str, Definition] = importlib.import_module(f"{__name__}.{file}").POLICIES
+    return policies

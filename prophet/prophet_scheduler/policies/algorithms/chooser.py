@@ -1,0 +1,209 @@
+"""Which cut and credit make the shortest iteration: a search among candidates, judged by predictions.
+
+Rule of this file: what is tried, in which order, and when it is enough. Pure; a host gives it a number of events at a
+time, so that a decision never holds a thread for long. Sizes are bytes, times seconds.
+
+Blocks of one size along the arena are tried, from a middle size up and down for as long as it gets better, and credits
+with each. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what that comes to,
+the prediction says.
+
+Two things that were tried here are not here any more, since they were worth nothing (docs/results/ablation.md):
+blocks of several sizes along the stepwise pattern, and holding back what is less urgent when gradient 0 is due.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+from prophet_scheduler.core.choice import Choice, Measured, Question
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.policies.algorithms.predictor import Prediction, Predictor
+
+SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
+"""Of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a few
+percent."""
+FIRST_SIZE = 512 << 10
+IN_FLIGHT = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Credits that are tried, in blocks of the cut's typical size. One block alone idles the wire until it is acknowledged,
+and a wire that idles is measured badly."""
+FIRST_IN_FLIGHT = 3
+PATIENCE = 1
+"""A search goes on past so many tries that were no better."""
+NEAR = 1.15
+"""What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to this
+much of what the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
+AS_GOOD = 0.01
+"""Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
+near, and what is known of a message's cost does not tell them apart."""
+UNEXPLAINED = 0.02
+"""What an iteration takes longer than predicted by more than this is put down to messages."""
+LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.2e-3, 0.5e-3
+"""What a message takes of processors, at the least and at the most. Where there are cores enough it is less than the
+least; but there blocks that are too large cost a percent, and where cores are short ones that are too small cost half
+as much again."""
+LEAST_IN_FLIGHT_S = 0.5e-3
+"""Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
+HALVINGS = 5
+"""A message's cost is looked for below the first, so many times in one half of what is left."""
+SLICE = 20_000
+"""Events between two looks at whether to go on."""
+
+Spent = Generator[int, None, None]
+"""Work under way; it yields what it took, in events."""
+
+
+@dataclass
+class _Judged:
+    """The best credit of a cut so far."""
+
+    credit: int = 0
+    iteration_s: float = math.inf
+
+
+@dataclass
+class ChoiceSearch:
+    """The search for one question."""
+
+    question: Question
+    _judged: dict[Cut, _Judged] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        question = self.question
+        self._predictor = Predictor(
+            question.profile, question.network, question.shape, question.arena, barrier=question.barrier
+        )
+        self._predictor.message_s = LEAST_MESSAGE_S
+        self._steps = self._search()
+
+    def work(self, events: int) -> bool:
+        """Goes on for about so many of the simulation's events; whether it has come to an end."""
+        for spent in self._steps:
+            events -= spent
+            if events <= 0:
+                return False
+        return True
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        """One for each cut that was judged, the best first; of those as good as it, the one with the largest blocks.
+
+        A message also takes processor time of workers and servers, which no event tells from computing.
+        """
+        rows = [Choice(cut, row.credit, row.iteration_s) for cut, row in self._judged.items() if row.credit]
+        return ranked(rows, self.question.profile.total_bytes)
+
+    @property
+    def _best_s(self) -> float:
+        return min((row.iteration_s for row in self._judged.values()), default=math.inf)
+
+    def _search(self) -> Spent:
+        measured = self.question.measured
+        if measured is not None:
+            yield from self._explain(measured)
+        for cut in self.question.cuts:
+            yield from self._judge(cut, math.inf)
+        if self.question.anew:
+            yield from self._uniform()
+
+    def _explain(self, measured: Measured) -> Spent:
+        """Takes what no event says to be as explains best what the job does now.
+
+        That is how wide the servers' links are; and where the iteration takes longer than either width explains, what
+        messages cost besides. On the wire they may cost nothing, and still each takes processor time of workers and
+        servers, which lengthens an iteration where processors are short.
+        """
+
+        seconds = {}
+        for wide in (False, True):
+            self._predictor.wide_servers = wide
+            seconds[wide] = yield from self._predicted_s(measured)
+        wide = min((False, True), key=lambda wide: abs(seconds[wide] - measured.iteration_s))
+        self._predictor.wide_servers = wide
+        if measured.iteration_s >= seconds[wide] * (1 + UNEXPLAINED):
+            self._predictor.message_s = yield from self._message_s(measured)
+
+    def _message_s(self, measured: Measured) -> Generator[int, None, float]:
+        """What a message must cost for an iteration to take so long.
+
+        What even the most does not explain has another cause too, such as a slower worker. Blocks that are too large
+        cost little then, and blocks that are too small would cost much where it was messages after all.
+        """
+        least_s, most_s = 0.0, MOST_MESSAGE_S
+        for _ in range(HALVINGS):
+            self._predictor.message_s = (least_s + most_s) / 2
+            if (yield from self._predicted_s(measured)) < measured.iteration_s:
+                least_s = self._predictor.message_s
+            else:
+                most_s = self._predictor.message_s
+        return max(LEAST_MESSAGE_S, least_s)
+
+    def _predicted_s(self, measured: Measured) -> Generator[int, None, float]:
+        prediction = self._predictor.begin(measured.cut, measured.credit)
+        yield from self._follow(prediction, math.inf)
+        return prediction.iteration_s
+
+    def _uniform(self) -> Spent:
+        total = self.question.profile.total_bytes
+        sizes = [size for size in SIZES if size <= max(total, SIZES[0])]
+        middle = sizes.index(FIRST_SIZE) if FIRST_SIZE in sizes else len(sizes) - 1
+        yield from self._judge(Cut.uniform(sizes[middle]), math.inf)
+        measured = self.question.measured
+        takes_s = NEAR * measured.iteration_s if measured is not None else 0.0
+        for direction, least_s in ((1, takes_s), (-1, 0.0)):
+            worse, place = 0, middle + direction
+            while 0 <= place < len(sizes) and worse <= PATIENCE:
+                cut, before = Cut.uniform(sizes[place]), self._best_s
+                place += direction
+                if cut in self._judged:
+                    continue  # It was looked at as one that the job has had, which says nothing of those beyond it.
+                yield from self._judge(cut, NEAR, least_s)
+                worse = 0 if self._best_s < before else worse + 1
+
+    def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
+        """Finds the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
+        as leave while an acknowledgement comes, since with far fewer all are too bad to tell which way it gets better.
+
+        Given up is what takes more than `near` of the best, and more than `least_s`.
+        """
+        if cut in self._judged:
+            return
+        row = self._judged[cut] = _Judged()
+        block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
+        network = self.question.network
+        least = LEAST_IN_FLIGHT_S * network.bandwidth
+        first = max(FIRST_IN_FLIGHT, least / block_bytes, network.to_cover_delay(block_bytes))
+        middle = next((place for place, count in enumerate(IN_FLIGHT) if count >= first), len(IN_FLIGHT) - 1)
+        for direction in (1, -1):
+            worse, place = 0, middle if direction > 0 else middle - 1
+            while 0 <= place < len(IN_FLIGHT) and worse <= PATIENCE:
+                credit = IN_FLIGHT[place] * block_bytes
+                if credit < least and row.credit:
+                    break
+                prediction = self._predictor.begin(cut, credit)
+                yield from self._follow(prediction, min(max(self._best_s * near, least_s), row.iteration_s))
+                if prediction.iteration_s < row.iteration_s:
+                    row.credit, row.iteration_s, worse = credit, prediction.iteration_s, 0
+                else:
+                    worse += 1
+                place += direction
+
+    def _follow(self, prediction: Prediction, most_s: float) -> Spent:
+        spent = 0
+        over = False
+        while not over:
+            over = prediction.run(SLICE, most_s)
+            yield prediction.cost - spent
+            spent = prediction.cost
+
+
+def ranked(choices: Sequence[Choice], total_bytes: int) -> list[Choice]:
+    """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
+    as_good_s = min((choice.iteration_s for choice in choices), default=math.inf) * (1 + AS_GOOD)
+
+    def rank(choice: Choice) -> tuple[bool, float]:
+        good = choice.iteration_s <= as_good_s
+        return not good, -choice.cut.typical_bytes(total_bytes) if good else choice.iteration_s
+
+    return sorted(choices, key=rank)

@@ -1,0 +1,28 @@
+"""Generation times for plans with many deadlines.
+
+Rule of this file: what the policies share whose plans say when each gradient is expected; pure functions of a profile.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prophet_scheduler.core.profile import Profile
+
+LEAST_SLACK_S = 0.001
+"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
+
+
+def distinct_times(profile: Profile) -> dict[int, float]:
+    """By gradient id: generation times in seconds, a rounding error apart within a step of equal ones.
+
+    So the latest gradient that has come tells which have, and the first of a step is not taken for all of it.
+    """
+    times_s: dict[int, float] = {}
+    before = -math.inf
+    for gradient, generated in reversed(list(zip(profile.gradient_ids, profile.gradients, strict=True))):
+        before = max(generated.generation_s, math.nextafter(before, math.inf))
+        times_s[gradient] = before
+    return times_s

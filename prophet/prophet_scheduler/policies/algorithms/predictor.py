@@ -1,0 +1,130 @@
+"""How long an iteration takes under a cut and a credit: predicted with the simulator's core, on a virtual clock.
+
+Rule of this file: pure functions of a profile, a network and the shape of a cluster; the search among candidates is
+chooser.py. Times are seconds, sizes bytes.
+
+Two iterations are simulated, the second up to the beginning of its backward pass. Forward needs every tensor, so
+nothing of an iteration is left when the next one's backward begins, and one period is nearly as good as many. All
+workers are alike. A worker's measured rate is what it gets while all send, so the servers' links together have at least
+the workers' rate, and each at least one worker's. Whether they have just that or more than anybody needs, no worker can
+see; a job's measured iteration time is nearer to what one or the other predicts.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from prophet_scheduler.core._native import ClusterSpec, Exchange, OperationSpec, Simulation
+from prophet_scheduler.core.choice import Shape
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
+from prophet_scheduler.core.iteration import HEADER_BYTES, Iteration, Layout, Load, loads_of
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.settings import DEFAULT_WATCHDOG_S
+
+MOST_MACHINES = 8
+"""More workers or servers than this are predicted by so many: the cost grows with their number."""
+EVENTS_A_TENSOR = 30
+"""What making a tensor takes, in events of the simulation that could be worked off instead."""
+LAYOUTS_KEPT = 16
+
+
+class Predictor:
+    """Predictions for one profile, network and shape. Without `arena`, gradients travel in partitions of one size.
+
+    `wide_servers`: their links have no limit. `message_s`: what a message takes of its server's time, which the wire
+    may go on meanwhile; it stands for processors that are short, wherever they are. With a `barrier` forward begins
+    when everything is back.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        network: Network,
+        shape: Shape,
+        arena: bool = True,
+        wide_servers: bool = False,
+        barrier: bool = False,
+    ) -> None:
+        self.profile = profile
+        self.network = network
+        self._arena = arena
+        self._barrier = barrier
+        self.wide_servers = wide_servers
+        self.message_s = 0.0
+        self._iteration = Iteration(profile)
+        shrink = max(1.0, max(shape.workers, shape.servers) / MOST_MACHINES)
+        self._workers = max(1, round(shape.workers / shrink))
+        self._servers = max(1, round(shape.servers / shrink))
+        self._credit_scale = self._servers / shape.servers
+        self._made = functools.lru_cache(LAYOUTS_KEPT)(self._anew)
+
+    def loads(self, cut: Cut) -> list[Load]:
+        """What travels under the cut: blocks of the arena, or each gradient in its partitions."""
+        sizes = [gradient.size_bytes for gradient in self.profile.gradients]
+        if self._arena:
+            return loads_of(blocks_of(sizes, [0] * len(sizes), cut))
+        ids = self.profile.gradient_ids
+        return [Load(id_, size, place) for place, (id_, size) in enumerate(zip(ids, sizes, strict=True))]
+
+    def begin(self, cut: Cut, credit: int) -> Prediction:
+        """A prediction of this cut, with this credit in forward order."""
+        layout, operations = self._made(cut)
+        spec = ClusterSpec()
+        spec.operations = operations
+        spec.tensors = layout.tensors
+        spec.partition_bytes = MOST_BLOCK_BYTES if self._arena else cut.block_bytes_at(0)
+        spec.workers, spec.servers = self._workers, self._servers
+        spec.exchange = Exchange.SYNCHRONOUS
+        spec.latency_s = self.network.ack_delay_s / 2
+        spec.header_bytes = HEADER_BYTES
+        spec.server_overhead_s = self.message_s
+        # On a slow wire a large block is still under way when the watchdog lets the next ones go.
+        spec.watchdog_s = DEFAULT_WATCHDOG_S
+        spec.iterations = 2
+        spec.backward = self._iteration.backward
+        spec.ends_at_backward = True
+        simulation = Simulation(spec)
+        rate, overhead_s = self.network.bandwidth, self.network.overhead_s
+        for worker in range(self._workers):
+            simulation.set_link(worker, [(0.0, rate)], [(0.0, rate)], overhead_s, 0.0)
+        shared = rate * max(1.0, self._workers / self._servers)
+        for server in range(0 if self.wide_servers else self._servers):
+            simulation.set_link(self._workers + server, [(0.0, shared)], [(0.0, shared)], 0.0, 0.0)
+        credit = max(1, round(credit * self._credit_scale))
+        plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
+        simulation.set_plan(encode_plan(plan))
+        return Prediction(simulation, self.profile.forward_s, EVENTS_A_TENSOR * len(layout.tensors))
+
+    def _anew(self, cut: Cut) -> tuple[Layout, list[OperationSpec]]:
+        layout = self._iteration.layout(self.loads(cut), barrier=self._barrier)
+        return layout, self._iteration.operations(layout)
+
+
+class Prediction:
+    """A simulation that is worked off a little at a time. `cost` is what it took so far, in events."""
+
+    def __init__(self, simulation: Simulation, begins_s: float, made: int) -> None:
+        self._simulation = simulation
+        self._begins_s = begins_s
+        self._made = made
+        self.iteration_s = math.inf
+
+    @property
+    def cost(self) -> int:
+        return self._made + self._simulation.events
+
+    def run(self, events: int, most_s: float = math.inf) -> bool:
+        """Goes on for at most so many events, and gives up past `most_s`; whether it is over.
+
+        `iteration_s` is the result then, infinite where it was given up.
+        """
+        until_s = self._begins_s + most_s
+        if self._simulation.run(until_s, events):
+            marks = self._simulation.marks["backward_s"]
+            self.iteration_s = float((marks[:, 1] - marks[:, 0]).max())
+            return True
+        return self._simulation.now >= until_s

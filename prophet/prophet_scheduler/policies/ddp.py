@@ -1,0 +1,75 @@
+"""PyTorch's DistributedDataParallel: gradients fused into buffers of a fixed size, in order of generation.
+
+Rule of this file: which gradients share a bucket, as that program decides it, and the plan for that.
+docs/policies/baselines.md has the mapping and what of the program is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Definition
+from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+
+MEBIBYTE = 1024 * 1024
+
+DDP_BUCKET_BYTES = 25 * MEBIBYTE
+"""bucket_cap_mb of torch.nn.parallel.DistributedDataParallel."""
+DDP_FIRST_BUCKET_BYTES = MEBIBYTE
+"""kDefaultFirstBucketBytes: the first bucket is small so that the network gets something to do early."""
+
+
+class Ddp:
+    """PyTorch's buckets (Li et al., "PyTorch Distributed", VLDB 2020): by size, in order of generation."""
+
+    name = "ddp"
+
+    def __init__(self, bucket_bytes: int = DDP_BUCKET_BYTES, first_bucket_bytes: int = DDP_FIRST_BUCKET_BYTES) -> None:
+        if min(bucket_bytes, first_bucket_bytes) < 1:
+            raise UserError("ddp: bucket_bytes and first_bucket_bytes must be at least 1")
+        self._bucket_bytes = bucket_bytes
+        self._first_bucket_bytes = first_bucket_bytes
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        if profile is None:
+            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
+        sizes = [gradient.size_bytes for gradient in profile.gradients]
+        return grouped_plan(profile, buckets(sizes, self._bucket_bytes, self._first_bucket_bytes), self.name)
+
+
+def buckets(
+    sizes: Sequence[int],
+    bucket_bytes: int = DDP_BUCKET_BYTES,
+    first_bucket_bytes: int = DDP_FIRST_BUCKET_BYTES,
+) -> list[list[int]]:
+    """DDP's buckets in order of leaving, each as positions in order of generation (falling); `sizes` in forward order.
+
+    A bucket is closed by the gradient with which it reaches its limit, so it may be larger than that
+    (compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp). This is the order after the
+    first iteration, when DDP has seen in which order gradients appear.
+    """
+    made: list[list[int]] = []
+    filled, limit = 0, 0
+    for position in reversed(range(len(sizes))):
+        if filled >= limit:
+            limit = bucket_bytes if made else first_bucket_bytes
+            made.append([])
+            filled = 0
+        made[-1].append(position)
+        filled += sizes[position]
+    return made
+
+
+POLICIES = {
+    "ddp": Definition(
+        "gradients merged as in PyTorch DDP",
+        lambda options, partition_bytes: Ddp(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
+    )
+}

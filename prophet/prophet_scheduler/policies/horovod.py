@@ -1,0 +1,87 @@
+"""Horovod: what is ready at a tick is fused into buffers of a fixed size.
+
+Rule of this file: which gradients share a buffer, as that program decides it, and the plan for that.
+docs/policies/baselines.md has the mapping and what of the program is not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Definition
+from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+
+HOROVOD_FUSION_BYTES = 64 * 1024 * 1024
+"""HOROVOD_FUSION_THRESHOLD, until version 0.21 doubled it."""
+HOROVOD_CYCLE_S = 0.005
+"""HOROVOD_CYCLE_TIME, until version 0.21 made it 1 ms."""
+
+
+class Horovod:
+    """Horovod's tensor fusion (Sergeev and Del Balso, arXiv 1802.05799): what is ready at a tick."""
+
+    name = "horovod"
+
+    def __init__(self, fusion_bytes: int = HOROVOD_FUSION_BYTES, cycle_s: float = HOROVOD_CYCLE_S) -> None:
+        if fusion_bytes < 0:
+            raise UserError(f"horovod: fusion_bytes is {fusion_bytes}; it must be 0 (no fusion) or more")
+        if not (math.isfinite(cycle_s) and cycle_s > 0):
+            raise UserError(f"horovod: cycle_s is {cycle_s}; it must be above 0 seconds")
+        self._fusion_bytes = fusion_bytes
+        self._cycle_s = cycle_s
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        if profile is None:
+            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
+        sizes = [gradient.size_bytes for gradient in profile.gradients]
+        generation_s = [gradient.generation_s for gradient in profile.gradients]
+        groups = fused_by_cycles(generation_s, sizes, self._fusion_bytes, self._cycle_s)
+        return grouped_plan(profile, groups, self.name)
+
+
+def fused_by_cycles(
+    generation_s: Sequence[float],
+    sizes: Sequence[int],
+    fusion_bytes: int = HOROVOD_FUSION_BYTES,
+    cycle_s: float = HOROVOD_CYCLE_S,
+) -> list[list[int]]:
+    """Horovod's fused gradients in order of leaving, each as positions in order of generation (falling).
+
+    Cycles are `cycle_s` apart, from the beginning of the backward pass. What a cycle finds ready is fused in order of
+    generation until the next one would exceed `fusion_bytes`, which begins another buffer; one that is larger than that
+    goes alone (Controller::FuseResponses in horovod/common/controller.cc; it looks ahead for gradients of the same
+    type, and here all are of one). `generation_s` (seconds) and `sizes` (bytes) are in forward order.
+    """
+    ready_at: dict[int, list[int]] = {}
+    for position in reversed(range(len(sizes))):
+        # Times are sums of floating-point shares: one that is a tick but for its last bits counts as that tick.
+        tick = math.ceil(round(generation_s[position] / cycle_s, 9))
+        ready_at.setdefault(tick, []).append(position)
+    groups = []
+    for tick in sorted(ready_at):
+        group: list[int] = []
+        taken = 0
+        for position in ready_at[tick]:
+            if group and taken + sizes[position] > fusion_bytes:
+                groups.append(group)
+                group, taken = [], 0
+            group.append(position)
+            taken += sizes[position]
+        groups.append(group)
+    return groups
+
+
+POLICIES = {
+    "horovod": Definition(
+        "gradients merged as in Horovod",
+        lambda options, partition_bytes: Horovod(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
+    )
+}

@@ -1,0 +1,97 @@
+"""Prophet (Zhang et al., ICPP 2021): forward order, blocks and credit chosen by prediction from the learned pattern.
+
+Rule of this file: the online form of Algorithm 1 as a plan for the queue; the algorithm as the paper
+writes it is in policies/algorithms/assembler.py, the search for the best blocks in algorithms/chooser.py.
+
+The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
+a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in
+flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what
+it knows by then, so what travels together ends where reality does and not where the profile said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.policies import Blocks, Definition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from prophet_scheduler.core.choice import Choice, Question, Search
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.profile import Profile
+
+UNMEASURED_BYTES = 2 << 20
+"""In flight until the network is known: two of the largest blocks that a job begins with. It is measured best while
+pushes follow one another without a pause."""
+
+
+class Prophet:
+    """Nothing to tune: blocks and credit follow from what is measured.
+
+    `partition_bytes` is the size of blocks where nothing better is known.
+    """
+
+    name = "prophet"
+
+    def __init__(self, partition_bytes: int) -> None:
+        self._partition_bytes = partition_bytes
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """What can be said without the shape of the cluster: the cut stays, the credit covers the delay."""
+        # Ids that rise in forward order are ranks themselves, under any cut.
+        order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
+        return self._plan(order, network, self.credit(network))
+
+    def search(self, question: Question) -> Search:
+        """Looks for the cut and the credit with the shortest iteration."""
+        from prophet_scheduler.policies.algorithms.chooser import ChoiceSearch
+
+        return ChoiceSearch(question)
+
+    def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        """The plan of a choice."""
+        # What is cut has ids in forward order, which are ranks under any cut. A learned order has those of one cut
+        # alone: blocks of another would be ranked by place among blocks that are ranked by number.
+        return replace(self._plan({}, question.network, choice.credit), cut=choice.cut)
+
+    def _plan(self, order: Mapping[int, int], network: Network | None, credit: int) -> Plan:
+        return Plan(
+            push=QueuePlan(order=order, credit=credit),
+            # Pulls follow the pushes in the same order, and the server answers them as keys complete. A
+            # credit on them idles the downlink whenever another worker is late with an urgent key.
+            pull=QueuePlan(order=order),
+            network=network,
+            policy=self.name,
+        )
+
+    def credit(self, network: Network | None) -> int:
+        """Bytes in flight that keep the wire busy, and no more: what queues on it delays the more urgent.
+
+        With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
+        the wire stays busy while W - 1 others take at least that long. W is a whole number: a part of a partition lets
+        only small gradients in, which take little time and still wait for their acknowledgements. The delay is that
+        of an idle network. A credit for the delay of a busy one would feed itself: acknowledgements wait behind
+        pulls, and more in flight means more of those.
+        """
+        if network is None:
+            return max(UNMEASURED_BYTES, self._partition_bytes)
+        return max(2, math.ceil(network.to_cover_delay(self._partition_bytes))) * self._partition_bytes
+
+
+def _forward_ids(profile: Profile) -> bool:
+    return all(a < b for a, b in itertools.pairwise(profile.gradient_ids))
+
+
+POLICIES = {
+    "prophet": Definition(
+        "learns the job's gradient pattern and the network, and plans from them",
+        lambda options, partition_bytes: Prophet(partition_bytes),
+        blocks=Blocks.ADAPTIVE,
+    )
+}

@@ -1,0 +1,84 @@
+"""Policies that group: what travels as one is decided before a run, from what a run without groups has shown.
+
+Rule of this file: the run that they learn from, and what follows from it; how any run goes is run.py's.
+
+In a job it is the front end that fuses, once, so such a policy needs a profile before it starts. Here the same cluster
+runs the same job first, under what the policy does while it knows nothing: mostly order of arrival, one at a time. When
+gradients come, and E(s), are estimates from that run's events, as they are for policies that learn while they run; a
+collective has no servers, and its one lane of events is enough. What no event tells is how long a layer computes
+forward: a job that waits for its network looks as if it computed. PACE and Caramel have the framework's trace of
+operations for that, so here it is taken from the run's (Definition.traced).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from prophet_scheduler.core._native import Exchange
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.policy import CuttingPolicy, Policy
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.learn.bandwidth import BandwidthMonitor
+from prophet_scheduler.learn.profiler import WARM_UP, JobProfiler
+from prophet_scheduler.policies.algorithms.collective_groups import LEARNING_ITERATIONS
+from prophet_scheduler.simulate.cluster import Cluster
+from prophet_scheduler.simulate.job import Job, alone, fused_by_plan, groups_as_tensors, job_of_profile
+from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
+
+WHOLE = 1 << 31
+"""A partition size that leaves every tensor whole."""
+
+
+def grouped(
+    profile: Profile, cluster: Cluster, policy: Policy, options: Options, *, barrier: bool = False
+) -> tuple[Job, Options] | None:
+    """The job with the policy's groups as tensors, and the plan for them; None where the policy forms no groups.
+
+    On a collective a group is cut only where its policy cuts it. With a `barrier` the job's forward begins when all are
+    back (job_of_profile). Raises UserError where the job cannot go on.
+    """
+    if not policy.plan(profile, Network(1e9, 1e-3)).push.groups:
+        return None
+    collective = cluster.exchange is Exchange.COLLECTIVE
+    options = replace(options, partition_bytes=WHOLE) if collective else options
+    learned, network, jitter_s = learn(profile, cluster, policy, options)
+    plan = policy.plan(learned, network, jitter_s=jitter_s)
+    if not plan.push.groups:
+        return None
+    parts = {}
+    if collective and network is not None and isinstance(policy, CuttingPolicy):
+        places = groups_as_tensors(profile, plan)
+        parts = {places[group]: sizes for group, sizes in policy.segments(learned, network).items()}
+    members, plan = fused_by_plan(profile, plan)
+    return job_of_profile(profile, members, barrier=barrier, parts=parts), replace(options, plan=plan)
+
+
+def learn(
+    profile: Profile, cluster: Cluster, policy: Policy, options: Options
+) -> tuple[Profile, Network | None, float]:
+    """(profile, network, jitter in seconds) as some iterations show them, each gradient by itself and nothing planned.
+
+    Raises UserError where the job cannot go on.
+    """
+    first = replace(options, plan=policy.plan(None, None), iterations=LEARNING_ITERATIONS)
+    run = simulate(job_of_profile(profile, alone(profile)), cluster, None, first)
+    profiler, monitor = JobProfiler(), BandwidthMonitor()
+    profiler.observe(run.events)
+    monitor.observe(run.events)
+    assert profiler.profile is not None  # LEARNING_ITERATIONS are enough
+    network = monitor.network.one_at_a_time if monitor.network is not None else None
+    return with_forward(profiler.profile, run), network, profiler.jitter_s
+
+
+def with_forward(profile: Profile, run: SimulatedRun) -> Profile:
+    """`profile` with the forward times that the trace of a run, each gradient by itself, has of each layer: medians."""
+    trace = run.computing[run.computing["iteration"] >= WARM_UP]
+    seconds = trace["finished_s"] - trace["started_s"]
+    gradients = []
+    for tensor, gradient in zip(profile.gradient_ids, profile.gradients, strict=True):
+        # The operations of job_of_profile: forward by layer, then backward. One that takes no time leaves no trace.
+        layer = seconds[trace["operation"] == tensor]
+        gradients.append(replace(gradient, forward_s=float(np.median(layer)) if len(layer) else 0.0))
+    return replace(profile, gradients=tuple(gradients))

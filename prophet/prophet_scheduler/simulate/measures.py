@@ -1,0 +1,141 @@
+"""What a simulated run shows beyond its iteration times: how long each gradient is waited for, how busy things are.
+
+Rule of this file: arithmetic on the records of worker 0; nothing is drawn or written. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_scheduler.core.events import EventKind, QueueKind
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.simulate.run import WORKER, SimulatedRun
+
+BINS = 200
+"""Points of a utilisation over time, in one iteration."""
+
+
+@dataclass(frozen=True)
+class OverTime:
+    """One iteration in equal parts from backward to backward: the processor's share, and bytes per second."""
+
+    period_s: float
+    processor: list[float]
+    uplink_bytes_per_s: list[float]
+    downlink_bytes_per_s: list[float]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What results.json has of a simulated policy alone; `events` is how many the simulator has worked off."""
+
+    wait_by_gradient_s: list[float]
+    processor_utilisation: float
+    uplink_bytes_per_s: float
+    downlink_bytes_per_s: float
+    over_time: OverTime
+    events: int
+
+
+def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
+    """For results.json: the waits by gradient, and the shares of time in which processor and link were at work.
+
+    Medians over the iterations after `warmup` that are whole.
+    """
+    whole = whole_iterations(run, warmup)
+    waits = np.array([waits_of(run, profile, iteration) for iteration in whole])
+    shares = [utilisation(run, iteration, 1) for iteration in whole]
+    last = whole[-1]
+    period_s = float(run.marks[WORKER]["backward_s"][last + 1] - run.marks[WORKER]["backward_s"][last])
+    over_time = [[round(float(value), 4) for value in series] for series in utilisation(run, last)]
+    return Measures(
+        wait_by_gradient_s=[float(value) for value in np.median(waits, axis=0)],
+        processor_utilisation=float(np.median([processor[0] for processor, _, _ in shares])),
+        uplink_bytes_per_s=float(np.median([up[0] for _, up, _ in shares])),
+        downlink_bytes_per_s=float(np.median([down[0] for _, _, down in shares])),
+        over_time=OverTime(period_s, *over_time),
+        events=run.happenings,
+    )
+
+
+def whole_iterations(run: SimulatedRun, warmup: int) -> range:
+    """Iterations of which the end of the next forward pass is known, after `warmup`."""
+    return range(warmup, run.marks.shape[1] - 1)
+
+
+def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]:
+    """How long forward waits for each gradient, in the given iteration of worker 0 (paper, Eq. 2 and 3).
+
+    With u(i) when gradient i is back and p(i) = max(p(i-1), u(i)) + forward seconds of layer i, gradient i > 0 is
+    waited for (u(i) - p(i-1))+, and gradient 0 for u(0) - c(0). Their sum is the paper's T_wait.
+    """
+    marks = run.marks[WORKER][iteration]
+    returned = _returned(run, profile, iteration, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
+    waits = []
+    done = float(marks["end_s"])
+    for index, gradient in enumerate(profile.gradients):
+        waits.append(max(0.0, returned[index] - done))
+        done = max(done, returned[index]) + gradient.forward_s
+    return waits
+
+
+def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: float, end_s: float) -> NDArray[np.float64]:
+    """When all of each gradient was back, of what was between these times."""
+    pulls = run.events["queue"] == QueueKind.PULL
+    last = QueueKind.PULL if pulls.any() else QueueKind.PUSH  # a collective has no pulls
+    events = run.events[(run.events["kind"] == EventKind.FINISH) & (run.events["queue"] == last)]
+    events = events[(events["time_s"] > begin_s) & (events["time_s"] <= end_s)]
+    members = run.job_of(iteration).members_by_id
+    ids, places = np.unique(events["gradient"], return_inverse=True)
+    by_id = np.full(len(ids), begin_s)
+    np.maximum.at(by_id, places, events["time_s"])
+    returned = np.full(len(profile.gradients), begin_s)
+    for id_, time_s in zip(ids.tolist(), by_id.tolist(), strict=True):
+        for gradient in members.get(id_, ()):
+            returned[gradient] = max(returned[gradient], time_s)
+    return returned
+
+
+def utilisation(
+    run: SimulatedRun, iteration: int, bins: int = BINS
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(share of the processor, bytes per second up, and down) of worker 0 in `bins` equal parts of an iteration.
+
+    The iteration is from backward to backward.
+    """
+    marks = run.marks[WORKER]
+    edges = np.linspace(marks[iteration]["backward_s"], marks[iteration + 1]["backward_s"], bins + 1)
+    width = edges[1] - edges[0]
+    computing = run.computing
+    processor = _spread(computing["started_s"], computing["finished_s"], np.ones(len(computing)), edges) / width
+    rates = []
+    for down in (0, 1):
+        messages = run.links[run.links["down"] == down]
+        # A message that a token bucket lets through at once has no length: it counts where it is.
+        lengths = np.maximum(messages["finished_s"] - messages["started_s"], width / 1e3)
+        ends = messages["started_s"] + lengths
+        rates.append(_spread(messages["started_s"], ends, messages["bytes"] / lengths, edges) / width)
+    return processor, rates[0], rates[1]
+
+
+def _spread(
+    begin: NDArray[Any], end: NDArray[Any], weights: NDArray[Any], edges: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The integral over each bin of the sum of `weights[i]` between `begin[i]` and `end[i]`."""
+
+    def before(times: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
+        """The integral, up to each of the edges, of the sum of steps of `weights` at `times`."""
+        order = np.argsort(times)
+        ranked, total = np.asarray(times)[order], np.concatenate([[0.0], np.cumsum(weights[order])])
+        moment = np.concatenate([[0.0], np.cumsum(weights[order] * ranked)])
+        place = np.searchsorted(ranked, edges)
+        integral: NDArray[np.float64] = total[place] * edges - moment[place]
+        return integral
+
+    result: NDArray[np.float64] = np.diff(before(begin) - before(end))
+    return result

@@ -1,0 +1,271 @@
+"""A recorded schedule, decided anew: the queue of a job on the events of its record.
+
+What belongs here: the replay as a pure function of a record, and what it says of it; no file. Times are seconds of the
+record's clock.
+
+How a record is replayed. Its events are in the order in which the queue was called, each with the very time that the
+queue was given. So the same additions, finishes and plans go into a queue of the same kind, and where the record has a
+start, the queue is asked: it must allow a start in that lane at that time, and choose that task. What it would have
+started earlier is not looked at: a host asks when its thread comes to it.
+
+What is not in the record is that a host asked and got nothing. That matters in two ways. First, the watchdog counts
+from then how long a task is held. So the queue is asked without starting anything (`look`) after each event, and when
+it said to ask again. The host asked a little later than that, so what it was allowed is allowed here. Second, pushes
+may go again once pulls have been asked for in vain. So all the times are kept until when pushes may have had to wait
+for requests, and a push is allowed where one of them allows it.
+
+Where events were lost, or the queue has decided otherwise, its state is unknown. The replay begins again where the
+record says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began,
+though, so a deadline in the rest of it may be judged a little differently.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord
+from prophet_scheduler.core.events import NO_PLAN, EventKind, QueueEvent, QueueKind
+from prophet_scheduler.core.queue import NO_REQUEST, TwoLaneQueue
+
+OVER = 0.0
+"""Stands for every time that is over: pushes need not wait, but the next pull does not make them wait either."""
+
+
+class Task(NamedTuple):
+    """One partition of one gradient."""
+
+    gradient: int
+    partition: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """At event `index` (from 0) the record has something else than the queue.
+
+    `recorded` started, in lane `kind`, at `time_s`; the queue would start `decided` then, or nothing before `retry_at`.
+    `unknown` where the event is about a task that was not there to start or to finish.
+    """
+
+    index: int
+    time_s: float
+    kind: QueueKind
+    recorded: Task
+    decided: Task | None
+    retry_at: float
+    unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """From event `first` up to `end` (not in it) the queue's state was unknown: `decisions` starts were not checked."""
+
+    first: int
+    end: int
+    decisions: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of it: `same` decisions as recorded, and the rest."""
+
+    same: int
+    differences: tuple[Difference, ...]
+    unchecked: tuple[Unchecked, ...]
+    plans: int
+
+    @property
+    def decisions(self) -> int:
+        """How many were checked."""
+        return self.same + len(self.differences)
+
+
+def replay(record: EventRecord) -> Replay:
+    """Decides anew what is recorded. Raises UserError where a plan is missing, or is another Prophet's."""
+    return _Replayer(record).run()
+
+
+class _Replayer:
+    """A queue beside the record. `_queue` is None while its state is unknown, and then nothing is checked."""
+
+    def __init__(self, record: EventRecord) -> None:
+        self._record = record
+        self._queue: TwoLaneQueue | None = None
+        self._tasks: dict[int, Task] = {}
+        self._flying: dict[tuple[QueueKind, Task], deque[int]] = defaultdict(deque)
+        self._retry_at: dict[QueueKind, float] = {}
+        self._waits = {NO_REQUEST}  # until when pushes may have to let requests go first
+        self._next_id = 0
+        self._same = 0
+        self._plans = 0
+        self._differences: list[Difference] = []
+        self._unchecked: list[Unchecked] = []
+        self._unknown_since = 0
+        self._passed_over = 0
+        self._lost = 0
+
+    def run(self) -> Replay:
+        events = self._record.events
+        names = ("time_s", "gradient", "bytes", "partition", "queue", "kind", "gap")
+        columns = [events[name].tolist() for name in names]
+        self._begin(0, NO_PLAN)
+        forgotten = False
+        for index, (time_s, gradient, size, partition, lane, kind, gap) in enumerate(zip(*columns, strict=True)):
+            # What FORGOTTEN told already is the next event's gap of 1.
+            if gap > forgotten:
+                self._lose(index, gap - forgotten)
+            forgotten = kind == QueueEvent.FORGOTTEN
+            if kind in (QueueEvent.FORGOTTEN, QueueEvent.EMPTY):
+                self._known_empty(index, QueueEvent(kind), gradient)
+            elif kind == QueueEvent.PLAN:
+                self._plans += gradient != NO_PLAN
+                if self._queue is not None:
+                    self._take_up(self._queue, gradient)
+            elif self._queue is None:
+                self._passed_over += kind == EventKind.START
+            else:
+                self._ask_again(self._queue, time_s)
+                task = Task(gradient, partition, size)
+                self._happen(self._queue, index, EventKind(kind), QueueKind(lane), task, time_s)
+            self._ask(time_s)
+        self._end_of_unknown(len(events))
+        return Replay(self._same, tuple(self._differences), tuple(self._unchecked), self._plans)
+
+    def _happen(
+        self, queue: TwoLaneQueue, index: int, kind: EventKind, lane: QueueKind, task: Task, time_s: float
+    ) -> None:
+        if kind is EventKind.ADD:
+            queue.requests_first_until = NO_REQUEST
+            queue.add(lane, self._next_id, task.gradient, task.size_bytes, time_s)
+            if NO_REQUEST in self._waits:
+                self._waits = self._waits - {NO_REQUEST} | {queue.requests_first_until}
+            self._tasks[self._next_id] = task
+            self._next_id += 1
+        elif kind is EventKind.START:
+            if lane is QueueKind.PUSH:
+                allowed = {until for until in self._waits if until <= time_s}
+                queue.requests_first_until = NO_REQUEST if allowed else min(self._waits)
+                self._waits = allowed or self._waits
+            decided, retry_at = queue.get(lane, time_s)
+            choice = None if decided is None else self._tasks.pop(decided)
+            if decided is None or choice != task:
+                self._differs(Difference(index, time_s, lane, task, choice, retry_at))
+                return
+            self._same += 1
+            self._flying[lane, task].append(decided)
+        else:
+            flying = self._flying[lane, task]
+            if not flying:
+                self._differs(Difference(index, time_s, lane, task, None, time_s, unknown=True))
+                return
+            queue.finish(lane, flying.popleft(), time_s)
+
+    def _ask(self, now: float) -> None:
+        """What the host's loops do after something happened, without starting anything."""
+        if self._queue is None:
+            return
+        self._waits = {OVER if NO_REQUEST < until <= now else until for until in self._waits}
+        for lane in QueueKind:
+            self._look(self._queue, lane, now)
+
+    def _look(self, queue: TwoLaneQueue, lane: QueueKind, now: float) -> int | None:
+        queue.requests_first_until = NO_REQUEST
+        task, self._retry_at[lane] = queue.look(lane, now)
+        if lane is QueueKind.PULL and task is None:
+            self._waits.add(NO_REQUEST)
+        return task
+
+    def _ask_again(self, queue: TwoLaneQueue, now: float) -> None:
+        """What they do when they were told to ask again before `now`."""
+        for lane in QueueKind:
+            while (at := self._retry_at.get(lane, now)) < now:
+                if self._look(queue, lane, at) is not None or self._retry_at[lane] <= at:
+                    break
+
+    def _take_up(self, queue: TwoLaneQueue, number: int) -> None:
+        if number != NO_PLAN and number not in self._record.plans:
+            raise UserError(f"the record names plan {number} and does not have it")
+        try:
+            queue.set_plan(None if number == NO_PLAN else self._record.plans[number])
+        except ValueError as error:
+            raise UserError(f"plan {number} of the record cannot be read: {error}") from None
+
+    def _begin(self, index: int, plan: int) -> None:
+        """The queue is known to have no task from event `index` on."""
+        self._end_of_unknown(index)
+        self._forget()
+        if index > 0:
+            self._waits.add(OVER)
+        self._queue = TwoLaneQueue(self._record.watchdog_s, self._record.most_in_flight)
+        self._take_up(self._queue, plan)
+
+    def _forget(self) -> None:
+        self._tasks.clear()
+        self._flying.clear()
+        self._retry_at.clear()
+        self._waits = {NO_REQUEST}
+
+    def _end_of_unknown(self, index: int) -> None:
+        if self._queue is None and index > self._unknown_since:
+            self._unchecked.append(Unchecked(self._unknown_since, index, self._passed_over, self._lost))
+        self._passed_over = self._lost = 0
+
+    def _known_empty(self, index: int, kind: QueueEvent, plan: int) -> None:
+        if self._queue is None:
+            self._begin(index, plan)
+        elif kind is QueueEvent.FORGOTTEN:
+            self._queue.clear()
+            self._forget()
+        elif not self._queue.empty:
+            raise UserError(f"event {index} says that nothing waits or is in flight, and something does")
+
+    def _differs(self, difference: Difference) -> None:
+        self._differences.append(difference)
+        self._lose(difference.index + 1, 0)
+
+    def _lose(self, index: int, lost: int) -> None:
+        if self._queue is not None:
+            self._queue = None
+            self._unknown_since = index
+        self._lost += lost
+
+
+def story(result: Replay) -> list[str]:
+    """Lines for people: the decisions, where they differ, and what was not checked."""
+    count = len(result.differences)
+    plans = f"under {result.plans} plan{'' if result.plans == 1 else 's'}"
+    if count == 0:
+        same = "all the same" if result.same else "none that could be checked"
+        lines = [f"{result.decisions:,} decisions {plans}, {same}"]
+    else:
+        lines = [f"{result.decisions:,} decisions {plans}, {count:,} otherwise"]
+    lines += [_difference_line(difference) for difference in result.differences]
+    lines += [_unchecked_line(piece) for piece in result.unchecked]
+    return lines
+
+
+def _difference_line(difference: Difference) -> str:
+    where = f"event {difference.index} at {difference.time_s:.6f} s"
+    task = f"the {difference.kind.name.lower()} of {_name(difference.recorded)}"
+    if difference.unknown:
+        return f"{where}: {task} finished, and had not started"
+    if difference.decided is not None:
+        return f"{where}: {task} started, and the queue would start {_name(difference.decided)}"
+    return f"{where}: {task} started, and the queue would start nothing before {_when(difference)}"
+
+
+def _when(difference: Difference) -> str:
+    return "the next event" if difference.retry_at == float("inf") else f"{difference.retry_at:.6f} s"
+
+
+def _name(task: Task) -> str:
+    return f"gradient {task.gradient}, partition {task.partition}"
+
+
+def _unchecked_line(piece: Unchecked) -> str:
+    why = f"after {piece.lost:,} lost events" if piece.lost else "after a difference"
+    return f"events {piece.first} to {piece.end - 1}: {piece.decisions:,} decisions not checked, {why}"

@@ -1,0 +1,241 @@
+"""One job on one cluster under one policy: the native simulation, and the learner that plans for it.
+
+Rule of this file: what the agent does in a job, on the virtual clock; no configuration file, no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_scheduler.core._native import ClusterSpec, Exchange, Simulation
+from prophet_scheduler.core.choice import Shape
+from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.event_record import EventRecord
+from prophet_scheduler.core.events import DRAIN_S, EVENT_DTYPE
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.plan_codec import encode_plan
+from prophet_scheduler.core.policy import Policy
+from prophet_scheduler.core.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
+from prophet_scheduler.learn.learner import Learner
+from prophet_scheduler.simulate.cluster import Cluster, RateSteps
+from prophet_scheduler.simulate.job import Job
+
+WORKER = 0
+"""The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
+EVENTS_AT_ONCE = 1_000_000
+"""Between two looks at Ctrl-C and the progress."""
+MOST_TURNS = 20
+"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
+nothing happens in most of them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a policy's job is run. `partition_bytes` is BytePS's; a `plan` stays as it is, None means to learn."""
+
+    iterations: int = 30
+    partition_bytes: int = DEFAULT_PARTITION_BYTES
+    monitor_s: float = DEFAULT_MONITOR_S
+    watchdog_s: float = DEFAULT_WATCHDOG_S
+    plan: Plan | None = None
+    adapts: bool = False
+    """Whether the policy's plans may have the job cut anew."""
+    barrier: bool = False
+    """Whether the learner is told that iterations wait for all averages, as the front end of such a job sees."""
+    compute_scale: Sequence[Sequence[float]] = ()
+    at_once: int = 0
+    """Operations of a collective that are under way at once; 0 for no limit but the plan's."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What came of it. Times are seconds on the virtual clock, which begins at 0.
+
+    `jobs`: from which round on what travelled; the first from 0.
+
+    `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `record`: of worker 0's tasks and
+    the plans that were taken up, as a job keeps it. `computing`: of worker 0's processor (started_s, finished_s,
+    operation, ...). `links`: its messages on the wire (started_s, finished_s, bytes, down).
+    """
+
+    jobs: tuple[tuple[int, Job], ...]
+    marks: NDArray[Any]
+    record: EventRecord
+    computing: NDArray[Any]
+    links: NDArray[Any]
+    plan: Plan | None
+    plans: int
+    happenings: int
+    watchdog_releases: int
+
+    @property
+    def job(self) -> Job:
+        """As it began."""
+        return self.jobs[0][1]
+
+    def job_of(self, iteration: int) -> Job:
+        """What travelled in an iteration's round."""
+        return next(job for since, job in reversed(self.jobs) if since <= iteration)
+
+    @property
+    def events(self) -> NDArray[Any]:
+        """Of worker 0's tasks (EVENT_DTYPE)."""
+        return self.record.events
+
+    def iteration_s(self, warmup: int = 0) -> NDArray[np.float64]:
+        """Times of the iterations after `warmup`, of all workers: from start to start."""
+        times: NDArray[np.float64] = np.diff(self.marks["start_s"], axis=1)[:, warmup:]
+        return times.ravel()
+
+
+def simulate(
+    job: Job,
+    cluster: Cluster,
+    policy: Policy | None,
+    options: Options,
+    on_iterations: Callable[[int], None] = lambda done: None,
+) -> SimulatedRun:
+    """Runs `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
+
+    The policy learns as in a job: every `turn_s` a Learner is given worker 0's events, and its plans are swapped in.
+    The result depends on the arguments only. Raises UserError where the job cannot go on.
+    """
+    simulation = Simulation(_spec(job, cluster, options))
+    for place, node in enumerate(cluster.nodes):
+        rate = list(cluster.links.get(node, ()))
+        overhead_s = cluster.costs.overhead_s if node.startswith("worker") else 0.0
+        simulation.set_link(place, rate, rate, overhead_s, cluster.costs.burst_bytes)
+    if cluster.exchange is Exchange.COLLECTIVE:
+        simulation.set_link(0, list(channel(cluster)), [], cluster.costs.overhead_s, 0.0)
+    simulation.set_compute_scale([list(row) for row in options.compute_scale])
+    simulation.record(WORKER)
+    every_s = turn_s(job, cluster)
+    learner = None
+    if policy is not None and options.plan is None:
+        shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
+        # As many turns as in a job come to one judgement of the network.
+        monitor_s = options.monitor_s * every_s / DRAIN_S
+        learner = Learner(policy, monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
+    layouts = _Layouts(simulation, job)
+    plan = learner.plan if learner else options.plan
+    encoded: dict[int, bytes] = {}
+    _set_plan(simulation, plan, encoded)
+    kept: list[NDArray[Any]] = []
+    plans, until, done = 0, 0.0, False
+    while not done:
+        until = until + every_s * learner.pause_s / DRAIN_S if learner else float("inf")
+        try:
+            done = simulation.run(until, EVENTS_AT_ONCE)
+            while not done and simulation.now < until:
+                on_iterations(simulation.iterations_done)
+                done = simulation.run(until, EVENTS_AT_ONCE)
+        except RuntimeError as error:  # pybind11 turns std::logic_error into it
+            raise UserError(str(error)) from None
+        events = simulation.take_events(WORKER).astype(EVENT_DTYPE)
+        kept.append(events)
+        on_iterations(simulation.iterations_done)
+        if learner is None or done:
+            continue
+        new = learner.turn(simulation.now, events, None, cut=layouts.in_force, barrier=options.barrier)
+        if new is not None:
+            plan = new
+            plans += 1
+            _set_plan(simulation, plan, encoded)
+            if plan.cut is not None:
+                layouts.want(plan.cut)
+    return SimulatedRun(
+        tuple(layouts.rounds),
+        simulation.marks,
+        EventRecord(np.concatenate(kept), encoded, options.watchdog_s),
+        simulation.computing,
+        simulation.links,
+        plan,
+        plans,
+        simulation.events,
+        simulation.watchdog_releases,
+    )
+
+
+def turn_s(job: Job, cluster: Cluster) -> float:
+    """Seconds between two turns of the learner: DRAIN_S, as in a job, but where an iteration takes minutes.
+
+    It takes at least as long as the bytes on the slowest worker's link, at the best rate that this has.
+    """
+    limited = (cluster.links.get(node, ()) for node in cluster.nodes[: cluster.workers])
+    best = [max(rate for _, rate in steps) for steps in limited if steps]
+    return max(DRAIN_S, sum(job.sizes) / min(best) / MOST_TURNS) if best else DRAIN_S
+
+
+class _Layouts:
+    """The cuts of one run. All workers take one up in the same round, as in a job."""
+
+    def __init__(self, simulation: Simulation, job: Job) -> None:
+        self._simulation = simulation
+        self._numbers = {job.cut: 0}
+        self.rounds = [(0, job)]
+
+    @property
+    def in_force(self) -> Cut | None:
+        """Of the rounds that all workers are in or past."""
+        done = self._simulation.iterations_done
+        return next(job.cut for since, job in reversed(self.rounds) if since <= done)
+
+    def want(self, cut: Cut) -> None:
+        """From the next round on at which workers look."""
+        job = self.rounds[-1][1]
+        if cut == job.cut or job.recut is None:
+            return
+        job = job.recut(cut)
+        if cut not in self._numbers:
+            self._numbers[cut] = self._simulation.add_layout(
+                list(job.tensors), [list(places) for places in job.generates]
+            )
+        since = self._simulation.use_layout(self._numbers[cut], RECUT_ROUNDS)
+        self.rounds = [(before, other) for before, other in self.rounds if before < since] + [(since, job)]
+
+
+def channel(cluster: Cluster) -> RateSteps:
+    """A collective's rate over time: that of its slowest worker at each moment."""
+    limited = [cluster.links[node] for node in cluster.nodes[: cluster.workers] if cluster.links.get(node)]
+    times = sorted({at for steps in limited for at, _ in steps})
+    return tuple((at, min(next(r for t, r in reversed(steps) if t <= at) for steps in limited)) for at in times)
+
+
+def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
+    if options.iterations < 1:
+        raise UserError(f"iterations is {options.iterations}; it must be 1 or more")
+    spec = ClusterSpec()
+    spec.operations = list(job.operations)
+    spec.tensors = list(job.tensors)
+    spec.partition_bytes = options.partition_bytes
+    spec.workers = cluster.workers
+    spec.servers = cluster.servers
+    spec.exchange = cluster.exchange
+    spec.latency_s = cluster.costs.latency_s
+    spec.server_rate = cluster.costs.sum_rate
+    spec.server_overhead_s = cluster.costs.server_overhead_s
+    spec.at_once = options.at_once
+    spec.piece_bytes = cluster.costs.piece_bytes
+    spec.meanwhile = cluster.costs.meanwhile
+    spec.operation_s = cluster.costs.operation_s
+    spec.operation_rate = cluster.costs.operation_rate
+    spec.header_bytes = cluster.costs.header_bytes
+    spec.watchdog_s = options.watchdog_s
+    spec.iterations = options.iterations
+    spec.backward = -1 if job.backward is None else job.backward
+    return spec
+
+
+def _set_plan(simulation: Simulation, plan: Plan | None, encoded: dict[int, bytes]) -> None:
+    """All workers take up `plan`; its bytes are left in `encoded` under its number."""
+    if plan is None:
+        simulation.set_plan(None)
+        return
+    plan_bytes = encode_plan(plan)
+    encoded[simulation.set_plan(plan_bytes)] = plan_bytes

@@ -1,0 +1,219 @@
+"""From events to what a worker's wire does: rates, the share of time that it is busy, blocks by urgency.
+
+Rule of this file: pure statistics over events (core/events.py); the time comes with the call. Times are seconds
+of the steady clock, sizes bytes. It is called about once a second in a job that trains, with up to some ten thousand
+events, so nothing here goes through them one by one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, name_of, unbroken
+from prophet_scheduler.watch.status import Flow, Spread, UrgencyBand
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BANDS = 8
+"""Stretches of gradients that are told apart by urgency."""
+WINDOW_S = 5.0
+"""Rates are over the turns of so long; an iteration is often longer than one."""
+PERIODS = 50
+"""Iterations of which the spread is told, as many as the profiler looks at."""
+MOST_OPEN = 1 << 16
+"""Events kept of transfers that have not ended; more are of an engine that forgot them."""
+
+TRANSFER_DTYPE = np.dtype(
+    [
+        ("gradient", "<u4"),
+        ("partition", "<u2"),
+        ("queue", "u1"),
+        ("bytes", "<u4"),
+        ("added_s", "<f8"),
+        ("start_s", "<f8"),
+        ("finish_s", "<f8"),
+    ]
+)
+"""One transfer that has ended."""
+
+
+@dataclass(frozen=True)
+class MeterTurn:
+    """What one turn saw: the transfers (TRANSFER_DTYPE) that ended in it, and what moved in `seconds`."""
+
+    seconds: float
+    ended: NDArray[Any]
+    sent_bytes: int
+    received_bytes: int
+    busy_s: tuple[float, float]
+    """By lane: pushes, pulls."""
+
+
+class Meter:
+    """Of one worker. `all_reduce_ranks`: an all-reduce among so many is on record as a push and is the way back as
+    well; None for an engine with pushes and pulls. `arena`: see name_of.
+    """
+
+    def __init__(self, all_reduce_ranks: int | None = None, arena: bool = True) -> None:
+        self._ranks = all_reduce_ranks
+        self._arena = arena
+        self._open = np.zeros(0, EVENT_DTYPE)
+        self._turns: deque[MeterTurn] = deque()
+        self._before: float | None = None
+        self._most_id = 0
+        self._total = [0, 0]
+        self._waiting = self._in_flight = self._open
+
+    def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
+        """Takes in the events since the last turn, in order of time."""
+        ended = np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
+        since = self._before if self._before is not None else float(events["time_s"][0]) if len(events) else now
+        self._before = now
+        moved = [int(ended["bytes"][ended["queue"] == lane].sum()) for lane in QueueKind]
+        if self._ranks is not None:
+            # A ring's: each rank sends, and receives, all but one part in so many, twice.
+            moved = [round(moved[QueueKind.PUSH] * 2 * (self._ranks - 1) / self._ranks)] * 2
+        self._total = [total + more for total, more in zip(self._total, moved, strict=True)]
+        busy = [self._busy_s(ended, lane, since, now) for lane in QueueKind]
+        if self._ranks is not None:
+            busy[QueueKind.PULL] = busy[QueueKind.PUSH]
+        latest = MeterTurn(max(now - since, 0.0), ended, moved[0], moved[1], (busy[0], busy[1]))
+        self._turns.append(latest)
+        while len(self._turns) > 1 and sum(turn.seconds for turn in self._turns) > WINDOW_S:
+            self._turns.popleft()
+        return latest
+
+    def flows(self) -> tuple[Flow, Flow]:
+        """What is sent and what is received, over the last seconds."""
+        seconds = sum(turn.seconds for turn in self._turns)
+        if seconds <= 0:
+            return Flow(self._total[0]), Flow(self._total[1])
+        sent = sum(turn.sent_bytes for turn in self._turns)
+        received = sum(turn.received_bytes for turn in self._turns)
+        busy = [sum(turn.busy_s[lane] for turn in self._turns) / seconds for lane in (0, 1)]
+        return (
+            Flow(self._total[0], sent / seconds, min(1.0, busy[0])),
+            Flow(self._total[1], received / seconds, min(1.0, busy[1])),
+        )
+
+    def urgency(self) -> tuple[UrgencyBand, ...]:
+        """Transfers by the place of their gradient in forward order, the most urgent stretch first."""
+        if not self._turns:
+            return ()
+        top = self._most_id + 1
+        counts = min(BANDS, top)
+        ended = np.concatenate([turn.ended for turn in self._turns])
+        band_of = ended["gradient"].astype(np.int64) * counts // top
+        waited = np.bincount(band_of, ended["start_s"] - ended["added_s"], counts)
+        several = np.bincount(band_of, minlength=counts)
+        rows = []
+        columns = [_by_band(rows_, counts, top) for rows_ in (self._waiting, self._in_flight)]
+        for band in range(counts):
+            first = -(-band * top // counts)
+            (waiting, waiting_bytes), (in_flight, in_flight_bytes) = (column[band] for column in columns)
+            wait_s = float(waited[band] / several[band]) if several[band] else None
+            name = name_of(first, self._arena)
+            rows.append(UrgencyBand(first, name, waiting, waiting_bytes, in_flight, in_flight_bytes, wait_s))
+        return tuple(rows)
+
+    def where(self, ids: list[int]) -> str | None:
+        """How the transfers of these gradients, or blocks, stand: "waiting" where one is still to be sent, or "push" or
+        "pull" in flight; None where there is none.
+        """
+        if np.isin(self._waiting["gradient"][self._waiting["queue"] == QueueKind.PUSH], ids).any():
+            return "waiting"
+        flying = self._in_flight["queue"][np.isin(self._in_flight["gradient"], ids)]
+        if len(flying):
+            return "push" if (flying == QueueKind.PUSH).any() else "pull"
+        return "pull" if np.isin(self._waiting["gradient"], ids).any() else None
+
+    def _pair(self, after_gap: bool, events: NDArray[Any]) -> NDArray[Any]:
+        """Matches the events of each transfer with those before that are still open; transfers that ended."""
+        if after_gap:
+            self._open = self._waiting = self._in_flight = self._open[:0]
+        own = (events["kind"] <= EventKind.FINISH) & (events["gradient"] < UNPROFILED_GRADIENT)
+        rows = np.concatenate([self._open, events[own]])
+        if not len(rows):
+            return np.zeros(0, TRANSFER_DTYPE)
+        self._most_id = max(self._most_id, int(rows["gradient"].max()))
+        keys = rows["queue"].astype(np.int64) << 48 | rows["gradient"].astype(np.int64) << 16 | rows["partition"]
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
+        kinds = rows["kind"]
+        same = np.append(False, keys[1:] == keys[:-1])  # as the row before
+        started = (kinds == EventKind.START) & same & (np.append(255, kinds[:-1]) == EventKind.ADD)
+        ends = np.flatnonzero((kinds == EventKind.FINISH) & same & np.append(False, started[:-1]))
+        last = np.append(keys[1:] != keys[:-1], True)
+        waiting = last & (kinds == EventKind.ADD)
+        in_flight = last & started
+        self._waiting, self._in_flight = rows[waiting], rows[in_flight]
+        self._open = rows[waiting | in_flight | np.append(in_flight[1:], False)][-MOST_OPEN:]
+        ended = np.zeros(len(ends), TRANSFER_DTYPE)
+        for name in ("gradient", "partition", "queue", "bytes"):
+            ended[name] = rows[name][ends]
+        for name, back in (("added_s", 2), ("start_s", 1), ("finish_s", 0)):
+            ended[name] = rows["time_s"][ends - back]
+        by_start: NDArray[Any] = ended[np.argsort(ended["start_s"], kind="stable")]
+        return by_start
+
+    def _busy_s(self, ended: NDArray[Any], lane: QueueKind, since: float, now: float) -> float:
+        """Seconds from `since` to `now` in which at least one transfer of this lane was in flight."""
+        done = ended[ended["queue"] == lane]
+        flying = self._in_flight[self._in_flight["queue"] == lane]["time_s"]
+        starts = np.concatenate([done["start_s"], flying])
+        stops = np.concatenate([done["finish_s"], np.full(len(flying), now)])
+        return covered_s(np.clip(starts, since, now), np.clip(stops, since, now))
+
+
+def covered_s(starts: NDArray[Any], stops: NDArray[Any]) -> float:
+    """How long the union of these intervals is."""
+    if not len(starts):
+        return 0.0
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], stops[order]
+    reached = np.maximum.accumulate(np.append(starts[0], stops[:-1]))
+    return float(np.maximum(0.0, stops - np.maximum(starts, reached)).sum())
+
+
+def _by_band(rows: NDArray[Any], counts: int, top: int) -> list[tuple[int, int]]:
+    """(how many, bytes) of these transfers, by band."""
+    band_of = rows["gradient"].astype(np.int64) * counts // top
+    several = np.bincount(band_of, minlength=counts)
+    sizes = np.bincount(band_of, rows["bytes"], counts)
+    return [(int(count), int(size)) for count, size in zip(several.tolist(), sizes.tolist(), strict=True)]
+
+
+class Periods:
+    """What iterations take, from their ends."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._periods_s: deque[float] = deque(maxlen=PERIODS)
+
+    def add(self, ends_s: Iterable[float]) -> None:
+        """Ends in order; NaN where there was a pause."""
+        for end_s in ends_s:
+            if np.isnan(end_s):
+                self._last_s = None
+                continue
+            if self._last_s is not None:
+                self._periods_s.append(end_s - self._last_s)
+            self._last_s = end_s
+
+    def spread(self) -> Spread | None:
+        """Of the newest; None before there are any."""
+        return spread_of(list(self._periods_s))
+
+
+def spread_of(periods_s: list[float]) -> Spread | None:
+    """Of these iterations, the last one last."""
+    if not periods_s:
+        return None
+    low, middle, high = np.quantile(periods_s, (0.1, 0.5, 0.9)).tolist()
+    return Spread(middle, low, high, float(periods_s[-1]), len(periods_s))

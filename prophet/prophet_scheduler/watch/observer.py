@@ -1,0 +1,308 @@
+"""What one worker says of itself: its status when it is asked, its figures, and its record.
+
+Rule of this file: putting meter, status, record and server together, and that nothing of it can harm a job: whatever
+fails is one warning, and there is no more of it. An engine's agent calls `turn` once a second, in its own thread; who
+asks is answered in the server's. What the agent knows comes as the AgentStatus that both engines have.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from prophet_scheduler import __version__
+from prophet_scheduler.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.watch import training
+from prophet_scheduler.watch.meter import Meter, Periods, spread_of
+from prophet_scheduler.watch.metrics import metrics_page
+from prophet_scheduler.watch.recorder import RecordWriter
+from prophet_scheduler.watch.rows import BeginRow
+from prophet_scheduler.watch.server import StatusServer
+from prophet_scheduler.watch.sockets import name_of_socket, own_folder, remove_stale
+from prophet_scheduler.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName, as_json
+from prophet_scheduler.watch.training import OpenWait, TrainingLog
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet_scheduler.core.profile import Profile
+
+SETTINGS_SHOWN = (
+    PREFIX,
+    "BYTEPS_",
+    "DMLC_",
+    "OMP_NUM_THREADS",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_",
+    "GLOO_",
+)
+"""Beginnings of the variables that a record has."""
+
+FRESH_S = 0.1
+"""What was looked at so short a time ago is not looked at anew for one who asks."""
+WAKE_LIMIT_S = 0.25
+"""How long one who asks waits for the agent's thread, which may be in the middle of something."""
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class Observer:
+    """Of one worker. `agent` says what it has planned so far, from any thread; `wake` has the agent's thread make a
+    turn at once. `all_reduce_ranks` and `arena`: see Meter. None of its calls raises.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerName,
+        log: TrainingLog,
+        agent: Callable[[], AgentStatus],
+        wake: Callable[[], None] = lambda: None,
+        arena: bool = True,
+        all_reduce_ranks: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker = worker
+        self._log = log
+        self._agent = agent
+        self._wake = wake
+        self._clock = clock
+        self._all_reduce = all_reduce_ranks is not None
+        self._lock = threading.Lock()
+        self._looked = free_in_forks(threading.Condition(self._lock))
+        self._writing = free_in_forks(threading.Lock())
+        self._meter = Meter(all_reduce_ranks, arena)
+        self._periods = Periods()
+        self._began_s = clock()
+        self._predicted = Predicted()
+        self._looked_s = self._began_s
+        self._others_s: list[float] = []
+        self._iterations = 0
+        self._busy_s = 0.0
+        self._writer: RecordWriter | None = None
+        self._server: StatusServer | None = None
+        self._pid = os.getpid()
+        self._over = False
+
+    @classmethod
+    def begin(
+        cls,
+        worker: WorkerName,
+        settings: Settings,
+        agent: Callable[[], AgentStatus],
+        wake: Callable[[], None],
+        arena: bool = True,
+        all_reduce_ranks: int | None = None,
+    ) -> Observer | None:
+        """What the settings ask for; None where that is nothing. What cannot be had is one warning each."""
+        if not settings.watched:
+            return None
+        observer = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
+        if settings.record is not None:
+            observer.record_into(settings.record, settings.record_command)
+        if settings.status or settings.metrics_port is not None:
+            observer._serve(settings)
+        return observer
+
+    def record_into(self, folder: Path, command: bool = False) -> None:
+        """From now on also writes a record, with the command line where that is asked for."""
+        begin = BeginRow(
+            self._worker,
+            unix_s=time.time() - self._clock(),
+            began_s=self._began_s,
+            version=__version__,
+            command=tuple(sys.argv) if command else (),
+            settings=settings_shown(os.environ),
+            all_reduce=self._all_reduce,
+        )
+        try:
+            self._writer = RecordWriter(folder, begin)
+        except OSError as error:
+            logger.warning("Prophet writes no record into %s (%s): %s", folder, RECORD, error.strerror or error)
+
+    def _serve(self, settings: Settings) -> None:
+        server = StatusServer(self.document, self.page)
+        answers = False
+        if settings.status:
+            try:
+                folder = own_folder()
+                remove_stale(folder)
+                server.at_path(folder / name_of_socket(self._worker))
+                answers = True
+            except OSError as error:
+                logger.warning("Prophet has no status socket: %s", error)
+        if settings.metrics_port is not None:
+            try:
+                server.at_address(settings.metrics_host, settings.metrics_port)
+                answers = True
+            except OSError as error:
+                where = f"{settings.metrics_host}:{settings.metrics_port}"
+                why = error.strerror or error
+                logger.warning("Prophet has no figures for Prometheus at %s (%s): %s", where, METRICS_PORT, why)
+        if answers:
+            server.start()
+            self._server = server
+        else:
+            server.let_go()
+
+    def turn(
+        self,
+        now: float,
+        events: NDArray[Any],
+        predicted: Predicted | None = None,
+        periods_s: NDArray[Any] | None = None,
+        profile: Profile | None = None,
+    ) -> None:
+        """What happened since the last turn. `periods_s` are the newest iterations by the events, for a program whose
+        front end does not say when they end; `profile` is what the last plan was made from.
+        """
+        if self._over:
+            return
+        before = time.thread_time()
+        try:
+            self._turn(now, events, predicted or Predicted(), periods_s, profile)
+        except Exception as error:
+            self._give_up(error)
+        finally:
+            self._busy_s += time.thread_time() - before
+
+    def _turn(
+        self,
+        now: float,
+        events: NDArray[Any],
+        predicted: Predicted,
+        periods_s: NDArray[Any] | None,
+        profile: Profile | None,
+    ) -> None:
+        ends_s = self._log.take_ends()
+        with self._lock:
+            moved = self._meter.turn(now, events)
+            self._periods.add(ends_s)
+            spread = self._periods.spread()
+            self._iterations += sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
+            self._predicted, self._looked_s = predicted, now
+            self._others_s = periods_s.tolist() if periods_s is not None else []
+            self._looked.notify_all()
+        with self._writing:
+            if self._writer is not None and not self._over:
+                try:
+                    usual_s = spread.median_s if spread is not None else None
+                    waited_s, agent = self._log.waited_s(), self._agent()
+                    self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
+                except OSError as error:
+                    logger.warning("the record ends here: %s", error)
+                    writer, self._writer = self._writer, None
+                    writer.give_up()
+
+    def status(self) -> LiveStatus:
+        """As it stood at the last turn, but for what the program waits for and what the agent says."""
+        agent = self._agent()
+        with self._lock:
+            now = self._clock()
+            sent, received = self._meter.flows()
+            wait = self._log.awaited()
+            recut_s = agent.last_recut_s
+            return LiveStatus(
+                worker=self._worker,
+                time_s=time.time() - (now - self._looked_s),
+                since_s=now - self._began_s,
+                iterations=self._iterations,
+                agent=agent,
+                iteration=self._periods.spread() or spread_of(self._others_s),
+                sent=sent,
+                received=received,
+                all_reduce=self._all_reduce,
+                urgency=self._meter.urgency(),
+                forward_waits=self._forward_waits(wait, now) if wait is not None else None,
+                predicted=self._predicted,
+                last_recut_ago_s=now - recut_s if recut_s is not None else None,
+                watch_cpu_s=self._busy_s,
+            )
+
+    def document(self) -> bytes:
+        """The status by now, as its socket says it."""
+        return self._asked(lambda: json.dumps(as_json(self.status()), allow_nan=False) + "\n")
+
+    def page(self) -> bytes:
+        """The figures by now, as Prometheus reads them."""
+        return self._asked(lambda: metrics_page(self.status()))
+
+    def _asked(self, answer: Callable[[], str]) -> bytes:
+        before = time.thread_time()
+        asked_s = self._clock()
+        if asked_s - self._looked_s > FRESH_S:
+            self._wake()
+            with self._lock:
+                self._looked.wait_for(lambda: self._looked_s >= asked_s, WAKE_LIMIT_S)
+        text = answer()
+        self._busy_s += time.thread_time() - before
+        return text.encode()
+
+    def close(self) -> None:
+        """The process ends: nothing is answered any more, and the record is whole. In a fork of it nothing happens."""
+        if self._over or os.getpid() != self._pid:
+            return
+        try:
+            if self._server is not None:
+                self._server.close()
+            with self._writing:
+                self._over = True
+                if self._writer is not None:
+                    self._writer.close(self._clock(), self._agent(), self._log.waited_s(), self._busy_s)
+        except Exception as error:
+            logger.warning("Prophet could not end its record: %s: %s", type(error).__name__, error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._over = True
+        logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
+        if self._writer is not None:
+            self._writer.give_up()
+        if self._server is not None:
+            self._server.close()
+
+    def _forward_waits(self, wait: OpenWait, now: float) -> ForwardWait:
+        where = self._meter.where([block.id for block in wait.blocks])
+        return ForwardWait(wait.name, max(0.0, now - wait.since_s), whom(where, self._all_reduce))
+
+
+def whom(where: str | None, all_reduce: bool) -> str:
+    """What is still to come where a transfer stands so, and from whom. A server acknowledges a push as soon as it has
+    it, and answers a pull when every worker has pushed the key; an all-reduce ends when all ranks are in it.
+    """
+    if where is None:
+        return "not known"
+    if where == "waiting":
+        return "what this worker sends before it"
+    if all_reduce:
+        return "the wire, or a rank that is not there yet"
+    return "its server, or the wire" if where == "push" else "another worker that has not sent it, or its server"
+
+
+def settings_shown(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say how the job was set up, in order; none that could be a secret."""
+    return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS_SHOWN)}
+
+
+def job_name(script: str, port: str) -> str:
+    """A job by its script and the port that its workers meet at."""
+    path = Path(script)
+    stem = path.parent.name if path.stem == "__main__" else path.stem
+    return f"{stem or 'python'}-{port}" if port else stem or "python"
+
+
+def worker_name(
+    engine: Literal["byteps", "ddp"], framework: str, rank: int, workers: int | None, local_rank: int, port: str
+) -> WorkerName:
+    """This process."""
+    job = job_name(sys.argv[0] if sys.argv else "", port)
+    return WorkerName(job, rank, engine, framework, workers, local_rank, socket.gethostname(), os.getpid())

@@ -1,0 +1,134 @@
+"""Answers whoever asks a worker what it does: over its status socket, and at the address for Prometheus.
+
+Rule of this file: the thread that sleeps until somebody asks, and what of HTTP it speaks; what is said comes from a
+function, and who is slow is the hub's (hub.py): nobody waits for another. One document a connection: who
+connects to the status socket is sent it, and the connection is closed. Nothing here is imported late: the program may
+fork at any moment, and a child of it has none of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from prophet_scheduler.hub import Connection, Hub, Owner, listener_at
+from prophet_scheduler.watch.metrics import CONTENT_TYPE
+from prophet_scheduler.watch.sockets import listen
+
+ANSWER_LIMIT_S = 5.0
+"""How long one who asks may take in all, to ask and to read the answer."""
+MOST_ASKING = 32
+"""At the same time."""
+MOST_REQUEST_BYTES = 8192
+CLOSE_S = 1.0
+"""How long an answer may be in the making when the server is closed."""
+_ENDS = (b"\n\r\n", b"\n\n")
+_REQUEST = re.compile(rb"(?P<method>[A-Z]+) (?P<path>[^ ?\r\n]+)")
+
+logger = logging.getLogger("prophet_scheduler")
+_servers: weakref.WeakSet[StatusServer] = weakref.WeakSet()
+
+
+class StatusServer:
+    """The thread and its sockets. `document` makes what the status socket says, `page` what Prometheus is to see; they
+    are called in this thread.
+    """
+
+    def __init__(self, document: Callable[[], bytes], page: Callable[[], bytes]) -> None:
+        self._document = document
+        self._page = page
+        self._page_failed = False
+        self._hub = Hub(MOST_ASKING, ANSWER_LIMIT_S)
+        self._path: Path | None = None
+        self._stopped = False
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+
+    def at_path(self, path: Path) -> None:
+        """Also over a socket at this path. Raises OSError."""
+        self._hub.listen(listen(path), Owner(MOST_REQUEST_BYTES, made=self._say))
+        self._path = path
+
+    def at_address(self, host: str, port: int) -> int:
+        """Also the page at this address; returns the port. Raises OSError."""
+        listener = listener_at(host, port)
+        self._hub.listen(listener, Owner(MOST_REQUEST_BYTES, received=self._show))
+        return int(listener.getsockname()[1])
+
+    def start(self) -> None:
+        """From now on it answers."""
+        _servers.add(self)
+        self._thread = threading.Thread(target=self._run, name="prophet-status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answers no more, and leaves no socket. In a process that was forked it leaves the parent's."""
+        if os.getpid() != self._pid:
+            return
+        self._stopped = True
+        self._hub.wake()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S)
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Closes this process's ends of all sockets."""
+        self._hub.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._hub.turn(math.inf)
+        except Exception as error:
+            if not self._stopped:
+                logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
+            self.close()
+
+    def _say(self, connection: Connection) -> None:
+        connection.send(self._document())
+        connection.end()
+
+    def _show(self, connection: Connection) -> None:
+        """The page, at /metrics or at the address alone."""
+        whole = any(end in connection.received for end in _ENDS)
+        if not whole and len(connection.received) < MOST_REQUEST_BYTES:
+            return
+        request = _REQUEST.match(connection.received) if whole else None
+        status, body = HTTPStatus.OK, b""
+        if request is None:
+            status = HTTPStatus.BAD_REQUEST
+        elif request["method"] != b"GET":
+            status = HTTPStatus.METHOD_NOT_ALLOWED
+        elif request["path"] not in (b"/", b"/metrics"):
+            status = HTTPStatus.NOT_FOUND
+        else:
+            try:
+                body = self._page()
+            except Exception as error:
+                status = HTTPStatus.INTERNAL_SERVER_ERROR
+                if not self._page_failed:
+                    self._page_failed = True
+                    logger.warning("Prophet has no figures for Prometheus: %s: %s", type(error).__name__, error)
+        head = f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
+        connection.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        connection.end()
+
+
+def _in_the_child() -> None:
+    """A child has no thread that answers; with its ends open, who connects after the parent's end would wait."""
+    for server in list(_servers):
+        server.let_go()
+
+
+os.register_at_fork(after_in_child=_in_the_child)

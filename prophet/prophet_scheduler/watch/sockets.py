@@ -1,0 +1,140 @@
+"""Where workers' status sockets are, and how one is asked.
+
+Rule of this file: the folder, its permissions, the names in it, and one question over one socket; what is answered is
+status.py's, who answers server.py. The folder is the user's own, 0700: `prophet` in XDG_RUNTIME_DIR (XDG Base Directory
+Specification), or else `prophet-UID` in the folder for temporary files. One that others could have made, or can write
+to, is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prophet_scheduler.watch.status import WorkerName
+
+SUFFIX = ".status"
+MOST_PATH_BYTES = 100
+"""Of a socket's path; Linux takes 107."""
+MOST_JOB_LETTERS = 40
+MOST_DOCUMENT_BYTES = 1 << 24
+ASK_LIMIT_S = 1.0
+"""How long a worker may take to answer."""
+
+
+def folders(environ: Mapping[str, str] = os.environ, uid: int | None = None) -> list[Path]:
+    """Where sockets may be, in the order in which they are tried; they need not exist."""
+    own = f"prophet-{os.getuid() if uid is None else uid}"
+    candidates = []
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and Path(runtime).is_dir():
+        candidates.append(Path(runtime) / "prophet")
+    # A folder for temporary files with a long name has no room for sockets.
+    candidates += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
+    fits = [path for path in dict.fromkeys(candidates) if len(bytes(path / _longest_name())) <= MOST_PATH_BYTES]
+    return fits or [Path("/tmp") / own]
+
+
+def _longest_name() -> str:
+    return f"{'j' * MOST_JOB_LETTERS}.99999.9999999.part"
+
+
+def own_folder(candidates: Sequence[Path] | None = None) -> Path:
+    """Makes the first of the folders that can be had. Raises OSError where none can."""
+    failed: OSError | None = None
+    for path in folders() if candidates is None else candidates:
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+            check_own(path)
+            return path
+        except OSError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def check_own(path: Path) -> None:
+    """Raises OSError where `path` is no folder that only this user can use."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(f"{path} is no folder")
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} must belong to you, and nobody else may use it: chmod 700 {path}")
+
+
+def name_of_socket(worker: WorkerName) -> str:
+    """A file name; two processes never have the same."""
+    job = re.sub(r"[^\w-]", "-", worker.job, flags=re.ASCII)[:MOST_JOB_LETTERS]
+    return f"{job}.{worker.rank}.{worker.pid}{SUFFIX}"
+
+
+def listen(path: Path) -> socket.socket:
+    """A socket at `path`, which is there once it can be connected to. Raises OSError."""
+    part = path.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(part))
+        part.chmod(0o600)
+        listener.listen(16)
+        part.replace(path)
+    except OSError:
+        listener.close()
+        part.unlink(missing_ok=True)
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
+    """The worker's document; None where nobody answers, or not in time. A socket that nobody has is removed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        until_s = time.monotonic() + limit_s
+        connection.settimeout(limit_s)
+        try:
+            connection.connect(str(path))
+            pieces = []
+            size = 0
+            while (piece := connection.recv(1 << 16)) and size <= MOST_DOCUMENT_BYTES:
+                pieces.append(piece)
+                size += len(piece)
+                if (left_s := until_s - time.monotonic()) <= 0:
+                    return None
+                connection.settimeout(left_s)
+            document = json.loads(b"".join(pieces))
+        except ConnectionRefusedError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        except (OSError, ValueError, RecursionError):
+            return None
+    return document if isinstance(document, dict) else None
+
+
+def sockets_in(folder: Path) -> list[Path]:
+    """All sockets of a folder, by name; none where there is no such folder, or it is not the user's own."""
+    try:
+        check_own(folder)
+        return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
+    except OSError:
+        return []
+
+
+def remove_stale(folder: Path) -> None:
+    """Removes what processes have left that were killed."""
+    for path in sockets_in(folder):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            try:
+                connection.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
