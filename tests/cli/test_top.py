@@ -16,7 +16,7 @@ from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.cut import Cut, Segment
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.status import AgentStatus, describe_cut
+from prophet_scheduler.core.status import AgentStatus, ArmStatus, describe_cut
 from prophet_scheduler.watch.status import (
     Flow,
     ForwardWait,
@@ -208,3 +208,13 @@ def test_a_narrow_terminal_has_narrow_rows(width: int) -> None:
 def test_what_cannot_be_read_is_passed_over() -> None:
     (good,) = documents(status())
     assert len(statuses([good, {**good, "schema": 2}, {"worker": {}}])) == 1
+
+
+def test_what_the_tuner_believes_is_shown_the_fastest_first() -> None:
+    seen = ArmStatus((Segment(0, 1 << 18),), "", 0.97, 0.953, 0.012, 9)
+    other = ArmStatus((Segment(0, 1 << 20),), "two phases", 0.99, 1.02, 0.05, 0)
+    text = screen([status(agent=replace(AGENT, arms=(seen, other), step="rests: nothing else is worth a try"))], 200)
+    lines = [line.strip() for line in text.splitlines()]
+    (first,) = (place for place, line in enumerate(lines) if line.startswith("believed"))
+    assert "of 256KiB: 953ms ± 1.2%" in lines[first] and "two phases of 1MiB: 1.02s ± 5.0%" in text
+    assert "rests: nothing else is worth a try" in text

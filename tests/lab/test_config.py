@@ -177,9 +177,9 @@ BAD: list[tuple[str, Any, str]] = [
         r"policies\[0\]: PROPHET_CREDIT_BYTES is '-1'; it must be a number of at least",
     ),
     (
-        "simulator",
-        {"stragglers": {"server0": 2.0}},
-        "simulator.stragglers names 'server0'; the workers are worker0 to w",
+        "job",
+        {**REPLAY["job"], "stragglers": {"server0": 2.0}},
+        "job.stragglers names 'server0'; the workers are worker0 to w",
     ),
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),

@@ -165,7 +165,7 @@ def test_record_of_a_job(left: Path, scratch: Path, data: st.DataObject) -> None
 
 YAML = {**REPLAY, "sweep": [{"cluster": {"bandwidth": [{"at_s": 0, "rate": "1gbit"}, {"at_s": 2, "rate": 5e7}]}}]}
 YAML["policies"] = ["stock", {"base": "prophet", "name": "p", "partition_bytes": ["1MB", "2MB"]}]
-YAML["simulator"] = {"jitter": 0.1, "stragglers": {"worker0": 2.0}, "burst": 0, "sum_rate": "1gbit"}
+YAML["simulator"] = {"jitter": 0.1, "burst": 0, "sum_rate": "1gbit"}
 YAML["cluster"] = {
     **YAML["cluster"],
     "delay": {"default": "1ms"},

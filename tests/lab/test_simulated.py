@@ -91,10 +91,10 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
 def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
     known = {"job__iterations": 16, "job__warmup": 12}
     even = iteration_s(cell(tmp_path, **known), "prophet")
-    slow = {"stragglers": {"worker1": 2.0}}
-    held = iteration_s(cell(tmp_path, simulator=slow, **known), "prophet")
+    slow = {"job__stragglers": {"worker1": 2.0}}
+    held = iteration_s(cell(tmp_path, **slow, **known), "prophet")
     assert held > even * 1.8
-    free = cell(tmp_path, simulator={**slow, "exchange": "asynchronous"})
+    free = cell(tmp_path, simulator={"exchange": "asynchronous"}, **slow)
     run = run_planned(prepare(free, free.policies[1]))
     times = np.diff(run.marks["start_s"], axis=1)
     assert np.median(times[0]) < np.median(times[1]) / 1.5
@@ -155,7 +155,7 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
             "needs 2 or more",
         ),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
-        ({**REPLAY, "simulator": {"stragglers": {"worker9": 2.0}}}, "names 'worker9'"),
+        (changed(REPLAY, "job.stragglers", {"worker9": 2.0}), "names 'worker9'"),
         (
             changed(REPLAY, "job.total_bytes", 1e30),
             "profile 'resnet50': gradient .* at most 4GB each, so scale the job",

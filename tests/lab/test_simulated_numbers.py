@@ -20,7 +20,7 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
     "changing-network": {
         "job.iterations": 30,
         "cluster.bandwidth": [{"at_s": 0, "rate": "250mbit"}, {"at_s": 4, "rate": "100mbit"}],
-        "simulator": {"stragglers": {"worker1": 1.2}},
+        "job.stragglers": {"worker1": 1.2},
         "policies": ["stock", *SCHEDULED],
     },
     "servers-and-traffic": {

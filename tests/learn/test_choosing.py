@@ -262,3 +262,14 @@ def test_a_job_that_ends_in_the_midst_of_another_question_keeps_what_it_knew() -
     known = job.choosing.known
     job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True)
     assert {one.name for one in job.choosing.known} == {one.name for one in known} != set()
+
+
+def test_what_is_believed_of_each_arm_is_there_to_be_shown_the_fastest_first() -> None:
+    job = Job(uniform(1024))
+    job.takes_s = {uniform(128): 3.0}
+    job.turns(20)
+    arms = job.choosing.arms
+    assert [arm.believed_s for arm in arms] == sorted(arm.believed_s for arm in arms)
+    believed = {arm.cut[0].block_bytes // KIB: arm for arm in arms}
+    assert believed[128].believed_s == pytest.approx(3.0, rel=0.1) and believed[128].predicted_s == 1.0
+    assert believed[128].seen > 0 and sum(arm.seen for arm in arms) == 20

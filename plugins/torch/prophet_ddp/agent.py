@@ -204,6 +204,7 @@ class ModuleAgent(WatchingAgent):
             cut=cut,
             barrier=self._barrier,
             way=way,
+            pace=rounds.control.pace,
             # While torch's reducer has its turn, nothing that is wanted now could be had: a look has its whole length.
             ended=() if rounds.resting else rounds.take_ended(),
             more=self._more,
@@ -216,7 +217,7 @@ class ModuleAgent(WatchingAgent):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.network
         # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
-        profile = self.learner.profiler.latest
+        profile = self.learner.profile
         if self._kept is not None:
             network, profile = network or self._kept.network, profile or self._kept.profile
         if network is None or profile is None:

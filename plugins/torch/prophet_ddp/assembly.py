@@ -134,7 +134,7 @@ def assemble(
     issuer.closing = hardware.closing
     issuer.new_group = lambda number: hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
     ends.issuers.append(issuer)
-    channel = Channel(issuer, Control(issuer, group.rank()), log, group.size())
+    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size())
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies are what their papers say.

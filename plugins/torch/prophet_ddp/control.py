@@ -3,10 +3,10 @@
 Rule of this file: what one rank wants, and how all come to hold it. Why it wants it is agent.py's.
 
 The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the last operation of the sequence
-is a *page*: a broadcast of the number and the length of what it wants next. Before the following round's first block
-every rank reads it, which is there long before as a rule; where the number is new, a second broadcast brings the
-decision itself, and all take it up at once. So all read the same before the same round, and one that is late delays the
-others and no more.
+is a *page*: a sum over all ranks, to which the first one adds the number and the length of what it wants next, and each
+rank what its last backward pass took. Before the following round's first block every rank reads it, which is there long
+before as a rule; where the number is new, a broadcast brings the decision itself, and all take it up at once. So all
+read the same before the same round, and one that is late delays the others and no more.
 
 The first round under a decision shows whether it was a bad one. So the page of that round is sent when the next one
 begins, and waited for: then nobody has to bear a second. For some rounds after that each ends with a page.
@@ -17,8 +17,10 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -38,7 +40,10 @@ With four on two cores nothing was gained by that, and no other machine was at h
 
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 4
-"""Numbers in a page: of the decision, and how many bytes it has; of the turn of torch's reducer, and its length."""
+"""Numbers that a page begins with: of the decision, and how many bytes it has; of the turn of torch's reducer, and its
+length. After them comes one for each rank: nanoseconds of its backward pass."""
+PACES = 5
+"""Backward passes of which the median is a rank's pace."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,15 @@ class Decision:
 
 
 class Control:
-    """One module's part. `rank` is that in the group; not safe to use from several threads but for `want`."""
+    """One module's part. `rank` is that in the group, of `ranks`; only `want` may be called from any thread."""
 
-    def __init__(self, issuer: Issuer, rank: int) -> None:
+    def __init__(self, issuer: Issuer, rank: int, ranks: int) -> None:
         self._issuer = issuer
         self.rank = rank
+        self._ranks = ranks
+        self._backward_s: deque[float] = deque(maxlen=PACES)
+        self.pace = 1.0
+        """How many times as long as this rank the slowest one takes for a backward pass, by the last page."""
         self._decides = rank == 0
         self._lock = free_in_forks(threading.Lock())
         self._wanted: Decision | None = None
@@ -128,8 +137,9 @@ class Control:
         with self._lock:
             self._turn = self._turn[0] + 1, iterations
 
-    def round_ends(self) -> list[JointOperation]:
-        """What this round's sequence ends with."""
+    def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
+        """What this round's sequence ends with; from its first gradient to its last this rank took `backward_s`."""
+        self._backward_s.append(backward_s)
         self._rounds += 1
         self._since += 1
         if self._since == 1:
@@ -138,15 +148,16 @@ class Control:
         return [self._send_page()] if early or self._rounds % RECUT_ROUNDS == 0 else []
 
     def _send_page(self) -> JointOperation:
-        page = self._page = torch.zeros(_PAGE, dtype=torch.int64, device="cpu")
+        page = self._page = torch.zeros(_PAGE + self._ranks, dtype=torch.int64, device="cpu")
+        page[_PAGE + self.rank] = int(median(self._backward_s or [0.0]) * 1e9)
 
         def send() -> object:
             if self._decides:
                 with self._lock:
                     wanted, number, turn = self._wanted, self._number, self._turn
                 self._sent = (number, b"" if wanted is None else wanted.encode())
-                page.copy_(torch.tensor([number, len(self._sent[1]), *turn]))
-            return self._issuer.broadcast(page)
+                page[:_PAGE] = torch.tensor([number, len(self._sent[1]), *turn])
+            return self._issuer.all_reduce(page)
 
         self._operation = JointOperation(send)
         self._operation.ready = True
@@ -163,7 +174,9 @@ class Control:
             return None
         wait(self._operation)
         self._operation = None
-        number, length, turn, iterations = self._page.tolist()
+        number, length, turn, iterations, *paces = self._page.tolist()
+        own = paces[self.rank]
+        self.pace = max(paces) / own if own > 0 else 1.0
         self.turn = iterations if turn != self._turn_taken else 0
         self._turn_taken = turn
         if number == self._taken:

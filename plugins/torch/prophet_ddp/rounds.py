@@ -573,7 +573,8 @@ class ModuleRounds(AwaitedRounds):
         self._staged = 0
         if self._used_known is not None:
             self._issuer.ready(self._used_known)
-        self._issuer.append(self.control.round_ends())
+        assert self._began_s is not None
+        self._issuer.append(self.control.round_ends(time.monotonic() - self._began_s))
         self._arena.next_round()
 
     def _streams_of(self, device: torch.device) -> Streams:

@@ -62,11 +62,9 @@ class ExperimentConfig(Strict):
     @model_validator(mode="after")
     def _stragglers_are_workers(self) -> Self:
         workers = list(filter(is_worker, self.cluster.nodes))
-        unknown = sorted(set(self.simulator.stragglers) - set(workers))
+        unknown = sorted(set(self.job.stragglers) - set(workers)) if isinstance(self.job, ReplayJob) else []
         if unknown:
-            raise ValueError(
-                f"simulator.stragglers names {unknown[0]!r}; the workers are {workers[0]} to {workers[-1]}"
-            )
+            raise ValueError(f"job.stragglers names {unknown[0]!r}; the workers are {workers[0]} to {workers[-1]}")
         return self
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -104,6 +104,8 @@ class ReplayJob(_Job):
     """A built-in profile computes as long as is published for `batch_size` samples on this GPU (docs/profiles.md)."""
     backward_s: Seconds | None = None
     forward_s: Seconds | None = None
+    stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
+    """How many times as long a worker computes, by its name."""
 
 
 class AsynchronousJob(_Job):

@@ -157,7 +157,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         )
     cluster = _cluster(cell)
     seed = cell.job.seed + repeat
-    stragglers = {int(node.removeprefix("worker")): factor for node, factor in config.stragglers.items()}
+    stragglers = {int(node.removeprefix("worker")): factor for node, factor in cell.job.stragglers.items()}
     scale = (
         compute_scale(cluster.workers, cell.job.iterations, jitter=config.jitter, stragglers=stragglers, seed=seed)
         if config.jitter or stragglers

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from prophet_scheduler.core.units import parse_size
-from prophet_scheduler.lab.schema import MOST_COUNT, NotNegative, Rate, Strict
+from prophet_scheduler.lab.schema import NotNegative, Rate, Strict
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
@@ -50,5 +50,3 @@ class SimulatorConfig(Strict):
     """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
-    stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
-    """How many times as long a worker computes, by its name."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prophet_scheduler.core.arena import at_pace
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.learn.bandwidth import BandwidthMonitor, NicSample
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from prophet_scheduler.learn.tuner import Belief, Step
 
 
+WORTH_PACING = 1.02
+"""Workers that differ by less are taken to compute alike."""
 WATCHED = 2
 """What was measured of the network counts once so many whole iterations have been watched."""
 
@@ -84,6 +87,7 @@ class Learner:
         self._knows_network = False
         self._barrier = False
         self._watches = self._has_watched = False
+        self._pace = 1.0
         self._prior: Prior | None = None
         self._cut: Cut | None = None
         self._learns_order = False
@@ -130,6 +134,14 @@ class Learner:
         credit for that, iterations took four times as long.
         """
         return self.monitor.network if self._has_watched else None
+
+    @property
+    def profile(self) -> Profile | None:
+        """Newest profile, as the slowest worker computes; None before the first."""
+        return self._paced(self.profiler.latest)
+
+    def _paced(self, profile: Profile | None) -> Profile | None:
+        return profile if profile is None or self._pace < WORTH_PACING else at_pace(profile, self._pace)
 
     @property
     def kept_was_dropped(self) -> str:
@@ -209,6 +221,7 @@ class Learner:
         way: str = "",
         ended: Sequence[Iteration] | None = None,
         more: MoreChoices | None = None,
+        pace: float = 1.0,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
@@ -217,8 +230,9 @@ class Learner:
         is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while it has not said.
         `barrier`: iterations wait for all averages, as far as is known. `way` is the one that blocks go, `ended` are
         the iterations that have since the last turn, None for as the events say; `more` has what can be done besides
-        what the policy predicts.
+        what the policy predicts. `pace`: how many times as long the slowest worker computes.
         """
+        self._pace = pace
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
             self.profiler.restart()
@@ -243,6 +257,7 @@ class Learner:
             due = due or bool(self._prior.dropped)
             if choosing is not None and self._prior.dropped:
                 choosing.forget()
+        profile = self._paced(profile)
         plan = None
         if choosing is not None:
             if due and profile is not None and network is not None:

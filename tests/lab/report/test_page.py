@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("plotly")
 
+from prophet_scheduler.core.cut import Segment
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.lab.iterations import MEDIANS
 from prophet_scheduler.lab.records import Results, write_results
 from prophet_scheduler.lab.report import story_of, write_report
@@ -168,3 +170,9 @@ def test_a_browser_draws_it_in_light_and_in_dark(record: Path, tmp_path: Path) -
         assert ink is not None
         inks.add(ink[1])
     assert len(inks) == 2, "the charts have the ink of the page"
+
+
+def test_what_the_tuner_believed_is_a_table() -> None:
+    arm = ArmStatus((Segment(0, 1 << 18),), "two phases", 0.97, 0.953, 0.012, 9)
+    words = structure(page(Story("x", [], [Chapter("w", arms=[arm])]))).words
+    assert {"two phases of 256KiB", "970ms", "953ms ± 1.2%", "9"} <= set(words)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet_ddp.control import EARLY_ROUNDS, TRIED_ROUNDS, Control, Decision
+from prophet_ddp.control import EARLY_ROUNDS, PACES, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
@@ -96,7 +96,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     def rank_main(rank: int) -> None:
         chance = random.Random(seed)
         issuer = Issuer(wire.groups[rank], EventLog(open=False))
-        control = Control(issuer, rank)
+        control = Control(issuer, rank, ranks)
 
         def wait(operation: JointOperation) -> None:
             while not operation.done:
@@ -151,7 +151,7 @@ def waiting_for(wire: Wire) -> Callable[[JointOperation], None]:
 def test_what_is_wanted_again_is_not_sent_again() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
     issuer = Issuer(wire.groups[0], EventLog(open=False))
-    control = Control(issuer, 0)
+    control = Control(issuer, 0, 1)
     decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
     wait = waiting_for(wire)
     came = []
@@ -165,7 +165,7 @@ def test_what_is_wanted_again_is_not_sent_again() -> None:
 
 def test_after_the_first_rounds_a_page_comes_every_few() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
-    control = Control(Issuer(wire.groups[0], EventLog(open=False)), 0)
+    control = Control(Issuer(wire.groups[0], EventLog(open=False)), 0, 1)
     pages = [number for number in range(1, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1) if control.round_ends()]
     assert pages == [
         *range(1, EARLY_ROUNDS + 1),
@@ -176,7 +176,7 @@ def test_after_the_first_rounds_a_page_comes_every_few() -> None:
 def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_follow() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
     issuer = Issuer(wire.groups[0], EventLog(open=False))
-    control = Control(issuer, 0)
+    control = Control(issuer, 0, 1)
     wait = waiting_for(wire)
     pages, sent, taken = [], [], 0
     for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS + 1):
@@ -200,7 +200,7 @@ def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_
 def test_a_turn_is_said_once_on_each_rank() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
     issuer = Issuer(wire.groups[0], EventLog(open=False))
-    control = Control(issuer, 0)
+    control = Control(issuer, 0, 1)
     wait = waiting_for(wire)
     said = []
     for number in range(6):
@@ -213,3 +213,31 @@ def test_a_turn_is_said_once_on_each_rank() -> None:
             control.want_turn(-1)
         issuer.append(control.round_ends())
     assert said == [0, 0, 7, 0, 7, -1]
+
+
+def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:
+    wire = ThreadedWire(3)
+    paces: dict[int, float] = {}
+
+    def rank_main(rank: int) -> None:
+        issuer = Issuer(wire.groups[rank], EventLog(open=False))
+        control = Control(issuer, rank, 3)
+
+        def wait(operation: JointOperation) -> None:
+            while not operation.done:
+                issuer.wait_activity(30.0)
+
+        for number in range(PACES):
+            control.round_begins(wait)
+            late_s = 5.0 if number == 1 else 0.0  # once, which says nothing
+            issuer.append(control.round_ends((0.2, 0.26, 0.13)[rank] + late_s))
+        control.round_begins(wait)
+        paces[rank] = control.pace
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    wire.close()
+    assert paces == pytest.approx({0: 1.3, 1: 1.0, 2: 2.0})

@@ -119,7 +119,7 @@ class Job:
         self.log = EventLog(open=True)
         self.issuer = Issuer(self.group, self.log)  # type: ignore[arg-type]
         self.issuer._moved = HostWait(self.device)  # type: ignore[assignment]
-        self.control = Control(self.issuer, 0)
+        self.control = Control(self.issuer, 0, 1)
         self.model = make_model()
         self.optimizer = optimizer_of(self.model)
         self.uses_vary = uses_vary

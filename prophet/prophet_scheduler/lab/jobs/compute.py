@@ -21,7 +21,13 @@ class ComputeClock:
     MOST_BEHIND_S.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        factor: float = 1.0,
+    ) -> None:
+        self._factor = factor
         self._now = now
         self._sleep = sleep
         self._due = 0.0
@@ -37,7 +43,7 @@ class ComputeClock:
 
     def forward(self, duration_s: float) -> None:
         self._count_waiting(self._called)
-        self._due += self._now() - self._called + duration_s
+        self._due += self._now() - self._called + duration_s * self._factor
         self._sleep_until_due()
 
     def begin_backward(self) -> None:
@@ -45,7 +51,7 @@ class ComputeClock:
 
     def backward_until(self, generation_s: float) -> None:
         self._count_waiting(self._now())
-        self._due = self._backward + generation_s
+        self._due = self._backward + generation_s * self._factor
         self._sleep_until_due()
 
     def _sleep_until_due(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from prophet_scheduler.core.files import parse_json, read_text, write_whole
@@ -35,6 +35,8 @@ class Spec:
     compile_backend: str = ""
     profile: str = ""
     """The file of the profile to replay."""
+    stragglers: dict[str, float] = field(default_factory=dict)
+    """How many times as long a worker computes, by its name."""
     compression: str = "none"
     """What gradients travel as, in the words of a config."""
     features: int = 0

@@ -82,7 +82,7 @@ def main() -> None:
     spec = options.spec
     recorder = Recorder(options.out)
     exchange: GluonJobExchange = options.exchange()
-    clock = ComputeClock()
+    clock = ComputeClock(factor=spec.stragglers.get(f"worker{exchange.rank}", 1.0))
     network = ReplayNetwork(load_profile(Path(spec.profile)), clock, spec.seed + exchange.rank)
     network.initialize()
     trainer = exchange.trainer(network, {"learning_rate": 1e-3})

@@ -75,7 +75,7 @@ def main() -> None:
     torch.set_num_threads(1)
     recorder = Recorder(options.out)
     exchange: TorchJobExchange = options.exchange()
-    clock = ComputeClock()
+    clock = ComputeClock(factor=options.spec.stragglers.get(f"worker{exchange.rank}", 1.0))
     noise = torch.Generator().manual_seed(options.spec.seed + exchange.rank)
     model = ReplayModel(load_profile(Path(options.spec.profile)), clock, noise)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
