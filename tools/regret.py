@@ -56,7 +56,7 @@ class Family:
     """The iteration from which on the job has another truth, and predictions for it."""
 
 
-class Job(NamedTuple):
+class DrawnJob(NamedTuple):
     """A drawn one. `effects` and `predicted` have a row for each truth, a column for each arm."""
 
     effects: Array
@@ -119,7 +119,7 @@ FAMILIES = (
 NOISES = (0.01, 0.04, 0.15)
 
 
-def draw(family: Family, noise: float, seed: int) -> Job:
+def draw(family: Family, noise: float, seed: int) -> DrawnJob:
     """The job of this seed; the same truth for each noise."""
     random = np.random.default_rng(seed)
     doublings = np.arange(len(SIZES), dtype=float)
@@ -132,7 +132,7 @@ def draw(family: Family, noise: float, seed: int) -> Job:
         scatter[place] = family.correlated * scatter[place - 1] + math.sqrt(1 - share**2) * scatter[place]
     late = np.where(random.random(ITERATIONS) < family.outliers, random.uniform(0.2, 1.5, ITERATIONS), 0.0)
     drift = np.cumsum(random.normal(0, family.drift, ITERATIONS))
-    return Job(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), family)
+    return DrawnJob(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), family)
 
 
 def _predicted(random: np.random.Generator, effects: Array, error: float) -> Array:
@@ -158,7 +158,7 @@ class Decider(Protocol):
         ...
 
 
-class Tuned:
+class ByTuner:
     """Prophet's tuner, as a job of this family has it."""
 
     def __init__(self, family: Family, model: Model = DEFAULT) -> None:
@@ -183,10 +183,10 @@ class Course(NamedTuple):
     took_s: Array
     best_s: Array
     """What the best arm's would have."""
-    job: Job
+    job: DrawnJob
 
 
-def run(job: Job, decider: Decider, first: int = FIRST) -> Course:
+def run(job: DrawnJob, decider: Decider, first: int = FIRST) -> Course:
     """The job as this decider has it, from the `first` arm on."""
     arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
     had, arm, before, row = {first}, first, first, -1

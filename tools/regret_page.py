@@ -21,7 +21,7 @@ from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.markdown import table
 from tools.provenance import Provenance
-from tools.regret import COUNTS, FAMILIES, NOISES, Figures, Tuned, draw, figures, run
+from tools.regret import COUNTS, FAMILIES, NOISES, ByTuner, Figures, draw, figures, run
 
 PAGE = "regret.md"
 NAME = "regret"
@@ -29,7 +29,7 @@ JOBS = 20
 
 
 @dataclass(frozen=True)
-class Row:
+class FamilyRow:
     """One family of jobs at one noise; `judge` are the figures of the rules that were before, where they are kept."""
 
     family: str
@@ -43,17 +43,17 @@ class Regrets:
     """What the page is made from."""
 
     jobs: int
-    rows: Sequence[Row]
+    rows: Sequence[FamilyRow]
 
 
-def measure(jobs: int, before: Sequence[Row]) -> Regrets:
+def measure(jobs: int, before: Sequence[FamilyRow]) -> Regrets:
     """All families at all noises; `before` has the judge's figures."""
     judges = {(row.family, row.noise): row.judge for row in before}
     cells = [(family, noise) for noise in NOISES for family in FAMILIES]
     rows = []
     for family, noise in track(cells, "regret"):
-        found = figures(run(draw(family, noise, seed), Tuned(family)) for seed in range(jobs))
-        rows.append(Row(family.name, noise, found, judges.get((family.name, noise))))
+        found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))
+        rows.append(FamilyRow(family.name, noise, found, judges.get((family.name, noise))))
     return Regrets(jobs, rows)
 
 
@@ -81,7 +81,7 @@ iterations, a median. Each cell has the tuner's figure, then that of the rules t
 {chr(10).join(parts)}"""
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: FamilyRow) -> list[str]:
     sides = [_figures(one) for one in (row.tuner, row.judge) if one is not None]
     return [" / ".join(both) for both in zip(*sides, strict=True)]
 
@@ -92,7 +92,7 @@ def _figures(one: Figures) -> list[str]:
     return [*(f"{share:.1%}" for share in one.regret), after, off, f"{one.bad:.0f}", f"{one.until_rest:.0f}"]
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[FamilyRow]) -> str:
     compared = [(row.tuner.regret[1], row.judge.regret[1], row.family) for row in rows if row.judge is not None]
     off = sum(row.tuner.rests_off for row in rows) / len(rows)
     nine = sum(row.tuner.nine_of_ten for row in rows) / len(rows)

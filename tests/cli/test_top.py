@@ -213,7 +213,7 @@ def test_what_cannot_be_read_is_passed_over() -> None:
 def test_what_the_tuner_believes_is_shown_the_fastest_first() -> None:
     seen = ArmStatus((Segment(0, 1 << 18),), "", 0.97, 0.953, 0.012, 9)
     other = ArmStatus((Segment(0, 1 << 20),), "two phases", 0.99, 1.02, 0.05, 0)
-    text = screen([status(agent=replace(AGENT, arms=(seen, other), step="rests: nothing else is worth a try"))], 200)
+    text = screen([status(agent=replace(AGENT, arms=(seen, other), tuner="rests: nothing else is worth a try"))], 200)
     lines = [line.strip() for line in text.splitlines()]
     (first,) = (place for place, line in enumerate(lines) if line.startswith("believed"))
     assert "of 256KiB: 953ms ± 1.2%" in lines[first] and "two phases of 1MiB: 1.02s ± 5.0%" in text

@@ -59,7 +59,7 @@ def test_prophet_planned_and_nothing_was_forced(results: dict[str, Any]) -> None
 
 
 def test_results_have_the_promised_form(results: dict[str, Any]) -> None:
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     cell = results["cells"][0]
     assert cell["setting"] == {"bandwidth": 400e6}
     assert set(cell["ratios"]) == set(cell["policies"])
@@ -79,7 +79,7 @@ def test_memory_does_not_grow_with_the_messages(results: dict[str, Any], folder:
 
 
 def test_nothing_is_left_behind(results: dict[str, Any], folder: Path) -> None:
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     assert "prophet" not in links
     # Every process of a run works in the run's folder.

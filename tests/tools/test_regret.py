@@ -10,8 +10,8 @@ import pytest
 
 from tools import kept
 from tools.provenance import here
-from tools.regret import FAMILIES, FIRST, ITERATION_S, ITERATIONS, SIZES, Family, Tuned, draw, figures, run
-from tools.regret_page import NAME, Regrets, Row, page
+from tools.regret import FAMILIES, FIRST, ITERATION_S, ITERATIONS, SIZES, ByTuner, Family, draw, figures, run
+from tools.regret_page import NAME, FamilyRow, Regrets, page
 
 VALLEY = next(family for family in FAMILIES if family.name == "valley")
 CHANGING = next(family for family in FAMILIES if family.name == "changing")
@@ -72,14 +72,14 @@ def test_a_change_is_told_in_new_predictions_and_counted_for_itself() -> None:
 def test_the_tuner_loses_little(name: str, after_100: float, off: float) -> None:
     """Six jobs at a noise of 4%, which are the same on every machine."""
     family: Family = next(family for family in FAMILIES if family.name == name)
-    found = figures(run(draw(family, 0.04, seed), Tuned(family)) for seed in range(6))
+    found = figures(run(draw(family, 0.04, seed), ByTuner(family)) for seed in range(6))
     assert found.regret[1] <= after_100
     assert found.rests_off <= off
 
 
 def test_the_page_sets_the_rules_beside_the_tuner(tmp_path: Path) -> None:
     found = figures(run(draw(VALLEY, 0.04, seed), Knows(FIRST)) for seed in range(2))
-    kept.keep(tmp_path, NAME, Regrets, Regrets(2, [Row("valley", 0.04, found, found)]), here())
+    kept.keep(tmp_path, NAME, Regrets, Regrets(2, [FamilyRow("valley", 0.04, found, found)]), here())
     text = page(tmp_path)
     assert "| valley |" in text and " / " in text
     assert "is 1.00 of the rules', at the most 1.00 (valley)" in text

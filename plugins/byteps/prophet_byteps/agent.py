@@ -532,7 +532,7 @@ class Agent:
             kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
             barrier=self._board.barrier,
             arms=self._learner.arms if self._learner else (),
-            step=self._learner.step_in_words if self._learner else "",
+            tuner=self._learner.tuner_in_words if self._learner else "",
             half=self._board.half,
         )
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.learn.choosing import MoreChoices
     from prophet_scheduler.learn.kept import Kept
-    from prophet_scheduler.learn.tuner import Step
+    from prophet_scheduler.learn.tuner import Look
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
 
 TORCH_AFTER = 20
@@ -141,7 +141,7 @@ class ModuleAgent(WatchingAgent):
         self._ways: tuple[str, ...] = ()
         """Those besides the usual one that can be gone just now, and what they are predicted to take."""
         self._more: MoreChoices | None = None
-        self._step: Step | None = None
+        self._look: Look | None = None
         """The last that was taken up."""
         self._divided_before = False
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
@@ -211,8 +211,8 @@ class ModuleAgent(WatchingAgent):
         )
         if self._kept is not None:
             rounds.record.kept_was_dropped = self.learner.kept_was_dropped
-        step, self._step = self._step, self.learner.step
-        anew = plan is not None or (self._step is not None and self._step is not step)
+        step, self._look = self._look, self.learner.look
+        anew = plan is not None or (self._look is not None and self._look is not step)
         if cut is None or not (anew or (self.learner.profiler.ready and self._due(cut, now))):
             return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
         network = self.learner.network
@@ -235,11 +235,11 @@ class ModuleAgent(WatchingAgent):
         rounds.record.planned_from = profile
         self.decided = True
         if wanted is not None and wanted.way == TORCH:
-            if self._step is not None and rounds.turns is not None and rounds.turns.possible:
+            if self._look is not None and rounds.turns is not None and rounds.turns.possible:
                 for_good = self.learner.proved
                 if for_good:
                     rounds.turns.believed = self.learner.believed()
-                rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + self._step.iterations)
+                rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + self._look.iterations)
             return
         divides = wanted is not None and wanted.way == TWO_PHASES
         held = wanted.cut if wanted is not None else cut
@@ -288,7 +288,7 @@ class ModuleAgent(WatchingAgent):
         known what comes of the last one: a cut whose sequence changed every few iterations would never be measured, and
         never be left.
         """
-        if self._step is not None:
+        if self._look is not None:
             return False
         later = now - self._judged_at >= self._monitor_s
         if cut == self._looked_at:

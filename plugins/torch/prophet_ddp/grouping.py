@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
     from prophet_scheduler.core.network import Network, Probe
     from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.core.status import ArmStatus
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 logger = logging.getLogger("prophet_scheduler")
@@ -30,6 +31,9 @@ class GroupingAgent(WatchingAgent):
 
     `trace`, where the policy plans with forward times, is waited for. `alone`: what one operation takes by itself.
     """
+
+    arms: tuple[ArmStatus, ...] = ()
+    tuner_in_words = ""
 
     def __init__(
         self, rounds: ModuleRounds, policy: Policy, trace: ForwardTrace | None = None, alone: Probe | None = None

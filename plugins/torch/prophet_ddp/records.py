@@ -65,7 +65,7 @@ class Learned(Protocol):
     @property
     def arms(self) -> tuple[ArmStatus, ...]: ...
     @property
-    def step_in_words(self) -> str: ...
+    def tuner_in_words(self) -> str: ...
 
 
 class ModuleRecord:
@@ -242,6 +242,6 @@ class Records:
             given_back=self._given_back,
             barrier=module.waits.holds,
             arms=learner.arms if learner is not None else (),
-            step=learner.step_in_words if learner is not None else "",
+            tuner=learner.tuner_in_words if learner is not None else "",
             half=module.half,
         )

@@ -61,7 +61,7 @@ def _table(job: str, all_of_it: Sequence[LiveStatus], workers: Sequence[LiveStat
         ("blocks", lambda status: Text(describe_cut(status.agent.cut))),
         ("cut changed", _changes),
         ("believed", _arms),
-        ("tuner", lambda status: Text(status.agent.step)),
+        ("tuner", lambda status: Text(status.agent.tuner)),
         ("in flight at most", _credit),
         ("Prophet", _cost),
     )

@@ -127,7 +127,7 @@ class AgentStatus:
     """Whether iterations were seen to wait for all averages at the end, where the front end looks for that."""
     arms: tuple[ArmStatus, ...] = ()
     """What the job can do, the fastest first; empty on workers that do not decide."""
-    step: str = ""
+    tuner: str = ""
     """What the tuner does now, and why."""
     half: bool = False
     """Whether gradients travel in half precision, so that sizes are half of the gradients' own."""

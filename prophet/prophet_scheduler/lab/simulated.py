@@ -24,6 +24,7 @@ from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
 from prophet_scheduler.lab.cluster_config import Bandwidth
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from prophet_scheduler.lab.runner import Listener, run_repeats
 from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
@@ -157,7 +158,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         )
     cluster = _cluster(cell)
     seed = cell.job.seed + repeat
-    stragglers = {int(node.removeprefix("worker")): factor for node, factor in cell.job.stragglers.items()}
+    slow = cell.job.stragglers if isinstance(cell.job, ReplayJob) else {}
+    stragglers = {int(node.removeprefix("worker")): factor for node, factor in slow.items()}
     scale = (
         compute_scale(cluster.workers, cell.job.iterations, jitter=config.jitter, stragglers=stragglers, seed=seed)
         if config.jitter or stragglers

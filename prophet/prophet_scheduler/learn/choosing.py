@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from prophet_scheduler.core.arena import at_pace, profile_under, span_s
-from prophet_scheduler.core.choice import ArmName, Choice, ChoosingPolicy, Iteration, Measured, Question, Search, Shape
+from prophet_scheduler.core.choice import ArmName, Choice, ChoosingPolicy, Ended, Measured, Question, Search, Shape
 from prophet_scheduler.core.cut import Cut, Refusal
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
@@ -23,7 +23,7 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.learn.kept import Believed
 from prophet_scheduler.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
-from prophet_scheduler.learn.tuner import Arm, Belief, Step, Tuner
+from prophet_scheduler.learn.tuner import Arm, Belief, Look, Tuner
 
 SURELY = 3.0
 """An arm is the best beyond doubt where it is better than any of another way by so many standard deviations."""
@@ -80,13 +80,13 @@ class Choosing:
         self._credit = credit
         self._changes = changes
         self.tuner = Tuner()
-        self.step: Step | None = None
+        self.look: Look | None = None
         """The tuner's last, while it is another arm than the one in force."""
         self._cut: Cut | None = None
         self._way = ""
         self._used: list[Cut] = []
         self._recent_s: deque[float] = deque(maxlen=RECENT)
-        self._untold: list[Iteration] = []
+        self._untold: list[Ended] = []
         self._finest: Profile | None = None
         self._question: Question | None = None
         self._more: MoreChoices | None = None
@@ -106,7 +106,7 @@ class Choosing:
 
     # What comes in.
 
-    def in_force(self, cut: Cut, way: str = "", ended: Sequence[Iteration] = ()) -> None:
+    def in_force(self, cut: Cut, way: str = "", ended: Sequence[Ended] = ()) -> None:
         """What holds now, and the iterations that have ended since the last call."""
         if (cut, way) != (self._cut, self._way):
             self._cut, self._way = cut, way
@@ -253,14 +253,14 @@ class Choosing:
     def _next(self, here: Choice | None, question: Question) -> Choice:
         """The choice that the next iterations should have."""
         if not self._adapts and here is not None:
-            self.step = None
+            self.look = None
             return here
         possible: dict[Hashable, Choice] = {
             name: choice for name, choice in self._choices.items() if self._to_be_had(choice, question)
         }
         step = self.tuner.next(here and self._name(here), possible)
         wanted = possible[step.arm]
-        self.step = step if wanted is not here else None
+        self.look = step if wanted is not here else None
         if wanted is not here:
             self.why = f"{step.iterations} iterations of it are worth {step.gain:.2%} of the time"
         return wanted
@@ -330,7 +330,7 @@ class Choosing:
     @property
     def at_rest(self) -> bool:
         """Whether nothing better is being looked for."""
-        return self._search is None and self._wanted is not None and self.step is None
+        return self._search is None and self._wanted is not None and self.look is None
 
 
 def _is_another(old: Question, profile: Profile, network: Network, size: int) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from prophet_scheduler.core.choice import Choice, Iteration, Shape
+    from prophet_scheduler.core.choice import Choice, Ended, Shape
     from prophet_scheduler.core.cut import Cut, Refusal
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.policy import Policy
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.status import ArmStatus
     from prophet_scheduler.learn.choosing import Changes, Choosing, MoreChoices
     from prophet_scheduler.learn.kept import Believed, Kept, Prior
-    from prophet_scheduler.learn.tuner import Belief, Step
+    from prophet_scheduler.learn.tuner import Belief, Look
 
 
 WORTH_PACING = 1.02
@@ -174,16 +174,16 @@ class Learner:
         return self._choosing.arms if self._choosing is not None else ()
 
     @property
-    def step_in_words(self) -> str:
+    def tuner_in_words(self) -> str:
         """What the tuner does, and why; empty before it has decided anything."""
         if not self.arms:
             return ""
-        return f"tries another: {self.why}" if self.step is not None else "rests: nothing else is worth a try"
+        return f"tries another: {self.why}" if self.look is not None else "rests: nothing else is worth a try"
 
     @property
-    def step(self) -> Step | None:
+    def look(self) -> Look | None:
         """What is being looked at, and what that is worth; None at rest."""
-        return self._choosing.step if self._choosing is not None else None
+        return self._choosing.look if self._choosing is not None else None
 
     @property
     def proved(self) -> bool:
@@ -219,7 +219,7 @@ class Learner:
         credit: int | None = None,
         barrier: bool = False,
         way: str = "",
-        ended: Sequence[Iteration] | None = None,
+        ended: Sequence[Ended] | None = None,
         more: MoreChoices | None = None,
         pace: float = 1.0,
     ) -> Plan | None:
@@ -287,15 +287,15 @@ class Learner:
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
-    def _ended(self, cut: Cut) -> Sequence[Iteration]:
+    def _ended(self, cut: Cut) -> Sequence[Ended]:
         """Iterations under this cut, without those before the order of its blocks was learned."""
-        from prophet_scheduler.core.choice import Iteration
+        from prophet_scheduler.core.choice import Ended
 
         took_s = self.profiler.take_took_s()
         in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
         if self._learns_order and not self._ranked and not in_places:
             return ()
-        return [Iteration(cut, "", each_s) for each_s in took_s]
+        return [Ended(cut, "", each_s) for each_s in took_s]
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go.

@@ -110,7 +110,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Step:
+class Look:
     """What to do next: the arm, for how many iterations at least, and the share of the time that it is worth."""
 
     arm: Hashable
@@ -305,7 +305,7 @@ class Tuner:
         variance = covariance[here, here] + covariance[there, there] - 2 * covariance[here, there]
         return float((logs[best] - logs[name]) / math.sqrt(variance + 1e-12))
 
-    def next(self, current: Hashable, possible: Collection[Hashable] | None = None) -> Step:
+    def next(self, current: Hashable, possible: Collection[Hashable] | None = None) -> Look:
         """The arm that the next iterations should have, of those that are `possible` (None for all), of which the
         `current` is one; where it is none of the arms, to leave it is worth any cost.
         """
@@ -339,7 +339,7 @@ class Tuner:
         total = going[:, None] + spent + (left - looks) * least
         best, look = divmod(int(np.argmin(total)), len(LOOKS))
         stay = total.max() if here is None else total[here].min()
-        return Step(names[best], LOOKS[look], float(stay - total[best, look]) / left)
+        return Look(names[best], LOOKS[look], float(stay - total[best, look]) / left)
 
 
 @cache
