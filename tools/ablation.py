@@ -27,9 +27,9 @@ PAGE = "ablation.md"
 SIMULATED, NAME = "ablation-simulated", "ablation"
 WHOLE = "prophet"
 ONE_SIZE = "one-"
-"""How names of Prophet with one size for all blocks begin."""
+"""Prefix of the names of Prophet with one size for all blocks."""
 MATTERS = 0.01
-"""Less than this share of an iteration is nothing."""
+"""Share of an iteration below which a difference is ignored."""
 
 INTRODUCTION = f"""# What the parts of Prophet are worth
 
@@ -46,7 +46,7 @@ TIMES = "Iteration times are multiples of the lower bound, or seconds where none
 
 
 def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
-    """By contender, how much longer its iteration is than Prophet's, as a part of that, in each cell where both ran."""
+    """Return by contender how much longer its iteration is than Prophet's, as a share, in each cell where both ran."""
     shares: dict[str, list[float]] = {}
     for cell in cells:
         times = cell.rests_s
@@ -60,7 +60,7 @@ def costs(cells: Sequence[CellResult]) -> dict[str, list[float]]:
 
 
 def said(by_contender: dict[str, list[float]]) -> str:
-    """What lacking each part costs, in a list."""
+    """Return the cost of lacking each part, in a list."""
     lines = []
     for name, shares in by_contender.items():
         count = sum(share > MATTERS for share in shares)
@@ -75,7 +75,7 @@ def said(by_contender: dict[str, list[float]]) -> str:
 
 
 def times(cells: Sequence[CellResult]) -> str:
-    """Every contender in every cell."""
+    """Return every contender in every cell."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.policies))
     rows = [(describe_setting(cell.setting), *(_time(cell, name) for name in names)) for cell in cells]
     return table(("cell", *names), rows)
@@ -89,7 +89,7 @@ def _time(cell: CellResult, name: str) -> str:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(
         INTRODUCTION,
         kept.basis(results, (SIMULATED, NAME), at_rest=True),
@@ -105,13 +105,13 @@ def page(results: Path) -> str:
 
 
 def text(data: Study, provenance: Provenance, done: str = "Measured") -> str:
-    """What one kind of run gave."""
+    """Return the results of one kind of run."""
     cells = [point.cell for point in data.points]
     return kept.joined(provenance.line(done), said(costs(cells)), times(cells))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("ablation", __doc__)
     parser.add_argument("--real", action="store_true", help="on real networks")
     parser.add_argument("--config", type=Path, help="in place of the one of that kind")
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_page(config: Path, real: bool, out: Path, results: Path, repeats: int | None) -> int:
-    """Runs the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    """Run the config, keep its results and write the page. Raises UserError and OSError."""
     console = Console(stderr=True)
     data = measured(config, out, repeats, console) if real else simulated(config, console)
     kept.publish(results, NAME if real else SIMULATED, Study, data, PAGE, page)

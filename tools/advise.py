@@ -33,9 +33,9 @@ PAGE = "advice.md"
 NAME = "advice"
 COMMAND = "make advice"
 CHANGES = ("twice-the-rate", "half-precision", "another-server", "prophet", "larger-batch", "ddp")
-"""By pair of the config's cells: what was changed from the first to the second."""
+"""Change from the first to the second cell, by pair of the config's cells."""
 NEAR = 0.10
-"""Five of six predictions are to be within it."""
+"""Largest error of a near prediction; five of six are to be near."""
 
 INTRODUCTION = f"""# What was advised, and what came of it
 
@@ -48,7 +48,7 @@ COLUMNS = ("job", "change", "as it is (s)", "predicted (s)", "real (s)", "off", 
 
 @dataclass(frozen=True)
 class Followed:
-    """One piece of advice that was followed. Times are seconds an iteration.
+    """Advice that was followed. Times are seconds an iteration.
 
     `uncalibrated_s` is what the simulator says alone, without the first run's measured time.
     """
@@ -61,25 +61,25 @@ class Followed:
     uncalibrated_s: float
     real_s: float
     helped: bool
-    """Whether it was said to help."""
+    """True if it was said to help."""
 
     @property
     def off(self) -> float:
-        """How far the real time is from the predicted one, as a part of that."""
+        """Distance of the real time from the predicted one, as a share of that."""
         return self.real_s / self.predicted_s - 1
 
 
 @dataclass(frozen=True)
 class Advised:
-    """All of them."""
+    """All followed advice."""
 
     rows: Sequence[Followed]
     at_rest: bool = False
-    """Whether times are means at rest; they are medians where it was measured before these were kept."""
+    """True if times are means at rest. Older measurements have medians."""
 
 
 def followed(out: Path, number: int, change: str) -> Followed:
-    """The pair of that number, of the runs in `out`. Raises UserError."""
+    """Return the pair of that number, of the runs in `out`. Raises UserError."""
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
     advice = advise(situation, measured_s, error_of=prediction_error)
@@ -111,12 +111,12 @@ def _suggestion(advice: Advice, change: str) -> Suggestion:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(INTRODUCTION, kept.section(results, NAME, Advised, COMMAND, text))
 
 
 def text(data: Advised, provenance: Provenance) -> str:
-    """What was measured: how near the predictions are, and a row for each."""
+    """Return the results: how near the predictions are, and a row for each."""
     near = sum(abs(row.off) <= NEAR for row in data.rows)
     worst = max(abs(row.off) for row in data.rows)
     said = f"**{near} of {len(data.rows)} predictions are within {NEAR:.0%}; the worst is {worst:.1%} off.**"
@@ -137,7 +137,7 @@ def _row(row: Followed) -> tuple[str, ...]:
 
 
 def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
-    """Runs what is missing, advises, keeps what came of it and writes the page; an exit status.
+    """Run what is missing, advise, keep the results and write the page. Returns an exit status.
 
     Raises UserError and OSError.
     """
@@ -152,7 +152,7 @@ def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> i
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 where fewer than all but one of the predictions are near, 2 for an error of the user's."""
+    """Return exit status 1 if more than one prediction is not near, 2 for an error of the user's."""
     return study_main("advise", __doc__, CONFIG, write_page, arguments)
 
 

@@ -30,9 +30,9 @@ DDP = engines()["ddp"]
 STOCK = DDP.stock
 OURS = DDP.called_here("prophet")
 BYTEPS = "byteps-prophet"
-"""As the config calls Prophet on BytePS."""
+"""Name of Prophet on BytePS in the config."""
 BEHIND = 0.01
-"""Never more behind the best DDP."""
+"""Largest share behind the best DDP."""
 
 INTRODUCTION = f"""# Prophet on DistributedDataParallel
 
@@ -69,17 +69,17 @@ class Standing:
 
     @property
     def over_stock(self) -> float:
-        """How many times as fast as DDP as it comes."""
+        """Speedup over DDP as it comes."""
         return self.stock_s / self.ours_s
 
     @property
     def over_best(self) -> float:
-        """How many times as fast as DDP with its best bucket size."""
+        """Speedup over DDP with its best bucket size."""
         return self.best_s / self.ours_s
 
 
 def standings(cells: Sequence[CellResult]) -> list[Standing]:
-    """Of each cell in which Prophet and DDP as it comes were measured."""
+    """Return the standing of each cell in which Prophet and DDP as it comes were measured."""
     rows = []
     for cell in cells:
         times = cell.times_s
@@ -93,12 +93,12 @@ def standings(cells: Sequence[CellResult]) -> list[Standing]:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, provenance: Provenance) -> str:
-    """What was measured: where Prophet stands, and all cells."""
+    """Return the measurements: where Prophet stands, and all cells."""
     rows = standings([point.cell for point in data.points])
     return kept.joined(
         provenance.line(),
@@ -113,7 +113,7 @@ def text(data: Study, provenance: Provenance) -> str:
 
 
 def said(rows: Sequence[Standing]) -> str:
-    """Where Prophet stands, and the cells in which it is behind."""
+    """Return where Prophet stands, and the cells in which it is behind."""
     if not rows:
         return "Nothing was measured in which both ran."
     behind = [row for row in rows if row.over_best < 1 - BEHIND]
@@ -127,7 +127,7 @@ def said(rows: Sequence[Standing]) -> str:
 
 
 def summary(rows: Sequence[Standing]) -> str:
-    """A row for each cell."""
+    """Return a row for each cell."""
     cells = [
         (
             row.setting,
@@ -146,7 +146,7 @@ def summary(rows: Sequence[Standing]) -> str:
 
 
 def weights(points: Sequence[Point]) -> str:
-    """Whether final weights were those of DDP as it comes, where two ranks trained for as long."""
+    """Return if final weights were those of DDP as it comes, where two ranks trained for as long."""
     cells = [point.cell for point in points if point.workers == 2 and OURS in point.cell.policies]
     compared = [cell.policies[OURS].same_weights_as_stock for cell in cells]
     same, known = compared.count(True), sum(answer is not None for answer in compared)
@@ -157,7 +157,7 @@ def weights(points: Sequence[Point]) -> str:
 
 
 def costs(points: Sequence[Point]) -> str:
-    """Processor time of an iteration beside DDP's and BytePS's, what the agent took of it, and the start."""
+    """Return the processor time of an iteration beside DDP's and BytePS's, the agent's part of it, and the start."""
     rows = []
     for cell in (point.cell for point in points):
         ours = cell.measured(OURS)
@@ -181,7 +181,7 @@ write_page = page_writer(NAME, PAGE, page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     return study_main("allreduce", __doc__, CONFIG, write_page, arguments)
 
 

@@ -1,7 +1,6 @@
-"""The cells of an all-reduce run, simulated: what `tools.validate` lays beside the real ones.
+"""Cells of an all-reduce run, simulated; `tools.validate` compares them with the real ones.
 
-Rule of this file: from what is kept to simulated cells; how a contender is simulated is
-prophet_scheduler/lab/simulated_ddp.py's.
+Rule of this file: from what is kept to simulated cells. prophet_scheduler/lab/simulated_ddp.py simulates a contender.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tools.kept import Study, small
 
 
 def cells_of(study: Study) -> Sequence[Cell]:
-    """The cells of the config that was run. Raises UserError where it is none any more."""
+    """Return the cells of the config that was run. Raises UserError if it is none any more."""
     cells = experiment_of(study.config, Path("kept.yaml")).cells
     if len(cells) != len(study.points):
         raise UserError(f"{len(study.points)} cells are kept of a config that has {len(cells)}; measure it again")
@@ -29,7 +28,7 @@ def cells_of(study: Study) -> Sequence[Cell]:
 
 
 def simulated_study(study: Study) -> Study:
-    """`study` with each cell simulated that can be. Raises UserError where its config is none any more."""
+    """Return `study` with each possible cell simulated. Raises UserError if its config is none any more."""
     points = [
         replace(point, simulated=simulated_cell(cell, point.cell))
         for cell, point in zip(cells_of(study), study.points, strict=True)
@@ -38,9 +37,9 @@ def simulated_study(study: Study) -> Study:
 
 
 def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
-    """The contenders of `cell` that the simulator knows, at the rates that were `measured` of links without a limit.
+    """Simulate the contenders of `cell` that the simulator knows, at the `measured` rates of links without a limit.
 
-    None where there are none of them.
+    None if it knows none of them.
     """
     if cell.profile is None:
         return None

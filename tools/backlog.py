@@ -37,13 +37,13 @@ SIZE_BYTES = 4_096
 ITERATIONS = 3
 FIRST_PORT = 24700
 PORTS = 250
-"""Ports are taken in turn, since one stays busy for a while."""
+"""Number of ports taken in turn, since one stays busy for a while."""
 STAGES = ("at the start", "in training")
 
 
 @dataclass(frozen=True)
 class Start:
-    """One job and how it ended; `seconds` are those that it took."""
+    """One job and how it ended; `seconds` is its duration."""
 
     policy: str
     end: str
@@ -55,13 +55,13 @@ class Start:
 
 
 def counted(policy: str, ended: Ended, seconds: float) -> Start:
-    """What is kept of a job."""
+    """Return what is kept of a job."""
     marks = ended.marks
     return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, seconds, ended.why)
 
 
 def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
-    """One policy in the page's table."""
+    """Return one policy's row in the page's table."""
     trained = [start for start in starts if start.end == "trained"]
     stopped = [[start for start in starts if start.end == "stopped" and start.stage == stage] for stage in STAGES]
     others = [start for start in starts if start.end not in ("trained", "stopped")]
@@ -71,7 +71,7 @@ def row(policy: str, starts: Sequence[Start]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Starts:
-    """What the page is made from: which job was started how often, and each end. `rate` is in bits per second."""
+    """Data of the page: which job was started how often, and each end. `rate` is in bits per second."""
 
     build: str
     job: ManyGradientsJob
@@ -81,12 +81,12 @@ class Starts:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined("# Many small gradients", kept.section(results, NAME, Starts, "make backlog", text))
 
 
 def text(data: Starts, measured: Provenance) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     starts, job, limits, rate = data.starts, data.job, data.limits, format_rate(data.rate)
     names = [name for name in POLICIES if any(start.policy == name for start in starts)]
     rows = [row(name, [start for start in starts if start.policy == name]) for name in names]
@@ -111,7 +111,7 @@ the first number has gone to all workers and back, or after that. It is late whe
 
 
 def run(options: argparse.Namespace) -> int:
-    """Makes the starts that are missing, and the page of all. Raises UserError."""
+    """Make the missing starts, and the page of all. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": options.rate})
@@ -149,7 +149,7 @@ def _rate(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    """Run and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("backlog", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/backlog"), help="folder for the starts")
     parser.add_argument("--build", choices=BUILDS, default="released")

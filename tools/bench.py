@@ -27,11 +27,11 @@ OPERATIONS = 200_000
 GRADIENTS = 1_000
 PLANS = 15
 BUSY = 0.5
-"""A load average above which figures are of more than this process."""
+"""Load average above which figures measure more than this process."""
 
 
 def plan_seconds() -> float:
-    """Median seconds of one `prophet` plan for 1,000 gradients in 50 steps."""
+    """Return the median seconds of one `prophet` plan for 1,000 gradients in 50 steps."""
     gradients = tuple(
         GradientProfile(f"g{i}", 4096 + 997 * (i % 50), 0.6 * (1 - (i // 20) / 50), 0.3 / GRADIENTS)
         for i in range(GRADIENTS)
@@ -48,7 +48,7 @@ def plan_seconds() -> float:
 
 
 def measure() -> dict[str, float]:
-    """The figures: operations a second, microseconds, bytes and milliseconds."""
+    """Return the figures: operations a second, microseconds, bytes and milliseconds."""
     operations_per_s, gets = _native.measure(PENDING, OPERATIONS)
     gets.sort()
     return {
@@ -60,13 +60,13 @@ def measure() -> dict[str, float]:
 
 
 def change(name: str, value: float, before: Entry | None) -> str:
-    """How much a figure has changed, empty where there is nothing to compare it with."""
+    """Return how much a figure has changed, "" if there is nothing to compare it with."""
     old = None if before is None else before.figures.get(name)
     return f"{value / old - 1:+8.1%}" if old else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures, prints figures with their change to the last entry of this machine, and adds an entry."""
+    """Measure, print figures with their change to the last entry of this machine, and add an entry."""
     parser = page_parser("bench", __doc__)
     parser.add_argument("file", type=Path, nargs="?", help="where the figures go as JSON, too")
     options = parser.parse_args(arguments)
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(file: Path | None, results: Path) -> int:
-    """Does what `main` says. Raises UserError and OSError; an entry is added only when all was measured."""
+    """Do what `main` says. Raises UserError and OSError; an entry is added only when all was measured."""
     entries = history(results)
     load = os.getloadavg()[0]
     entry = Entry(here(), measure(), load)

@@ -1,6 +1,6 @@
-"""The history of `make bench`: docs/results/data/bench.jsonl, a line each time.
+"""History of `make bench`: docs/results/data/bench.jsonl, a line each time.
 
-Rule of this file: the figures that there are and what is kept of each time; bench.py measures.
+Rule of this file: the existing figures and what is kept of each time; bench.py measures.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Entry:
 
 
 def history_file(results: Path) -> Path:
-    """Where the history is."""
+    """Return the file of the history."""
     return results / "data" / "bench.jsonl"
 
 
 def history(results: Path) -> list[Entry]:
-    """All entries, oldest first. Raises UserError."""
+    """Return all entries, oldest first. Raises UserError."""
     return read_pieces(history_file(results), Entry)
 
 
 def last(entries: Sequence[Entry], machine: str | None = None) -> Entry | None:
-    """The newest entry, of `machine` where that is said; None where there is none."""
+    """Return the newest entry, of `machine` if given; None if there is none."""
     return next((entry for entry in reversed(entries) if machine in (None, entry.measured.machine)), None)

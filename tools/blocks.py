@@ -31,9 +31,9 @@ PAGE = "blocks-simulated.md"
 NAME = "blocks-simulated"
 ADAPTS = "prophet"
 FIXED = "fixed-"
-"""How names of Prophet with one size for all blocks begin."""
+"""Prefix of the names of Prophet with one size for all blocks."""
 BEHIND, AHEAD = 0.01, 0.03
-"""Never more behind the best of the fixed sizes; and at least so much ahead of it somewhere."""
+"""Targets: largest share behind the best fixed size, and the share ahead of it that is reached somewhere."""
 
 INTRODUCTION = f"""# Blocks that adapt, simulated
 
@@ -47,8 +47,8 @@ take, and a block is pulled once it has been pushed whole ([why](../decisions/bl
 
 @dataclass(frozen=True)
 class Gain:
-    """One cell: its setting, and by how much Prophet is ahead of the best fixed size and of the best other, as parts of
-    their times; below 0 where it is behind.
+    """Gain in one cell: how much Prophet is ahead of the best fixed size and of the best other, as shares of their
+    times; below 0 if it is behind.
     """
 
     setting: str
@@ -58,16 +58,16 @@ class Gain:
     over_other: float
     from_bound: dict[str, float]
     any_blocks: float | None = None
-    """What no cut goes below, as a multiple of the lower bound; None where it is not known."""
+    """Bound of any cut, as a multiple of the lower bound; None if unknown."""
 
     @property
     def best_possible(self) -> float | None:
-        """By how much any cut could be ahead of the best fixed size."""
+        """Share by which any cut could be ahead of the best fixed size."""
         return None if self.any_blocks is None else 1 - self.any_blocks / self.from_bound[self.best_fixed]
 
 
 def gains(cells: Sequence[CellResult], leasts_s: Sequence[float | None] = ()) -> list[Gain]:
-    """Of each cell in which Prophet and a fixed size ran. `leasts_s`: of each cell, what no cut goes below."""
+    """Return the gain of each cell in which Prophet and a fixed size ran. `leasts_s`: bound of any cut, by cell."""
     rows = []
     for cell, least_s in itertools.zip_longest(cells, leasts_s):
         bound_s = cell.lower_bound_s
@@ -92,9 +92,7 @@ def gains(cells: Sequence[CellResult], leasts_s: Sequence[float | None] = ()) ->
 
 
 def any_blocks_s(cell: Cell) -> float | None:
-    """What no cut goes below in a cell whose workers' links are the narrow ones; None where no profile or rate is
-    known.
-    """
+    """Return the bound of any cut in a cell whose workers' links are the narrow ones; None without profile or rate."""
     links = seconds_per_bit(cell.cluster)
     if cell.wire is None or "worker uplink" not in links:
         return None
@@ -109,12 +107,12 @@ def _setting(cell: CellResult) -> str:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.study_page(results, INTRODUCTION, NAME, "make blocks", text, at_rest=True)
 
 
 def text(data: Study, measured: Provenance) -> str:
-    """What was simulated: where Prophet stands, and a row for each cell."""
+    """Return the simulated results: where Prophet stands, and a row for each cell."""
     leasts_s = [any_blocks_s(cell) for cell in experiment_of(data.config, CONFIG).cells]
     rows = gains([point.cell for point in data.points], leasts_s)
     names = list(rows[0].from_bound) if rows else []
@@ -148,7 +146,7 @@ def _said(rows: Sequence[Gain]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page; exit status 2 with one line for an error of the user's."""
+    """Write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("blocks", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     options = parser.parse_args(arguments)
@@ -156,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_page(config: Path, results: Path) -> int:
-    """Simulates the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    """Simulate the config, keep the results and write the page. Raises UserError and OSError."""
     kept.publish(results, NAME, Study, simulated(config, Console(stderr=True)), PAGE, page)
     return 0
 

@@ -1,6 +1,6 @@
-"""A browser without a screen, which draws a page for a picture or a test.
+"""A headless browser, which draws a page for a picture or a test.
 
-Rule of this file: which browser, and how it is started; what is looked at is the caller's.
+Rule of this file: which browser, and how it is started; the caller looks at the page.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ INSTALL = "on Debian: apt-get install chromium"
 
 
 def find_browser() -> str | None:
-    """The first of BROWSERS that is installed."""
+    """Return the first of BROWSERS that is installed."""
     return next((program for name in BROWSERS if (program := shutil.which(name)) is not None), None)
 
 
 def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, what: str) -> list[str]:
-    """The command that draws `page` and then does `what`, such as --dump-dom. `profile` is a folder for the browser's
-    own, `window` its size as `width,height`.
+    """Return the command that draws `page` and then does `what`, such as --dump-dom.
+
+    `profile` is a folder for the browser's own use, `window` its size as `width,height`.
     """
     return [
         *(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),

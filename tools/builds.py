@@ -1,8 +1,8 @@
 """Jobs that maintainers time, and either build of BytePS: with the corrections, as installed, and as it was released.
 
-Rule of this file: where a build is, one job on it from start to end, and how that ended. What is counted is the tools'
-that run them (backlog.py, memory.py, gpu.py). A job that stands still differs from a slow one in its network: nothing
-of note has gone through any worker's interface for a while.
+Rule of this file: where a build is, one job on it from start to end, and how that ended. The tools that run jobs count
+the results (backlog.py, memory.py, gpu.py). The network tells a hung job from a slow one: nothing of note has gone
+through any worker's interface for a while.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ BUILDS = ("corrected", "released")
 POLL_S = 0.1
 ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
 """BytePS's own setting for sums and copies: the threads of OpenMP, four for each of its own, wait for work without ever
-sleeping, and on two cores the server needs seconds for a key."""
+sleeping. On two cores the server then needs seconds for a key."""
 NOISE_BYTES = 10_000
-"""Less than this through a worker's interface is no progress: ARP, and what TCP says by itself."""
+"""Bytes through a worker's interface below which there is no progress: ARP, and TCP's own traffic."""
 
 Process = subprocess.Popen[bytes]
 End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
 class Script(Protocol):
-    """What workers run: a program that says the marks."""
+    """Program that workers run; it prints the marks."""
 
     @property
     def command(self) -> Sequence[str]:
-        """The script's path and its arguments."""
+        """Path of the script and its arguments."""
         ...
 
     def settings(self, node: str) -> Mapping[str, str]:
-        """More environment of this node, beside that of the engine and the policy."""
+        """Return the additional environment of this node, besides that of the engine and the policy."""
         ...
 
 
 @dataclass(frozen=True)
 class ManyGradientsJob:
-    """What tools/many_gradients.py trains: `gradients` of `size_bytes` each, for so many iterations."""
+    """Job of tools/many_gradients.py: `gradients` of `size_bytes` each, for so many iterations."""
 
     gradients: int
     size_bytes: int
@@ -66,18 +66,18 @@ class ManyGradientsJob:
 
     @property
     def command(self) -> Sequence[str]:
-        """As a Script's."""
+        """Path of the script and its arguments."""
         sizes = (self.gradients, self.size_bytes, self.iterations)
         return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
 
     def settings(self, node: str) -> Mapping[str, str]:
-        """As a Script's."""
+        """Return the environment of a Script."""
         return ONE_THREAD
 
 
 @dataclass(frozen=True)
 class Marks:
-    """How far the log of a worker is; `iteration` is the last that it has finished, 0 before."""
+    """Progress in the log of a worker; `iteration` is the last that it has finished, 0 before."""
 
     connected: bool = False
     iteration: int = 0
@@ -85,16 +85,16 @@ class Marks:
 
     @property
     def stage(self) -> str:
-        """Where the job is, in the words of the tables."""
+        """Stage of the job, in the words of the tables."""
         return "in training" if self.connected else "at the start"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: `marks` of the worker that came least far.
+    """End of a job, with the `marks` of the worker that came least far.
 
-    `trained` to its end; `failed` with the status of a role, `stopped` where nothing moved any more, `late` where it
-    did and the time was over; `ended` by who looked on. `why` is one line for those.
+    `trained` to its end; `failed` with the status of a role; `stopped` if nothing moved any more; `late` if it moved
+    but the time was over; `ended` by an observer. `why` is one line for those.
     """
 
     end: End
@@ -103,11 +103,11 @@ class Ended:
 
 
 Look = Callable[[Marks, Mapping[str, Process]], str | None]
-"""Called at every poll with the marks of the last worker and the processes by role; a reason ends the job."""
+"""Function called at every poll with the marks of the last worker and the processes by role; a reason ends the job."""
 
 
 def read_marks(log: str) -> Marks:
-    """The marks in what a worker has said so far; a last line without its end is not said yet."""
+    """Read the marks in a worker's output so far. A last line without its end does not count yet."""
     lines = log[: log.rfind("\n") + 1].splitlines()
     iterations = [line.split()[1] for line in lines if line.startswith("iteration ")]
     weights = [line.split()[1] for line in lines if line.startswith("weights ")]
@@ -115,12 +115,12 @@ def read_marks(log: str) -> Marks:
 
 
 def least(marks: Sequence[Marks]) -> Marks:
-    """Those of the worker that came least far."""
+    """Return the marks of the worker that came least far."""
     return min(marks, key=lambda mark: (mark.connected, mark.iteration, mark.weights != ""))
 
 
 def interface_bytes(text: str) -> int:
-    """All bytes received and sent, from the text of /proc/PID/net/dev, but for those of the loopback."""
+    """Return all bytes received and sent, from the text of /proc/PID/net/dev, without the loopback's."""
     total = 0
     for line in text.splitlines()[2:]:
         name, _, counts = line.partition(":")
@@ -131,9 +131,9 @@ def interface_bytes(text: str) -> int:
 
 
 def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
-    """What a job's environment needs for the build `name`; the released one is unpacked under `out`.
+    """Return the environment that a job needs for the build `name`; the released one is unpacked under `out`.
 
-    Raises UserError where it cannot be built.
+    Raises UserError if it cannot be built.
     """
     if name == "corrected":
         return {}
@@ -150,7 +150,7 @@ def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: without any progress, and for the whole job."""
+    """Limits in seconds: without any progress, and for the whole job."""
 
     still_s: float = 30.0
     whole_s: float = 240.0
@@ -166,7 +166,7 @@ def run_job(
     limits: Limits,
     look: Look = lambda marks, processes: None,
 ) -> Ended:
-    """Runs `job` on the testbed, whose nodes are the cluster's; logs go into `folder`. Nothing is left running."""
+    """Run `job` on the testbed, whose nodes are the cluster's; logs go into `folder`. Nothing is left running."""
     folder.mkdir(parents=True, exist_ok=True)
     nodes = nodes_of(policy.engine, cluster)
     workers = [node for node in nodes if is_worker(node)]
@@ -191,7 +191,7 @@ def run_job(
 def watched(
     processes: Mapping[str, Process], workers: Sequence[str], folder: Path, limits: Limits, look: Look
 ) -> Ended:
-    """Waits for the workers' ends, or for a reason to wait no longer."""
+    """Wait for the workers' ends, or for a reason to wait no longer."""
     began = time.monotonic()
     watch = Watch(limits.still_s, began)
     while True:
@@ -215,7 +215,9 @@ def watched(
 
 
 def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
-    """What has gone through the workers' interfaces, in units that noise does not make; ended workers count for one."""
+    """Return the traffic through the workers' interfaces, in units that noise does not make. An ended worker counts
+    one.
+    """
     moved = 0
     for worker in workers:
         try:

@@ -1,8 +1,8 @@
 """A config that is run for a page: measured cell by cell, or simulated.
 
-Rule of this file: running cells, finding those that an earlier run left, and the command of a page that is made of
-nothing else; no words of a page. A cell whose results are there is not run again: a machine that was not idle for a
-moment costs one cell, and a run can be interrupted.
+Rule of this file: running cells, finding those that an earlier run left, and the command of a page made of nothing
+else; no text of a page. A cell with results is not run again. So a machine that was not idle for a moment costs one
+cell, and a run can be interrupted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tools.kept import Study
 
 
 def measured(config: Path, out: Path, repeats: int | None, console: Console) -> Study:
-    """What is kept of a config's results, once all of its cells are measured: those that are missing are run.
+    """Return what is kept of a config's results, once all of its cells are measured. Runs the missing ones.
 
-    Results go to `out`/cellN. Raises UserError where a cell could not be run, after the others were.
+    Results go to `out`/cellN. Raises UserError if a cell could not be run, after the others were.
     """
     experiment = load_experiment(config, repeats=repeats)
     whole, refused = [], ""
@@ -56,20 +56,20 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
 
 
 def simulated(config: Path, console: Console) -> Study:
-    """What is kept of a config's results on the simulator. Raises UserError."""
+    """Return what is kept of a config's results on the simulator. Raises UserError."""
     experiment = load_experiment(config)
     return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment, console)))
 
 
 def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
-    """All runs of an experiment on the simulator, with a progress bar. Raises UserError."""
+    """Return all runs of an experiment on the simulator, with a progress bar. Raises UserError."""
     planned = prepare_experiment(experiment)
     with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:
-    """What an earlier run left of a cell, where it was of this very config and nothing in it failed."""
+    """Return what an earlier run left of a cell, if it was of this very config and nothing in it failed."""
     path = folder / RESULTS_FILE
     if not path.exists():
         return None
@@ -79,10 +79,10 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
 
 
 def page_writer(name: str, file: str, page: Callable[[Path], str]) -> Callable[[Path, Path, Path, int | None], int]:
-    """For `study_main`, where a page `file` is made of what is kept as `name`, a config's results and nothing else."""
+    """Return the writer for `study_main` of a page `file`, made only of a config's results kept as `name`."""
 
     def write_page(config: Path, out: Path, results: Path, repeats: int | None) -> int:
-        """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
+        """Run what is missing of the config, keep the results and write the page. Raises UserError and OSError."""
         study = measured(config, out, repeats, Console())
         former = kept.kept(results, name, Study)
         if former is not None:
@@ -100,7 +100,7 @@ def study_main(
     write_page: Callable[[Path, Path, Path, int | None], int],
     arguments: Sequence[str] | None,
 ) -> int:
-    """The command `tools.NAME`, which calls `write_page(config, out, results, repeats)`.
+    """Run the command `tools.NAME`, which calls `write_page(config, out, results, repeats)`.
 
     Exit status 2 with one line for an error of the user's.
     """

@@ -37,11 +37,11 @@ SIMULATED = "changing-simulated"
 COMMAND, SIMULATED_COMMAND = "make changing", "python -m tools.changing --simulate"
 STOCK, OURS = "stock", "prophet"
 SETTLED_S = 2 * DEFAULT_MONITOR_S
-"""A network's iterations count from so long after it came: two looks of what measures it."""
+"""Seconds after a network came from which its iterations count: two looks of the bandwidth monitor."""
 NEAR = 0.05
-"""Wanted: within this share of what the job comes to on that network by itself."""
+"""Target: within this share of the job's time on that network by itself."""
 NEXT = 5
-"""An iteration is near where the median of it and those after it, so many together, is."""
+"""Window of an iteration and those after it, whose median has to be near."""
 
 INTRODUCTION = f"""# Networks that change under a job
 
@@ -66,7 +66,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class JobNetwork:
-    """What a worker has: the rate of its link, and what others take of one worker's."""
+    """A worker's network: the rate of its link, and what others take of one worker's."""
 
     rate: float | None
     others: float = 0.0
@@ -103,7 +103,7 @@ class Series:
 
 @dataclass(frozen=True)
 class RegimeRow:
-    """One network of a job that changes; `steady_s` is None where no job had it by itself."""
+    """One network of a job that changes; `steady_s` is None if no job had it by itself."""
 
     network: JobNetwork
     from_s: float
@@ -114,12 +114,12 @@ class RegimeRow:
 
     @property
     def off(self) -> float | None:
-        """How much slower than by itself, as a part of that."""
+        """Share by which it is slower than by itself."""
         return None if self.steady_s is None else self.ours_s / self.steady_s - 1
 
 
 def regimes(cluster: ClusterConfig) -> list[Regime]:
-    """The networks of a cell, in order of time."""
+    """Return the networks of a cell, in order of time."""
     bandwidth, traffic = cluster.bandwidth, cluster.traffic
     rates = [(0.0, bandwidth.default), *bandwidth.changes]
     moments = sorted({0.0, *(at for at, _ in rates), *(t.from_s for t in traffic), *(t.until_s for t in traffic)})
@@ -133,7 +133,7 @@ def regimes(cluster: ClusterConfig) -> list[Regime]:
 
 
 def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
-    """Of those that lie within it: (when it began, counted from the regime's beginning; how long it took)."""
+    """Return (begin, counted from the regime's; duration) of the iterations that lie within it."""
     return [
         (begin - regime.from_s, end - begin)
         for begin, end in itertools.pairwise(series.starts_s)
@@ -142,19 +142,19 @@ def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
 
 
 def settled_s(series: Series, regime: Regime) -> float | None:
-    """The mean once the network has been there for SETTLED_S; None where no iteration came then."""
+    """Return the mean once the network has been there for SETTLED_S; None if no iteration came then."""
     settled = [took for since, took in iterations(series, regime) if since >= SETTLED_S]
     return fmean(settled) if settled else None
 
 
 def near_after(took: Sequence[float], steady_s: float) -> int | None:
-    """How many iterations pass before NEXT in a row are near; None where that never comes."""
+    """Return how many iterations pass before NEXT in a row are near; None if that never comes."""
     runs = (median(took[place : place + NEXT]) for place in range(len(took) - NEXT + 1))
     return next((place for place, value in enumerate(runs) if value <= steady_s * (1 + NEAR)), None)
 
 
 def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
-    """What Prophet comes to on each network that a job had by itself."""
+    """Return Prophet's time on each network that a job had by itself."""
     by_network = {}
     for series in jobs:
         seen = [regime for regime in series.regimes if iterations(series, regime)]
@@ -167,7 +167,7 @@ def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
 
 
 def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
-    """A list for each cell with a network that changes; `jobs` are those of each cell."""
+    """Return a list for each cell with a network that changes; `jobs` are those of each cell."""
     by_itself = steady([series for cell in jobs for series in cell])
     cells = []
     for cell in jobs:
@@ -199,7 +199,7 @@ def _rows(ours: Series, stock: Series | None, by_itself: dict[JobNetwork, float]
 def series_of(
     policy: str, cluster: ClusterConfig, workers: Sequence[WorkerRecord], status: AgentStatus | None = None
 ) -> Series:
-    """What is kept of a job. A simulated one counts from its beginning, as its networks do."""
+    """Return what is kept of a job. A simulated one counts from its beginning, as its networks do."""
     starts = [mark.start for mark in workers[0].marks]
     simulated = workers[0].start_s is None
     trained_s = starts[0] if simulated else max(worker.marks[1].start for worker in workers)
@@ -216,7 +216,7 @@ def series_of(
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(
         INTRODUCTION,
         kept.section(results, NAME, list[list[Series]], COMMAND, text),
@@ -230,14 +230,14 @@ def page(results: Path) -> str:
 
 
 def text(jobs: list[list[Series]], provenance: Provenance, done: str = "Measured") -> str:
-    """What one kind of run gave."""
+    """Return the results of one kind of run."""
     cells = rows(jobs)
     tables = [table(COLUMNS, [_row(row) for row in cell]) for cell in cells]
     return kept.joined(provenance.line(done), said(cells), *tables, recuts(jobs))
 
 
 def said(cells: Sequence[Sequence[RegimeRow]]) -> str:
-    """Where Prophet stands, in a sentence."""
+    """Return where Prophet stands, in a sentence."""
     known = [(row, row.off) for cell in cells for row in cell if row.off is not None]
     if not known:
         return "No network was measured both in a job that changes and by itself."
@@ -247,7 +247,7 @@ def said(cells: Sequence[Sequence[RegimeRow]]) -> str:
 
 
 def recuts(jobs: Sequence[Sequence[Series]]) -> str:
-    """How blocks were cut anew in the jobs whose networks change, where a status says it."""
+    """Return how blocks were recut in the jobs whose networks change, if a status says it."""
     lines = []
     for series in (series for cell in jobs for series in cell if series.recuts is not None and series.policy == OURS):
         blocks = " and ".join(f"{size >> 10}" for size in series.block_bytes)
@@ -270,7 +270,7 @@ def _row(row: RegimeRow) -> tuple[str, ...]:
 
 
 def measured_jobs(experiment: Experiment, out: Path) -> list[list[Series]]:
-    """The jobs of each cell that `tools.cells.measured` left in `out`. Raises UserError."""
+    """Return the jobs of each cell that `tools.cells.measured` left in `out`. Raises UserError."""
     jobs = []
     for number, cell in enumerate(experiment.cells):
         of_cell = []
@@ -286,7 +286,7 @@ def measured_jobs(experiment: Experiment, out: Path) -> list[list[Series]]:
 
 
 def simulated_jobs(experiment: Experiment, console: Console) -> list[list[Series]]:
-    """The same jobs on the simulator. Raises UserError."""
+    """Return the same jobs on the simulator. Raises UserError."""
     return [
         [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
         for cell in simulated_runs(experiment, console)
@@ -294,7 +294,7 @@ def simulated_jobs(experiment: Experiment, console: Console) -> list[list[Series
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("changing", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--out", type=Path, default=Path("build/changing"), help="folder for the runs")
@@ -304,7 +304,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_page(config: Path, out: Path, results: Path, simulate: bool) -> int:
-    """Runs what is missing of the config, keeps what came out and writes the page. Raises UserError and OSError."""
+    """Run what is missing of the config, keep the results and write the page. Raises UserError and OSError."""
     console = Console()
     experiment = load_experiment(config)
     if simulate:

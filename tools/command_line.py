@@ -1,7 +1,7 @@
-"""The command lines of the tools: the option that all with a page have, and how they end.
+"""Command lines of the tools: the option that all with a page have, and how they end.
 
-Rule of this file: what every tool's command line has alike. A mistake of the user's is one line and status 2, an
-interruption status 130; what a tool does is its own.
+Rule of this file: what every tool's command line has in common. A mistake of the user's is one line and status 2, an
+interruption status 130; each tool does its own work.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tools.kept import RESULTS
 
 
 def page_parser(name: str, about: str | None) -> argparse.ArgumentParser:
-    """For `python -m tools.NAME`, which makes a page of results."""
+    """Return the parser of `python -m tools.NAME`, which makes a page of results."""
     parser = argparse.ArgumentParser(prog=f"python -m tools.{name}", description=about)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the pages and their data")
     return parser
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """What `work` returns, or the status of what ended it."""
+    """Return what `work` returns, or the status of the error that ended it."""
     try:
         return work()
     except UserError as error:

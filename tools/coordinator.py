@@ -54,15 +54,16 @@ OUTLIVING = 4
 """Real clients whose coordinator is killed."""
 OUTLIVING_BOUND_S = 0.5
 PUSH_S = 0.01
-"""Of their updates."""
+"""Seconds of one of their updates."""
 REQUESTS = 1_000_000
 START_S = 20.0
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Workers that ask while nothing else is on the wire. Seconds, from an Ask to the start that its Grant says;
-    `core` is the part of a core that the coordinator used."""
+    """Workers that ask while nothing else is on the wire. Seconds, from an Ask to the start in its Grant; `core` is the
+    share of a core that the coordinator used.
+    """
 
     workers: int
     asked_per_s: float
@@ -75,7 +76,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Handed:
-    """Workers that always wait for the wire: what it is idle between one update's end and the next one's start."""
+    """Workers that always wait for the wire: its idle time between one update's end and the next one's start."""
 
     workers: int
     push_s: float
@@ -87,8 +88,9 @@ class Handed:
 
 @dataclass(frozen=True)
 class Outlived:
-    """Real clients before, while and after their coordinator was dead. `longest_wait_s` is what
-    one update waited for it at most while it was, for its grant and for its Done to be heard."""
+    """Real clients before, while and after their coordinator was dead. `longest_wait_s` is the longest that one update
+    waited for it meanwhile, for its grant and for its Done to be heard.
+    """
 
     bound_s: float
     away_s: float
@@ -102,7 +104,7 @@ class Outlived:
 
 @dataclass(frozen=True)
 class Flooded:
-    """Others' waits while requests rain, and what it left behind. Bytes are resident ones of the coordinator."""
+    """Others' waits during a flood of requests, and its remains. Bytes are resident ones of the coordinator."""
 
     requests: int
     seconds: float
@@ -115,7 +117,7 @@ class Flooded:
 
 @dataclass(frozen=True)
 class CoordinatorData:
-    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+    """Data of the page; `load` is the load average of the last minute when all was measured."""
 
     carried: list[Carried]
     handed: Handed
@@ -126,7 +128,7 @@ class CoordinatorData:
 
 @dataclass
 class Coordinator:
-    """A `prophet coordinate` that runs."""
+    """A running `prophet coordinate`."""
 
     process: subprocess.Popen[str]
     address: str
@@ -142,7 +144,7 @@ class Coordinator:
         return float(times.user + times.system)
 
     def end(self) -> dict[str, int]:
-        """Ends it as an operator does, and returns its counts."""
+        """End it as an operator does, and return its counts."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(START_S)
         status = json.loads(self.status.read_text(encoding="utf-8"))
@@ -151,7 +153,7 @@ class Coordinator:
 
 @contextlib.contextmanager
 def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[str] = ()) -> Iterator[Coordinator]:
-    """A coordinator from its first line to the end of the block. Raises UserError where it does not start."""
+    """Run a coordinator from its first line to the end of the context. Raises UserError if it does not start."""
     tokens, status = folder / "tokens", folder / "status.json"
     tokens.write_text(f"{TENANT} {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
@@ -170,19 +172,19 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """The median and the 99th percentile; nan where there is nothing."""
+    """Return the median and the 99th percentile; nan without values."""
     if not values:
         return float("nan"), float("nan")
     return float(np.percentile(values, 50)), float(np.percentile(values, 99))
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
-    """Processes that share nothing with this one."""
+    """Return a pool of processes that share nothing with this one."""
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
 
 
 def carried(workers: int, rate: float, seconds: float) -> Carried:
-    """`workers` with `rate` updates a second in all, ten of them watched."""
+    """Measure `workers` with `rate` updates a second in all, ten of them watched."""
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         rest, share = workers - PROBES, rate / workers
         probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
@@ -204,7 +206,7 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
 
 
 def handed(seconds: float) -> Handed:
-    """Workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
+    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     options = ["--delay-bound", str(2 * WIRE_WORKERS)]
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
@@ -219,7 +221,7 @@ def handed(seconds: float) -> Handed:
 
 
 class Warnings(logging.Handler):
-    """Counts what Prophet warns of."""
+    """Counter of Prophet's warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -267,7 +269,7 @@ class Outliving:
 
 
 def outlived(seconds: float) -> Outlived:
-    """Kills a coordinator in the middle of its work, and starts another at the same place after a while."""
+    """Kill a coordinator in the middle of its work, and start another at the same place after a while."""
     logger, warnings = logging.getLogger("prophet_scheduler"), Warnings()
     logger.addHandler(warnings)
     logger.propagate = False
@@ -304,7 +306,7 @@ def outlived(seconds: float) -> Outlived:
 
 
 def flooded(requests: int, seconds: float) -> Flooded:
-    """Requests as fast as two connections can make them, while ten workers go on at 100 updates a second."""
+    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second."""
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
         processes.submit(drive, settled).result()
@@ -327,12 +329,12 @@ def flooded(requests: int, seconds: float) -> Flooded:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(TITLE, ABOUT, kept.section(results, NAME, CoordinatorData, "make coordinator", text))
 
 
 def text(data: CoordinatorData, measured: Provenance) -> str:
-    """What was measured, part by part."""
+    """Return the measurements, part by part."""
     handed, outlived, flooded = data.handed, data.outlived, data.flooded
     rows = [
         (
@@ -382,7 +384,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def run(results: Path, short: bool) -> int:
-    """Measures all, keeps it and writes the page. Raises UserError."""
+    """Measure all, keep it and write the page. Raises UserError."""
     console = Console()
     seconds = 2.0 if short else 15.0
     rows = []
@@ -405,7 +407,7 @@ def run(results: Path, short: bool) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures and writes; exit status 2 with one line for an error of the user's."""
+    """Measure and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("coordinator", __doc__)
     parser.add_argument("--short", action="store_true", help="two seconds each, to see that it works")
     options = parser.parse_args(arguments)

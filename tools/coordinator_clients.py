@@ -1,8 +1,7 @@
 """Synthetic workers for tools.coordinator: many in one process, each with a connection of its own.
 
-Rule of this file: when workers ask and what they see, in seconds of the steady clock. The talk itself is that of a real
-worker (prophet_scheduler/mlfabric/conversation.py); what is left out is the update, which takes as long as it is told
-to.
+Rule of this file: when workers ask and what they see, in seconds of the steady clock. They talk as a real worker does
+(prophet_scheduler/mlfabric/conversation.py), without the update, which takes as long as it is told to.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from prophet_scheduler.studies.agenda import Agenda
 
 TENANT = "load"
 BOUND_S = 5.0
-"""Nothing is to go in arrival order here: what did is counted and shown."""
+"""Bound after which an update goes in arrival order. None should here: those that did are counted and shown."""
 MOST_WAITING = 50
-"""To be welcome, at once: a coordinator has room for so many strangers only."""
+"""Most workers that wait to be welcome at once: a coordinator has room for so many strangers only."""
 START_S = 60.0
-"""All workers have to be welcome by then."""
+"""Seconds until all workers have to be welcome."""
 
 
 @dataclass(frozen=True)
 class WorkerLoad:
-    """What one process of workers does. Sizes in bytes, times in seconds, `rate` in updates a second of all of them.
+    """Load of one process of workers. Sizes in bytes, times in seconds, `rate` in updates a second of all of them.
 
     `rate` 0: every worker asks as soon as its last update is applied. An update takes `takes` times `push_s` from its
     start to its end, drawn evenly.
@@ -64,8 +63,9 @@ class WorkerLoad:
 
 @dataclass
 class Seen:
-    """What the workers of a process saw: how long each Ask took to its start, how long the wire was idle between the
-    end of an update and the start of the next, and how many went without a grant. Seconds."""
+    """Observations of a process's workers, in seconds: the time of each Ask to its start, and the idle time of the wire
+    between the end of an update and the start of the next. `ungranted` counts updates without a grant.
+    """
 
     waits_s: list[float] = field(default_factory=list)
     idle_s: list[float] = field(default_factory=list)
@@ -91,7 +91,7 @@ class _Worker:
 
 
 def drive(load: WorkerLoad) -> Seen:
-    """Runs the workers for `load.seconds` after all are welcome. Raises UserError where they are not in START_S."""
+    """Run the workers for `load.seconds` after all are welcome. Raises UserError if they are not in START_S."""
     os.nice(load.nice)
     process = _Process(load)
     try:
@@ -135,20 +135,20 @@ class _Process:
         return sum(not worker.conversation.welcomed for worker in self._workers)
 
     def _once(self) -> None:
-        """Waits for the next event or message, and does what is to be done."""
+        """Wait for the next event or message, and handle it."""
         self.hub.turn(min(self._agenda.next_s, time.monotonic() + 0.1))
         while self._agenda.next_s <= time.monotonic():
             _, action = self._agenda.take()
             action()
 
     def received(self, worker: _Worker) -> None:
-        """Something has come for one of the workers."""
+        """Handle what has come for one of the workers."""
         for data in take_frames(worker.connection.received, MOST_ANSWER_BYTES):
             worker.conversation.receive(decode_answer(data), time.monotonic())
         self._look(worker)
 
     def _wake(self, worker: _Worker) -> None:
-        """For what is due without anything being received; a beat a second, as a rule."""
+        """Handle what is due without anything being received; mostly a beat a second."""
         self._look(worker)
         self._agenda.at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
 
@@ -199,16 +199,16 @@ class _Process:
 
 @dataclass
 class Flood:
-    """What came of a flood: requests sent, and how long it took until the last was answered, in seconds."""
+    """Result of a flood: requests sent, and seconds until the last was answered."""
 
     sent: int
     seconds: float
 
 
 def flood(address: str, token: str, worker: int, requests: int) -> Flood:
-    """One worker with the token, and a stranger without, send `requests` each as fast as they can.
+    """Let one worker with the token, and a stranger without, send `requests` each as fast as they can.
 
-    What they are answered is read and forgotten.
+    Answers are read and forgotten.
     """
     talk = Conversation(
         Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()

@@ -44,11 +44,11 @@ LAYERS = 9
 LAYER_ROWS = (64, 3, 200, 17, 128, 1, 96, 250, 40)
 COLUMNS = 65
 KINDS = 6
-"""Of jobs: with one module or two, with an evaluation on one rank or none, with layers that a rank leaves out."""
+"""Kinds of jobs: with one module or two, with an evaluation on one rank or none, with layers that a rank leaves out."""
 
 
 class Wrong(Exception):
-    """A start did not come to what it must."""
+    """A start did not give the right result."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ class WholeNumbers(torch.nn.Module):
 
 
 def nothing() -> None:
-    """The delay of a job without any."""
+    """Do nothing: the delay of a job without any."""
 
 
 def modules_of(job: StressJob) -> list[WholeNumbers]:
-    """A job's modules, as they are before training, without any engine."""
+    """Return a job's modules, as they are before training, without any engine."""
     return [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
 
 
 def optimizer_of(module: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of one module. Its numbers are powers of two."""
+    """Return the optimizer of one module. Its numbers are powers of two."""
     return torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5)
 
 
@@ -120,7 +120,9 @@ def train(
     delay: Callable[[], None] = nothing,
     before_iteration: Callable[[], None] = nothing,
 ) -> dict[str, Any]:
-    """One worker's part on any engine, and what came of it. `modules` and `optimizers` are as the engine wraps them."""
+    """Train one worker's part on any engine and return its results. `modules` and `optimizers` are as the engine wraps
+    them.
+    """
     bare = [getattr(module, "module", module) for module in modules]
     losses = hashlib.sha256()
     first_at = 0.0
@@ -162,7 +164,7 @@ def train(
 
 
 def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
-    """One rank's part, with delays and, under Prophet, other cuts and sequences."""
+    """Train one rank's part, with delays and, under Prophet, other cuts and sequences."""
     delays = random.Random(f"{job.seed} {rank}")
 
     def delay() -> None:
@@ -176,7 +178,7 @@ def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
 
 
 def digest(modules: Iterable[torch.nn.Module]) -> str:
-    """Of all their weights' bits."""
+    """Return a digest of all their weights' bits."""
     weights = hashlib.sha256()
     for module in modules:
         for param in module.parameters():
@@ -195,7 +197,7 @@ class ChangingCuts:
         self._held: dict[int, Any] = {}
 
     def next_iteration(self) -> None:
-        """Before an iteration begins."""
+        """Count changes, and ask for another cut at random, before an iteration begins."""
         for number, module in enumerate(self._modules):
             rounds = module.reducer.rounds
             self.changes += self._held.get(number) not in (None, (rounds.cut, rounds.order))
@@ -204,7 +206,7 @@ class ChangingCuts:
                 self._want_another(rounds)
 
     def _want_another(self, rounds: Any) -> None:
-        """Another cut and another sequence, from this moment on."""
+        """Ask for another cut and another sequence."""
         from prophet_ddp.control import Decision
         from prophet_scheduler.core.cut import UNIT_BYTES, Cut, Segment
 
@@ -221,7 +223,7 @@ class ChangingCuts:
 
 
 def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> None:
-    """The life of one rank, in a process of its own: jobs alike in ranks and Prophet, one after another."""
+    """Run one rank in a process of its own: jobs alike in ranks and Prophet, one after another."""
     job = jobs[0]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
     if job.prophet:
@@ -235,10 +237,10 @@ def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> N
 
 
 def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) -> None:
-    """Forks a process for each of `lives` and waits for the ends of all; what each says is in `folder`/NAME.log.
+    """Fork a process for each of `lives` and wait for the ends of all; the output of each is in `folder`/NAME.log.
 
-    Each ends as any process does, by leaving this function and whatever called it. Raises Wrong with what they said
-    where one fails, or has not ended after `limit_s` seconds.
+    Each ends as any process does, by leaving this function and its callers. Raises Wrong with their output if one
+    fails, or has not ended after `limit_s` seconds.
     """
     pids = {}
     for name, life in lives.items():
@@ -272,13 +274,13 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
 
 
 def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
-    """What the ranks came to. Raises Wrong with what they printed where one fails or hangs."""
+    """Return the ranks' results. Raises Wrong with what they printed if one fails or hangs."""
     (results,) = start_all([job], folder, limit_s)
     return results
 
 
 def start_all(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[dict[str, Any]]]:
-    """By job, what the ranks came to, which train one job after another: jobs alike in ranks and Prophet."""
+    """Return the ranks' results by job. They train one job after another: jobs alike in ranks and Prophet."""
     port, ranks = free_port(), range(jobs[0].ranks)
     lives = {f"rank{rank}": functools.partial(run_rank, jobs, rank, port, folder) for rank in ranks}
     try:
@@ -290,7 +292,7 @@ def start_all(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[l
 
 
 def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
-    """Raises Wrong where a rank has other numbers than under plain DistributedDataParallel."""
+    """Raise Wrong if a rank has other numbers than under plain DistributedDataParallel."""
     for rank, (result, wanted) in enumerate(zip(results, truth, strict=True)):
         for key in ("losses", "weights"):
             if result[key] != wanted[key]:
@@ -300,7 +302,7 @@ def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, A
 
 
 def main() -> None:
-    """Says what was run, or ends with status 1 at the first thing that is wrong."""
+    """Report what was run, or end with status 1 at the first error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=50, help="of each start")

@@ -31,12 +31,12 @@ WFBP, HOROVOD, TICTAC, PACE, CARAMEL, OURS = (
     DDP.called_here(policy) for policy in ("fifo", "horovod", "tictac", "pace", "caramel", "prophet")
 )
 NEAR = 0.01
-"""What is no further behind is level."""
+"""Share behind which a policy counts as level."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's: one policy is so many times as fast as another. `profiles` are the models that it speaks of."""
+    """Claim of a paper: one policy is so many times as fast as another. `profiles` are the models that it covers."""
 
     policy: str
     other: str
@@ -65,12 +65,12 @@ CLAIMED = "How many times as fast one is as another at rest, and what the paper 
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, measured: Provenance) -> str:
-    """What was measured: where Prophet stands, the papers' claims, and all cells."""
+    """Return the measurements: where Prophet stands, the papers' claims, and all cells."""
     return kept.joined(
         measured.line(),
         said([point.cell for point in data.points]),
@@ -83,7 +83,7 @@ def text(data: Study, measured: Provenance) -> str:
 
 
 def said(cells: Sequence[CellResult]) -> str:
-    """In which cells Prophet is behind another, and by how much."""
+    """Return in which cells Prophet is behind another, and by how much."""
     compared, behind = 0, []
     for cell in cells:
         times = cell.times_s
@@ -100,7 +100,7 @@ def said(cells: Sequence[CellResult]) -> str:
 
 
 def claims(points: Sequence[Point]) -> str:
-    """A row for each claim and cell of which it speaks."""
+    """Return a row for each claim and cell that it covers."""
     rows = []
     for claim in CLAIMS:
         for cell in (point.cell for point in points):
@@ -124,7 +124,7 @@ write_page = page_writer(NAME, PAGE, page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     return study_main(NAME, __doc__, CONFIG, write_page, arguments)
 
 

@@ -46,12 +46,12 @@ BASES: Mapping[str, tuple[str, str]] = {
     SCHEDULED.name: (STOCK, PROPHET),
     REDUCING.name: (REDUCING.variants[0].name, next(one.name for one in REDUCING.variants if one.policy == PROPHET)),
 }
-"""Without Prophet and with it, by engine. What is named after gloo uses NCCL here, since the script asks for it."""
+"""Policies without and with Prophet, by engine. Those named after gloo use NCCL here, since the script asks for it."""
 ENGINES = {SCHEDULED.name: SCHEDULED.words, REDUCING.name: "DDP, NCCL"}
 MODELS = {"resnet50": "ResNet-50, SGD", "transformer": "a transformer, AdamW", "small": "a small one"}
 FIRST_PORT = 24900
 NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
-"""Nothing that two machines with a network between them would not have."""
+"""Settings that leave NCCL nothing that two machines with a network between them would not have."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class GpuJob:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of its files."""
         return "-".join((self.engine, self.model, self.bandwidth, *self.how))
 
 
@@ -89,7 +89,7 @@ JOBS = (
 
 @dataclass(frozen=True)
 class GpuRun:
-    """One worker's, of `gradient_bytes`: seconds of all iterations, and a digest of its weights and all it saw."""
+    """One worker's run, of `gradient_bytes`: seconds of all iterations, and a digest of its weights and all it saw."""
 
     job: GpuJob
     policy: str
@@ -100,13 +100,13 @@ class GpuRun:
 
     @property
     def times(self) -> Times:
-        """What is counted; when blocks last changed is not on record."""
+        """Times that count; the last change of blocks is not on record."""
         return times_of([(self.seconds, rests_from(list(itertools.accumulate(self.seconds)), None))])
 
 
 @dataclass(frozen=True)
 class OnFirstGpu:
-    """What a worker runs, as a Script of builds.py."""
+    """Program of a worker, as a Script of builds.py."""
 
     job: GpuJob
     folder: Path
@@ -114,19 +114,19 @@ class OnFirstGpu:
 
     @property
     def command(self) -> Sequence[str]:
-        """The script and its arguments."""
+        """Path of the script and its arguments."""
         job = self.job
         script = str(Path(__file__).with_name("gpu_job.py"))
         return [script, job.engine, job.model, str(job.iterations), str(self.folder.resolve()), *job.how]
 
     def settings(self, node: str) -> Mapping[str, str]:
-        """What lets two workers share a GPU, and gives the same bits in each run."""
+        """Return the environment that lets two workers share a GPU, and gives the same bits in each run."""
         same = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": self.interface, DDP_NCCL: "1"}
 
 
 def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
-    """One run. Raises UserError where it failed or stood still."""
+    """Make one run. Raises UserError if it failed or stood still."""
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": job.bandwidth})
     folder = out / f"{job.name}-{policy}"
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
@@ -139,18 +139,18 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
 
 
 def means(run: GpuRun) -> tuple[float, float]:
-    """Seconds of an iteration, and of one at rest."""
+    """Return the seconds of an iteration, and of one at rest."""
     return run.times.headline, run.times.rest
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     seen = kept.note(results, "gpu-seen")
     return kept.joined("# On a GPU", kept.section(results, NAME, list[GpuRun], "python -m tools.gpu", text), seen)
 
 
 def text(runs: Sequence[GpuRun], measured: Provenance) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     pairs = []
     for job in dict.fromkeys(run.job for run in runs):
         of = {run.policy: run for run in runs if run.job == job}
@@ -188,7 +188,7 @@ it.
 
 
 def run(out: Path, results: Path, jobs: Sequence[GpuJob]) -> int:
-    """Makes the runs that are not there yet, and the page of all. Raises UserError."""
+    """Make the runs that are not there yet, and the page of all. Raises UserError."""
     console = Console()
     if not torch.cuda.is_available():
         raise UserError("there is no GPU here that PyTorch can use")
@@ -209,7 +209,7 @@ def run(out: Path, results: Path, jobs: Sequence[GpuJob]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    """Run and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("gpu", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder for the runs")
     parser.add_argument("--engine", choices=BASES, help="only jobs of this one; both where left out")

@@ -1,12 +1,12 @@
-"""A worker that trains on the machine's first GPU, on BytePS or with DistributedDataParallel: what tools/gpu.py times.
+"""A worker that trains on the machine's first GPU, on BytePS or with DistributedDataParallel; tools/gpu.py times it.
 
     gpu_job.py ENGINE MODEL ITERATIONS FOLDER [half] [clips] [looks]
 
-Rule of this file: an ordinary program, which knows nothing of Prophet. It says how far it is (`connected`,
-`iteration N`, `weights DIGEST`) and leaves FOLDER/workerN.json: seconds of each iteration, what it saw, and a digest
-of both. ENGINE is ddp, or else BytePS. `half`: gradients travel in half precision; `clips`: the norm of all of them is
-limited; `looks`: two backward passes make a gradient, the device is waited for in each iteration, and now and then a
-second stream looks at gradients and weights. Without a GPU the processor trains, over gloo.
+Rule of this file: an ordinary program, which knows nothing of Prophet. It prints its progress (`connected`, `iteration
+N`, `weights DIGEST`) and leaves FOLDER/workerN.json: seconds of each iteration, what it saw, and a digest of both.
+ENGINE is ddp, or else BytePS. `half`: gradients travel in half precision; `clips`: the norm of all of them is limited;
+`looks`: two backward passes make a gradient, the device is waited for in each iteration, and now and then a second
+stream looks at gradients and weights. Without a GPU the processor trains, over gloo.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LanguageModel(nn.Module):
 
 
 def model_of(name: str) -> nn.Module:
-    """`resnet50` is torchvision's, `transformer` has six layers 768 wide, `small` is for tests."""
+    """Return a model: `resnet50` is torchvision's, `transformer` has six layers 768 wide, `small` is for tests."""
     if name == "resnet50":
         from torchvision.models import resnet50
 
@@ -59,7 +59,7 @@ def model_of(name: str) -> nn.Module:
 
 
 def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, classes), other ones on each rank."""
+    """Return (inputs, classes), different ones on each rank."""
     generator = torch.Generator().manual_seed(1000 * number + rank)
     if name == "resnet50":
         images = torch.randn(32, 3, 224, 224, generator=generator)
@@ -92,7 +92,7 @@ class OnByteps:
         return contextlib.nullcontext()
 
     def sums(self, device: torch.device) -> None:
-        """Sums of tensors on the device and on the host, each time new ones under the same name."""
+        """Sum tensors on the device and on the host, each time new ones under the same name."""
         for step in range(10):
             for where in dict.fromkeys([device, torch.device("cpu")]):
                 own = torch.full((300_000,), float(self.rank + step), device=where)
@@ -145,7 +145,7 @@ class OnDdp:
 
 
 def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
-    """The sum of norms, as the stream `beside` sees the values after the current one."""
+    """Return the sum of norms, as the stream `beside` sees the values after the current one."""
     if beside is None:
         return float(torch.stack([value.norm() for value in values]).sum())
     beside.wait_stream(torch.cuda.current_stream())
@@ -166,7 +166,7 @@ def main() -> None:
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     engine = OnDdp() if name == "ddp" else OnByteps()
-    torch.manual_seed(engine.rank)  # What rank 0 begins with is broadcast.
+    torch.manual_seed(engine.rank)  # Rank 0's initial weights are broadcast.
     model = model_of(kind).to(device)
     params = list(model.parameters())
     size = sum(param.numel() * param.element_size() for param in params)

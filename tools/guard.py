@@ -36,13 +36,13 @@ not on what they compute, so it is measured with one sample. *step()* is all tha
 is what the replay sleeps. The share falls as layers grow."""
 REPEATS = 9
 WIDTHS = (64, 128, 256)
-"""Of the transformer's layers."""
+"""Widths of the transformer's layers."""
 REPLAY_ITERATION_S = 0.9
-"""Computing time of an iteration of the replay (configs/replay-resnet50.yaml), which is slept there."""
+"""Seconds of computing in an iteration of the replay (configs/replay-resnet50.yaml), which sleeps them."""
 
 
 class Held:
-    """BytePS for two workers, as far as the front end needs it: what is sent comes back when `release` is called."""
+    """BytePS for two workers, as far as the front end needs it: sent tensors come back when `release` is called."""
 
     __name__ = "byteps.torch"
     Compression = types.SimpleNamespace(none=None, fp16="fp16")
@@ -81,8 +81,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of processor time: of one sample's forward pass without and with a watch on every call, of step() until
-    it returns, and of an iteration of the same model with its optimizer alone."""
+    """Processor time in seconds: of one sample's forward pass without and with a watch on every call, of step() until
+    it returns, and of an iteration of the same model with its optimizer alone.
+    """
 
     name: str
     parameters: int
@@ -93,13 +94,13 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """Of an iteration, what watching adds."""
+        """Share that watching adds to an iteration."""
         return (self.watched_s - self.forward_s + self.step_s) / self.iteration_s
 
 
 @dataclass(frozen=True)
 class GuardData:
-    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+    """Data of the page; `load` is the load average of the last minute when all was measured."""
 
     costs: list[Cost]
     repeats: int
@@ -108,17 +109,17 @@ class GuardData:
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """Processor seconds of this process."""
+    """Return the processor seconds of this process for `work`."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
-    """Costs of one model; `iteration_s` where its computing is slept elsewhere.
+    """Measure the costs of one model; `iteration_s` is given if its computing is slept elsewhere.
 
-    What watching adds to a forward pass depends on its calls and not on what they compute, so both are
-    measured on one sample, where computing does not hide the difference.
+    Watching adds to a forward pass by its calls and not by what they compute. So both are measured on one sample, where
+    computing does not hide the difference.
     """
     sample = inputs[:1, :1]
     from prophet_byteps.torch import front_end
@@ -182,25 +183,25 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
 
 
 def transformer(width: int) -> tuple[nn.Module, torch.Tensor]:
-    """A hundred small layers with 4 heads; a batch of 16 sequences of 32."""
+    """Return a hundred small layers with 4 heads, and a batch of 16 sequences of 32."""
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True) for _ in range(100)]
     return nn.Sequential(*layers), torch.randn(16, 32, width)
 
 
 def chain() -> tuple[nn.Module, torch.Tensor]:
-    """As many gradients as ResNet-50 has, each in a module of its own, as in the replay."""
+    """Return as many gradients as ResNet-50 has, each in a module of its own, as in the replay."""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(TITLE, kept.section(results, NAME, GuardData, "make guard", text))
 
 
 def text(data: GuardData, measured: Provenance) -> str:
-    """What was measured, and how."""
+    """Return the measurements, and how they were made."""
     how = (
         f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
         "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "
@@ -211,7 +212,7 @@ def text(data: GuardData, measured: Provenance) -> str:
 
 
 def costs_table(costs: list[Cost]) -> str:
-    """A row for each model."""
+    """Return a row for each model."""
     rows = [
         [
             cost.name,
@@ -229,7 +230,7 @@ def costs_table(costs: list[Cost]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures, keeps and writes the page."""
+    """Measure, keep and write the page."""
     parser = page_parser("guard", __doc__)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -1,7 +1,6 @@
-"""The Pythons that a release has wheels for, as far as this machine has them, and environments of theirs.
+"""Pythons that a release has wheels for, as far as this machine has them, and their environments.
 
-Rule of this file: finding interpreters and running commands for them; what is built and what must hold of it is
-release.py's and release_checks.py's.
+Rule of this file: finding interpreters and running commands for them. release.py and release_checks.py build and check.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python to build for: `version` as 3.13, and the program."""
+    """Python to build for: `version` such as 3.13, and the program."""
 
     version: str
     program: str
 
 
 def supported() -> list[str]:
-    """The versions that the distribution's classifiers name, the oldest first."""
+    """Return the versions that the distribution's classifiers name, the oldest first."""
     classifiers = importlib.metadata.metadata(DISTRIBUTION).get_all("Classifier") or []
     return [line.removeprefix(_CLASSIFIER) for line in classifiers if line.startswith(_CLASSIFIER)]
 
 
 def version_of(program: str) -> str:
-    """What the program says its version is, as 3.13. Raises UserError."""
+    """Return the program's version, such as 3.13. Raises UserError."""
     return run(program, "-I", "-c", _ASK).strip()
 
 
@@ -48,9 +47,10 @@ def interpreters(
     ask: Callable[[str], str] = version_of,
     which: Callable[[str], str | None] = shutil.which,
 ) -> list[Interpreter]:
-    """One for each of `versions` that is at hand, in that order: one of those `named`, this one, or pythonX.Y in PATH.
+    """Return one interpreter for each available version, in that order: one of those `named`, this one, or pythonX.Y in
+    PATH.
 
-    Raises UserError where one that is named is of no such version.
+    Raises UserError if a named one is of no such version.
     """
     programs: dict[str, str] = {}
     for program in (*named, sys.executable):
@@ -70,24 +70,24 @@ def interpreters(
 
 
 class Environment:
-    """A virtual environment of an interpreter's, with nothing in it; this Python's pip fills it."""
+    """Virtual environment of an interpreter, initially empty; this Python's pip fills it."""
 
     def __init__(self, interpreter: Interpreter, folder: Path) -> None:
-        """Raises UserError where the interpreter cannot make one."""
+        """Make the environment. Raises UserError if the interpreter cannot."""
         self.folder = folder
         run(interpreter.program, "-m", "venv", "--without-pip", str(folder))
 
     def program(self, name: str) -> str:
-        """The path of a command in it."""
+        """Return the path of a command in it."""
         return str(self.folder / "bin" / name)
 
     def pip(self, *arguments: str) -> tuple[str, ...]:
-        """The command that runs pip for it."""
+        """Return the command that runs pip for it."""
         return (sys.executable, "-m", "pip", "--python", self.program("python"), *arguments)
 
 
 def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """What the command prints. Raises UserError with its last line where it fails."""
+    """Return the command's output. Raises UserError with its last line if it fails."""
     done = outcome(*command, cwd=cwd, environ=environ)
     if done.returncode != 0:
         words = (done.stderr + done.stdout).strip().splitlines()
@@ -98,9 +98,9 @@ def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | Non
 def outcome(
     *command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """How the command ended. Raises UserError where there is no such command.
+    """Return how the command ended. Raises UserError if there is no such command.
 
-    It sees nothing of this checkout and of this process's settings but `environ`.
+    It sees nothing of this checkout, and none of this process's settings but `environ`.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PROPHET_", "BYTEPS_"))}
     try:

@@ -1,9 +1,9 @@
-"""What pages of results are made from: data/NAME.json beside the pages, and dated notes.
+"""Data of the pages of results: data/NAME.json beside the pages, and dated notes.
 
-Rule of this file: reading and writing what is kept, and no words of a page. A tool that measures keeps its numbers
-here and makes its page from them, so that a page can be made again without measuring. `notes/NAME.md` is written by
-hand and says when it was measured: numbers whose data is gone, and what was seen once. A note that has a section's name
-stands in for it until the section is measured anew.
+Rule of this file: reading and writing what is kept, and no text of a page. A tool that measures keeps its numbers here
+and makes its page from them, so that a page can be made again without measuring. `notes/NAME.md` is written by hand and
+says when it was measured: numbers whose data is gone, and single observations. A note with a section's name stands in
+for it until the section is measured anew.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, rea
 from tools.provenance import Provenance, here
 
 RESULTS = Path("docs/results")
-"""The pages, with what they are made from in data/ and notes/."""
+"""Folder of the pages, with their sources in data/ and notes/."""
 VALIDATION = "validation"
-"""What `make validate` keeps, of which two pages are made."""
+"""Name of what `make validate` keeps, of which two pages are made."""
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
-"""What no page shows of a policy."""
+"""Fields of a policy that no page shows."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One cell of a config, with its number of workers, and the same cell simulated where it was."""
+    """One cell of a config, with its number of workers, and the same cell simulated if it was."""
 
     cell: CellResult
     workers: int
@@ -43,7 +43,7 @@ class Point:
 
     @property
     def real_and_simulated_s(self) -> dict[str, tuple[float, float]]:
-        """What an iteration takes at rest, both ways, under each policy that has both."""
+        """Return the time of an iteration at rest, both ways, under each policy that has both."""
         real_s, simulated_s = self.cell.rests_s, {} if self.simulated is None else self.simulated.rests_s
         return {name: (real_s[name], simulated_s[name]) for name in real_s if name in simulated_s}
 
@@ -57,20 +57,20 @@ class Study:
 
 
 def basis(results: Path, names: Iterable[str], *, at_rest: bool = False) -> str:
-    """What the times of a page are that is made of these studies, in a sentence; empty where none is kept."""
+    """Return a sentence on the times of a page made of these studies; "" if none is kept."""
     stored = [kept(results, name, Study) for name in names]
     cells = [point.cell for each in stored if each is not None for point in each[1].points]
     return said_of(cells, at_rest=at_rest) if cells else ""
 
 
 def said_of(cells: Iterable[CellResult], *, at_rest: bool = False) -> str:
-    """The same of these cells."""
+    """Return the same for these cells."""
     several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
     return iterations.basis(several, at_rest)
 
 
 def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
-    """What is kept of an experiment's results. Raises UserError where they are of another config."""
+    """Return what is kept of an experiment's results. Raises UserError if they are of another config."""
     others = [None] * len(results.cells) if simulated is None else [small(cell) for cell in simulated.cells]
     if not len(others) == len(results.cells) == len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
@@ -82,7 +82,7 @@ def study_of(experiment: Experiment, results: Results, simulated: Results | None
 
 
 def still_simulated(study: Study, former: Study) -> Study:
-    """`study`, with what was simulated of the cells that are measured as they were in the `former` one."""
+    """Return `study`, with the simulated results of cells whose measurements are those of the `former` one."""
 
     def simulated(point: Point) -> CellResult | None:
         alike = (other for other in former.points if _measured_alike(point.cell, other.cell))
@@ -96,7 +96,7 @@ def _measured_alike(cell: CellResult, other: CellResult) -> bool:
 
 
 def small(cell: CellResult) -> CellResult:
-    """`cell` without what is large and on no page."""
+    """Return `cell` without large fields that no page shows."""
     policies = {
         name: PolicyResult.model_validate(policy.model_dump(exclude_unset=True, exclude=LARGE))
         for name, policy in cell.policies.items()
@@ -107,7 +107,7 @@ def small(cell: CellResult) -> CellResult:
 def keep(
     results: Path, name: str, kind: type[T], data: T, measured: Provenance, *, replaces: Sequence[str] = ()
 ) -> None:
-    """Writes data/`name`.json, whole or not at all, and removes the notes that it takes the place of.
+    """Write data/`name`.json, whole or not at all, and remove the notes that it replaces.
 
     They are that of the same name, and those that `replaces` names.
     """
@@ -133,19 +133,19 @@ def publish(
     *,
     replaces: Sequence[str] = (),
 ) -> None:
-    """Keeps what was measured here and now, and makes its page anew."""
+    """Keep what was measured here and now, and make its page anew."""
     keep(results, name, kind, data, here(), replaces=replaces)
     write_page(results, file, page)
 
 
 def write_page(results: Path, file: str, page: Callable[[Path], str]) -> None:
-    """Makes a page from what is kept, and says where it is."""
+    """Make a page from what is kept, and print where it is."""
     (results / file).write_text(page(results), encoding="utf-8")
     print(f"the page is {results / file}")
 
 
 def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:
-    """What `keep` wrote, None where nothing is kept under that name. Raises UserError."""
+    """Return what `keep` wrote, None if nothing is kept under that name. Raises UserError."""
     path = data_file(results, name)
     if not path.exists():
         return None
@@ -159,12 +159,12 @@ def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None
 
 
 def data_file(results: Path, name: str) -> Path:
-    """Where the data of `name` is."""
+    """Return the file with the data of `name`."""
     return results / "data" / f"{name}.json"
 
 
 def note(results: Path, name: str) -> str:
-    """The dated note of that name, with its links as they are on a page; empty where there is none."""
+    """Return the dated note of that name, with its links as they are on a page; "" if there is none."""
     path = results / "notes" / f"{name}.md"
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
@@ -178,9 +178,9 @@ def section(
     *,
     stand_in: str | None = None,
 ) -> str:
-    """A page's `text` of what is kept under `name`, or what stands there instead (`otherwise`). Raises UserError.
+    """Return a page's `text` of what is kept under `name`, or its stand-in (`otherwise`). Raises UserError.
 
-    `stand_in` is the note that may do so, where it has another name.
+    `stand_in` is the note that stands in, if its name differs.
     """
     stored = kept(results, name, kind)
     if stored is None:
@@ -198,23 +198,23 @@ def study_page(
     *,
     at_rest: bool = False,
 ) -> str:
-    """A page of one study, with what its times are, and the note of what was seen. `at_rest`: it shows nothing else."""
+    """Return a page of one study, with the kind of its times, and its note. `at_rest`: it shows only times at rest."""
     said = basis(results, [name], at_rest=at_rest)
     return joined(introduction, said, section(results, name, Study, command, text), note(results, f"{name}-seen"))
 
 
 def otherwise(results: Path, name: str, command: str) -> str:
-    """What stands on a page where no data is kept: the dated note, or how to measure."""
+    """Return the stand-in where no data is kept: the dated note, or how to measure."""
     return note(results, name) or f"{not_measured(command)}\n"
 
 
 def not_measured(command: str) -> str:
-    """The sentence that stands for what was never measured."""
+    """Return the sentence for something never measured."""
     return f"Not measured yet: `{command}`."
 
 
 def joined(*parts: str) -> str:
-    """A page from its parts: an empty line between them, and none that is empty."""
+    """Join a page's parts with an empty line between them; leave out empty ones."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip("\n")) + "\n"
 
 
@@ -222,5 +222,5 @@ _NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")
 
 
 def _compact(text: str) -> str:
-    """JSON with each list of numbers on one line."""
+    """Return JSON with each list of numbers on one line."""
     return _NUMBERS.sub(lambda match: " ".join(match.group().split()).replace("[ ", "[").replace(" ]", "]"), text)

@@ -1,6 +1,6 @@
 """Markdown for the pages of results.
 
-Rule of this file: text from values; the pages themselves are their tools'.
+Rule of this file: text from values; each tool writes its page.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 
 def shown(value: float | None, form: str = ".3f") -> str:
-    """A number in this format, and `-` for one that is not known."""
+    """Return a number in this format, and `-` if it is unknown."""
     return "-" if value is None else format(value, form)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with a header, ending in a line break."""
+    """Return a table with a header, ending in a line break."""
     lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])

@@ -37,15 +37,15 @@ PAGE = "memory.md"
 NAME = "memory"
 JOB = ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
-"""What is compared, with the bytes of a partition."""
+"""Policies that are compared, with the bytes of a partition."""
 CLUSTER = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": "none"})
 ROLES = {"worker": "worker0", "server": "server0"}
 SHOWN = (100, 500, 1_000, 2_500, 5_000, 10_000)
 """Iterations whose resident bytes are on the page."""
 WARM_UP = 100
-"""Iterations after which growth is counted: what is made once is there by then."""
+"""Iterations after which growth is counted: one-time allocations are done by then."""
 MOST_BYTES = 4e9
-"""A run ends when a process has so much."""
+"""Resident bytes of a process at which a run ends."""
 FIRST_PORT = 24600
 
 
@@ -56,13 +56,13 @@ class Samples:
     build: str
     policy: str
     messages: int
-    """Of one worker in an iteration; a server has those of all workers."""
+    """Messages of one worker in an iteration; a server has those of all workers."""
     iterations: list[int] = field(default_factory=list)
     resident: dict[str, list[int]] = field(default_factory=lambda: {role: [] for role in ROLES})
     why: str = ""
 
     def look(self, marks: Marks, processes: Mapping[str, Process]) -> str | None:
-        """Takes a sample when another iteration is over; a reason to end the run where memory runs out."""
+        """Take a sample when another iteration is over. Returns a reason to end the run if memory runs out."""
         if marks.iteration > (self.iterations[-1] if self.iterations else 0):
             try:
                 memory = {role: psutil.Process(processes[node].pid).memory_info().rss for role, node in ROLES.items()}
@@ -76,7 +76,7 @@ class Samples:
         return None
 
     def message_bytes(self, role: str) -> float | None:
-        """Growth in bytes a message, the slope of a line through the samples; None where there are too few."""
+        """Return the growth in bytes a message, the slope of a line through the samples; None if there are too few."""
         warm = np.array(self.iterations) >= WARM_UP
         if warm.sum() < 3:
             return None
@@ -84,7 +84,7 @@ class Samples:
         return float(slope) / (self.messages * (CLUSTER.workers if role == "server" else 1))
 
     def at(self, role: str, iteration: int) -> int | None:
-        """Resident bytes at the sample nearest to `iteration`; None where none is within a tenth of it."""
+        """Return the resident bytes at the sample nearest to `iteration`; None if none is within a tenth of it."""
         near = min(range(len(self.iterations)), key=lambda n: abs(self.iterations[n] - iteration), default=None)
         if near is None or abs(self.iterations[near] - iteration) > iteration / 10:
             return None
@@ -92,17 +92,17 @@ class Samples:
 
 
 def messages(job: ManyGradientsJob, partition_bytes: int) -> int:
-    """Pushes and pulls of one worker in an iteration of `job`, with nothing fused."""
+    """Return the pushes and pulls of one worker in an iteration of `job`, with nothing fused."""
     return 2 * job.gradients * math.ceil(job.size_bytes / partition_bytes)
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined("# Memory", kept.section(results, NAME, list[Samples], "make memory", text))
 
 
 def text(runs: Iterable[Samples], measured: Provenance) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     rows = []
     for run in runs:
         for role in ROLES:
@@ -137,7 +137,7 @@ as far as it came.
 
 
 def sample(testbed: Testbed, build: str, policy: str, env: Mapping[str, str], out: Path, seconds: float) -> Samples:
-    """One run. Raises UserError where it failed or stood still."""
+    """Make one run. Raises UserError if it failed or stood still."""
     more = {} if policy == STOCK else {settings.SCHEDULER: policy, settings.FUSION: "0"}
     samples = Samples(build, policy, messages(JOB, POLICIES[policy]))
     port = FIRST_PORT + list(BUILDS).index(build) * len(POLICIES) + list(POLICIES).index(policy)
@@ -151,7 +151,7 @@ def sample(testbed: Testbed, build: str, policy: str, env: Mapping[str, str], ou
 
 
 def run(out: Path, results: Path, seconds: float, builds: Sequence[str]) -> int:
-    """Makes the runs that are not there yet, and the page of all. Raises UserError."""
+    """Make the runs that are not there yet, and the page of all. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     out.mkdir(parents=True, exist_ok=True)
@@ -171,12 +171,12 @@ def run(out: Path, results: Path, seconds: float, builds: Sequence[str]) -> int:
 
 
 def load(path: Path) -> Samples:
-    """A run that was kept. Raises UserError."""
+    """Return a run that was kept. Raises UserError."""
     return read(path, TypeAdapter(Samples).validate_python, "a run")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    """Run and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("memory", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/memory"), help="folder for the runs")
     parser.add_argument("--seconds", type=float, default=200.0, help="at most for each of the four runs")

@@ -29,13 +29,14 @@ from prophet_scheduler.studies.mlfabric.training import SgdProblem, StepSize, Tr
 from tools.command_line import exit_status
 
 AGGREGATORS = (1, 4, 16)
-"""How many aggregators are tried; the paper does not say how many there were."""
+"""Numbers of aggregators tried; the paper does not say how many there were."""
 
 
 def scheduling_ms(count: int, rates: str, aggregators: int, repeats: int = 5) -> list[float]:
-    """Milliseconds for ordering and aggregation of one batch of `count` updates, each repeat with another seed.
+    """Return the milliseconds for ordering and aggregation of one batch of `count` updates, each repeat with another
+    seed.
 
-    They are the processor's: what a clock shows on an idle core, whatever else runs meanwhile.
+    They are processor time: what a clock shows on an idle core, whatever else runs meanwhile.
     """
     times = []
     for seed in range(repeats):
@@ -48,7 +49,7 @@ def scheduling_ms(count: int, rates: str, aggregators: int, repeats: int = 5) ->
 
 
 def scheduler_times(repeats: int = 5) -> dict[tuple[str, int], dict[int, float]]:
-    """Median milliseconds by batch size, for each kind of rates and each number of aggregators."""
+    """Return the median milliseconds by batch size, for each kind of rates and each number of aggregators."""
     return {
         (rates, aggregators): {
             count: statistics.median(scheduling_ms(count, rates, aggregators, repeats)) for count in PAPER_SCHEDULING_MS
@@ -59,7 +60,7 @@ def scheduler_times(repeats: int = 5) -> dict[tuple[str, int], dict[int, float]]
 
 
 def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
-    """The measured times, one row each, and the paper's."""
+    """Return the measured times, one row each, and the paper's."""
     table = Table("rates", "aggregators", *(f"{count} updates" for count in PAPER_SCHEDULING_MS))
     for (rates, aggregators), row in times.items():
         table.add_row(rates, str(aggregators), *(f"{milliseconds:.1f} ms" for milliseconds in row.values()))
@@ -68,7 +69,7 @@ def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
 
 
 def setting_of_arguments(options: argparse.Namespace) -> Setting:
-    """The cluster that the arguments describe. Raises UserError where it cannot be."""
+    """Return the cluster that the arguments describe. Raises UserError if it is impossible."""
     try:
         bandwidth = parse_rate(options.bandwidth) / 8
         size = None if options.model_size is None else parse_size(options.model_size)
@@ -91,7 +92,7 @@ def setting_of_arguments(options: argparse.Namespace) -> Setting:
 
 
 def train_job(options: argparse.Namespace) -> dict[str, object]:
-    """Trains as the arguments say; what became of it, in seconds, bytes and updates."""
+    """Train as the arguments say. Returns the outcome in seconds, bytes and updates."""
     setting = setting_of_arguments(options)
     method = replace(
         METHODS[options.method],
@@ -159,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Does what was asked for and prints it. Raises UserError."""
+    """Run the command and print its result. Raises UserError."""
     console = Console()
     if options.command == "scheduler":
         if options.repeats < 1:

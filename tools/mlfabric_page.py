@@ -1,7 +1,7 @@
 """MLfabric's part of docs/results/papers.md: Table 2, the numbers in section 7's text, scheduling time, convergence.
 
-Rule of this file: from what mlfabric_runs.py measured to the page, with what the paper printed beside it. Numbers in
-remarks are computed, but for the paper's own.
+Rule of this file: from the measurements of mlfabric_runs.py to the page, with the paper's own beside them. Numbers in
+remarks are computed, except the paper's own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ loss without a bound. There tau_max is the greatest delay that was seen.
 
 
 def table_2_row(cells: Sequence[TableCell]) -> Row:
-    """One cell of Table 2 from its seeds' runs; the first has trained, too."""
+    """Return one cell of Table 2 from its seeds' runs; the first has trained, too."""
     ratios = [cell.throughput for cell in cells]
     first = cells[0]
     return (
@@ -70,7 +70,7 @@ def table_2_row(cells: Sequence[TableCell]) -> Row:
 
 
 def table_2(runs: MlfabricRuns) -> str:
-    """Table 2, the paper's and the simulated side by side."""
+    """Return Table 2, the paper's and the simulated side by side."""
     columns = (
         "setting",
         "paper",
@@ -85,7 +85,7 @@ def table_2(runs: MlfabricRuns) -> str:
 
 
 def table_2_remarks(runs: MlfabricRuns) -> str:
-    """Why the paper's table does not come out, with the numbers of these runs."""
+    """Return why the paper's table does not come out, with the numbers of these runs."""
     ratio = {
         (cells[0].compute, cells[0].network): statistics.median(cell.throughput for cell in cells)
         for cells in runs.table_2
@@ -123,7 +123,7 @@ MLfabric fares best where stragglers are slowest (C2) in {", ".join(straggling) 
 
 
 def text_numbers(runs: MlfabricRuns) -> str:
-    """What section 7 says in words, beside the simulation."""
+    """Return what section 7 says in words, beside the simulation."""
     text = runs.text
     rows: list[Row] = [
         ("MLfabric-A-30 in N2", "1.3 s", f"{text.n2_s:.2f} s"),
@@ -153,7 +153,7 @@ def text_numbers(runs: MlfabricRuns) -> str:
 
 
 def text_remarks(text: TextNumbers) -> str:
-    """What differs, with the numbers of these runs."""
+    """Return the differences, with the numbers of these runs."""
     most = f"{max(saving for _, saving in text.savings):.1f}"
     lda, n2 = f"{text.lda_30_s / 0.74 - 1:.0%}", f"{text.n2_s / 1.3 - 1:.0%}"
     return f"""\
@@ -166,7 +166,7 @@ what can be there by the server's last update (section 5.3), and that leaves lit
 
 
 def scheduling(measured: Scheduling) -> str:
-    """Section 7.4's times."""
+    """Return section 7.4's times."""
     rows: list[Row] = [
         (time.rates, str(time.aggregators), *(f"{milliseconds:.0f} ms" for milliseconds in time.by_updates_ms.values()))
         for time in measured.times
@@ -182,7 +182,7 @@ def scheduling(measured: Scheduling) -> str:
 
 
 def convergence(runs: MlfabricRuns) -> str:
-    """Loss against delay bound, and the figure."""
+    """Return loss against delay bound, and the figure."""
 
     def shown(value: float | None, unit: str) -> str:
         return "not reached" if value is None else f"{value:.0f}{unit}"
@@ -216,7 +216,7 @@ def convergence(runs: MlfabricRuns) -> str:
 
 
 def convergence_remarks(rows: Sequence[Converged]) -> str:
-    """Which bound was best in these runs."""
+    """Return the best bound in these runs."""
     reached = [(row.seconds_to_near, row) for row in rows if row.seconds_to_near is not None]
     best = _bound(min(reached, key=lambda pair: pair[0])[1]) if reached else "none"
     return f"""\
@@ -231,5 +231,5 @@ def _bound(row: Converged) -> str:
 
 
 def section(runs: MlfabricRuns) -> str:
-    """All of it."""
+    """Return the whole section."""
     return "\n".join((table_2(runs), text_numbers(runs), scheduling(runs.scheduling), convergence(runs)))

@@ -70,19 +70,19 @@ applied as they come. A dash: not measured, or the loss was not reached within t
 
 @dataclass(frozen=True)
 class RealCells:
-    """What is kept, by the name of a cell such as `c1-n1`."""
+    """Studies that are kept, by the name of a cell such as `c1-n1`."""
 
     cells: Mapping[str, Study]
 
 
 def outcome(cell: CellResult | None, policy: str) -> ConvergenceResult | None:
-    """What a policy came to; None where it is not there, or failed before it had any loss."""
+    """Return a policy's result; None if it is missing, or failed before it had any loss."""
     result = None if cell is None else cell.policies.get(policy)
     return None if result is None else result.convergence
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     stored = kept.kept(results, NAME, RealCells)
     kept_beside = kept.kept(results, SIMULATED_NAME, MlfabricSimulated)
     real: Mapping[str, CellResult] = {}
@@ -121,13 +121,13 @@ def page(results: Path) -> str:
 
 
 def simulated(cells: Mapping[str, SimulatedCell], name: str, policy: str) -> ConvergenceResult | None:
-    """What a policy came to on the virtual clock; None where it was not simulated."""
+    """Return a policy's result on the virtual clock; None if it was not simulated."""
     cell = cells.get(name)
     return None if cell is None else cell.contenders.get(policy)
 
 
 def times_table(came_to: CameTo) -> str:
-    """A row for each cell."""
+    """Return a row for each cell."""
     rows = [
         (
             name.upper(),
@@ -142,7 +142,7 @@ def times_table(came_to: CameTo) -> str:
 
 
 def updates_table(came_to: CameTo) -> str:
-    """A row for each cell."""
+    """Return a row for each cell."""
     rows = [
         (name.upper(), *(_both(both(came_to[policy][name], "update_s"), 3) for policy in CONTENDERS))
         for name in came_to[OURS]
@@ -151,7 +151,7 @@ def updates_table(came_to: CameTo) -> str:
 
 
 def delays_table(pairs: Mapping[str, Pair]) -> str:
-    """A row for each cell, of MLfabric."""
+    """Return a row for each cell, of MLfabric."""
     rows = [
         (
             name.upper(),
@@ -170,7 +170,7 @@ def _both(pair: tuple[float | None, float | None], digits: int) -> str:
 
 
 def write_simulated(names: Sequence[str], configs: Path, results: Path) -> int:
-    """Simulates these cells, keeps them with what was kept, and writes the page. Raises UserError and OSError."""
+    """Simulate these cells, add them to what is kept, and write the page. Raises UserError and OSError."""
     stored = kept.kept(results, SIMULATED_NAME, MlfabricSimulated)
     cells = {} if stored is None else dict(stored[1].cells)
     paper = {} if stored is None else dict(stored[1].paper)
@@ -185,7 +185,7 @@ def write_simulated(names: Sequence[str], configs: Path, results: Path) -> int:
 
 
 def write_page(names: Sequence[str], configs: Path, out: Path, results: Path, repeats: int | None) -> int:
-    """Runs what is missing of these cells, keeps what came out with what was kept, and writes the page.
+    """Run what is missing of these cells, add the results to what is kept, and write the page.
 
     Raises UserError and OSError.
     """
@@ -199,7 +199,7 @@ def write_page(names: Sequence[str], configs: Path, out: Path, results: Path, re
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     every = [f"{compute}-{network}" for compute in PLACES[0] for network in PLACES[1]]
     parser = page_parser("mlfabric_real", __doc__)
     parser.add_argument("cells", nargs="*", choices=[[], *every], help="such as c1-n1; all nine where none is named")

@@ -1,7 +1,7 @@
-"""Why MLfabric is ahead of a ring or behind it, cell by cell: tables and sentences computed from what was run.
+"""Reasons why MLfabric is ahead of a ring or behind it, cell by cell: tables and sentences computed from the runs.
 
-Rule of this file: words from values; mlfabric_real.py puts the page together. The paper's own numbers are the only
-ones written here. Seconds are those of a real run or virtual, as each table says.
+Rule of this file: words from values; mlfabric_real.py puts the page together. The paper's own numbers are the only ones
+written here. Seconds are those of a real run or virtual, as each table says.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from tools.mlfabric_simulated import IN_STEP, OURS, RELEASED, RING, PaperCell, S
 from tools.words import span
 
 Pair = tuple[ConvergenceResult | None, ConvergenceResult | None]
-"""What a contender came to in one cell, real and simulated."""
+"""Results of a contender in one cell, real and simulated."""
 CameTo = Mapping[str, Mapping[str, Pair]]
-"""By contender, then by cell such as `c1-n1`."""
+"""Results by contender, then by cell such as `c1-n1`."""
 
 NEAR = 0.02
-"""MLfabric is to be ahead of BytePS's own asynchronous mode, or no further behind."""
+"""Largest share that MLfabric may be behind BytePS's own asynchronous mode."""
 FAR_AHEAD = 1.7
-"""Where the paper has it so far ahead of the ring, it is to be ahead here."""
+"""The paper's lead over the ring from which on MLfabric has to be ahead here."""
 PAPERS_RING_S = 1.6
-"""Of an iteration of the paper's ring in C2-N1: 8 times the 0.2 s of an undisturbed one (section 2)."""
+"""Seconds of an iteration of the paper's ring in C2-N1: 8 times the 0.2 s of an undisturbed one (section 2)."""
 
 
 def both(pair: Pair, key: str) -> tuple[float | None, float | None]:
-    """One value of what a contender came to, real and simulated."""
+    """Return one value of a contender's result, real and simulated."""
     real, simulated = (None if result is None else getattr(result, key) for result in pair)
     return real, simulated
 
 
 def ratio(came_to: CameTo, name: str, other: str) -> tuple[float | None, float | None]:
-    """The time to the loss of `other` over MLfabric's, real and simulated: above 1 where MLfabric is ahead."""
+    """Return the time to the loss of `other` over MLfabric's, real and simulated: above 1 if MLfabric is ahead."""
     ours, theirs = (both(came_to[policy][name], "time_to_loss_s") for policy in (OURS, other))
     real, simulated = (
         None if mine is None or its is None else its / mine for mine, its in zip(ours, theirs, strict=True)
@@ -44,13 +44,13 @@ def ratio(came_to: CameTo, name: str, other: str) -> tuple[float | None, float |
 
 
 def of_paper(name: str) -> float:
-    """The paper's ratio to the ring, of a cell such as `c1-n1`."""
+    """Return the paper's ratio to the ring, of a cell such as `c1-n1`."""
     compute, _, network = name.upper().partition("-")
     return PAPER_TABLE_2[compute, network]
 
 
 def said(came_to: CameTo) -> str:
-    """Where MLfabric stands on real transfers, in two sentences."""
+    """Return where MLfabric stands on real transfers, in two sentences."""
     names = list(came_to[OURS])
     pairs = {name: ratio(came_to, name, RELEASED)[0] for name in names}
     there = {name: value for name, value in pairs.items() if value is not None}
@@ -74,7 +74,9 @@ def said(came_to: CameTo) -> str:
 
 
 def same_clusters(came_to: CameTo, cells: Mapping[str, SimulatedCell]) -> str:
-    """The configs' clusters: how near the simulation is, and what makes MLfabric's time beside the ring's."""
+    """Return the text on the configs' clusters: how near the simulation is, and the parts of MLfabric's and the ring's
+    time.
+    """
     if not cells:
         return ""
     comparisons = {name: cell.comparison for name, cell in cells.items()}
@@ -108,7 +110,7 @@ and behind {_where(behind)}."""
 
 
 def _nearness(came_to: CameTo) -> str:
-    """How far the simulation is from the real runs; empty where there are none."""
+    """Return how far the simulation is from the real runs; "" if there are none."""
     parts = []
     for policy in (OURS, RELEASED, IN_STEP, RING):
         pairs = [both(pair, "update_s") for pair in came_to[policy].values()]
@@ -127,7 +129,7 @@ def _nearness(came_to: CameTo) -> str:
 
 
 def papers_cluster(cells: Mapping[str, PaperCell]) -> str:
-    """The paper's 30 workers, beside its Table 2."""
+    """Return the text on the paper's 30 workers, beside its Table 2."""
     if not cells:
         return ""
     setting = Setting()
@@ -165,7 +167,7 @@ the NIC no waiting."""
 
 
 def _papers_ring(c2_n1: RingComparison, setting: Setting) -> str:
-    """What the paper's text has of its own ring, beside the simulated one."""
+    """Return what the paper's text says of its own ring, beside the simulated one."""
     steps = 2 * (setting.machines - 1)
     transfers_s = steps / setting.machines * setting.model_bytes / setting.bandwidth
     calm_s = setting.compute_s * (1 - setting.overlap) + transfers_s
@@ -187,7 +189,7 @@ def _comparison_table(
     more: Sequence[str],
     ratios: Callable[[str, RingComparison], Sequence[str]],
 ) -> str:
-    """A row for each cell; `ratios` are its last columns, the ring's time over MLfabric's and what `more` names."""
+    """Return a row for each cell. `ratios` are its last columns: the ring's time over MLfabric's, and `more`."""
     rows = [
         (
             name.upper(),

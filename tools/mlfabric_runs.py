@@ -1,6 +1,6 @@
 """MLfabric's runs for the page of the papers' tables, as values that are kept.
 
-Rule of this file: what is simulated and timed, and no words; mlfabric_page.py makes the page. Times are seconds.
+Rule of this file: what is simulated and timed, and no text; mlfabric_page.py makes the page. Times are seconds.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ FIGURE = "mlfabric-delay-bound.png"
 SEEDS = (0, 1, 2)
 BOUNDS = (10, 15, 20, 30, None)
 CONSTANTS = (0.5, 2.0, 8.0, 32.0)
-"""Candidates for C of section 3.1's step; the one that is best without a bound is used for all bounds."""
+"""Candidates for C of section 3.1's step. The best one without a bound is used for all bounds."""
 NEAR = 0.01
-"""The excess loss whose time is in the table of convergence."""
+"""Excess loss whose time is in the table of convergence."""
 HORIZON_S = 120.0
 
 
 @dataclass(frozen=True)
 class TextNumbers:
-    """What section 7 says in words. Shares are of 1; `sync_*` is MLfabric-S's iteration over the ring's."""
+    """Numbers in section 7's text. Shares are of 1; `sync_*` is MLfabric-S's iteration over the ring's."""
 
     n2_s: float
     lag_n2: float
@@ -80,7 +80,7 @@ class Scheduling:
 
 @dataclass(frozen=True)
 class Converged:
-    """A job with one delay bound; None where it did not come near the least loss."""
+    """A job with one delay bound; None if it did not come near the least loss."""
 
     bound: int | None
     mean_delay: float
@@ -94,7 +94,7 @@ class Converged:
 
 @dataclass(frozen=True)
 class MlfabricRuns:
-    """All of it: Table 2 by cell and seed, the text, scheduling, and convergence with the step's `constant`."""
+    """All runs: Table 2 by cell and seed, the text, scheduling, and convergence with the step's `constant`."""
 
     table_2: Sequence[Sequence[TableCell]]
     text: TextNumbers
@@ -104,7 +104,7 @@ class MlfabricRuns:
 
 
 def table_2_cells() -> list[list[TableCell]]:
-    """Table 2; the first seed of each cell trains, too."""
+    """Return Table 2; the first seed of each cell trains, too."""
     problem = SgdProblem.synthetic()
     return [
         [table_2_cell(c, n, seed=seed, problem=None if seed else problem) for seed in SEEDS] for c, n in PAPER_TABLE_2
@@ -112,7 +112,7 @@ def table_2_cells() -> list[list[TableCell]]:
 
 
 def text_numbers() -> TextNumbers:
-    """The settings of section 7's text."""
+    """Run the settings of section 7's text."""
     bounded = mlfabric_a(30)
     lag = {
         name: iteration_s(replace(setting, report_lag_s=2.0), bounded) / iteration_s(setting, bounded) - 1
@@ -152,14 +152,14 @@ def text_numbers() -> TextNumbers:
 
 
 def scheduling() -> Scheduling:
-    """Section 7.4's times, measured here."""
+    """Measure section 7.4's times here."""
     load = os.getloadavg()[0]
     times = [SchedulingTime(rates, aggregators, row) for (rates, aggregators), row in scheduler_times().items()]
     return Scheduling(load, times)
 
 
 def convergence(figures: Path) -> tuple[float, list[Converged]]:
-    """(the step's constant, loss against delay bound); draws the figure."""
+    """Return (the step's constant, loss against delay bound), and draw the figure."""
     problem, setting = SgdProblem.synthetic(), Setting()
     least = problem.least_loss()
 
@@ -189,6 +189,6 @@ def convergence(figures: Path) -> tuple[float, list[Converged]]:
 
 
 def measure(figures: Path) -> MlfabricRuns:
-    """All of it. The figure goes into the folder `figures`, which is the page's."""
+    """Run everything. The figure goes into the folder `figures`, which is the page's."""
     constant, rows = convergence(figures)
     return MlfabricRuns(table_2_cells(), text_numbers(), scheduling(), constant, rows)

@@ -1,12 +1,12 @@
 """MLfabric's nine cells simulated: the clusters of configs/mlfabric with their very job, and the paper's 30 workers.
 
-Rule of this file: configs in, numbers out, and no words; mlfabric_real.py makes the page. Nothing runs on a real
+Rule of this file: configs in, numbers out, and no text; mlfabric_real.py makes the page. Nothing runs on a real
 network, no clock is read, and one config gives one result. Times are virtual seconds.
 
 A cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow computations (of
 the same streams), the size of its update. The job is the config's, too: the model is trained on the same samples in the
-same batches with the same steps, and looked at where a real worker looks at it. So what a simulated cell comes to is
-counted by what counts a real one (prophet_scheduler/lab/convergence.py).
+same batches with the same steps, and evaluated where a real worker evaluates it. So the same code counts a simulated
+and a real cell (prophet_scheduler/lab/convergence.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prophet_scheduler.studies.mlfabric.settings import Rates, Setting, Straggle
 from prophet_scheduler.studies.mlfabric.tables import RingComparison, compare_with_ring, setting_of
 
 OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
-"""The contenders of the configs."""
+"""Contenders of the configs."""
 BYTES_A_FEATURE = 4 * CLASSES
 PAPER_S = 200.0
 PAPER_BOUND = 30
@@ -48,7 +48,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """A config's cluster: what each contender came to, and what makes the difference to the ring.
+    """A config's cluster: each contender's result, and the causes of the difference to the ring.
 
     `update_s` is how long the server's NIC receives one update.
     """
@@ -73,7 +73,7 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class MlfabricSimulated:
-    """What is kept: by the name of a cell such as `c1-n1`."""
+    """Cells that are kept, by the name of a cell such as `c1-n1`."""
 
     cells: Mapping[str, SimulatedCell]
     paper: Mapping[str, PaperCell]
@@ -81,7 +81,7 @@ class MlfabricSimulated:
 
 @dataclass(frozen=True)
 class _Samples:
-    """What the workers of a job train on, and what they look at: features and labels."""
+    """Samples that the workers of a job train on, and those they evaluate: features and labels."""
 
     shares: Sequence[tuple[Floats, Labels]]
     looked_at: tuple[Floats, Labels]
@@ -102,10 +102,9 @@ def _samples(features: int, workers: int) -> _Samples:
 
 
 class DigitsTrainee:
-    """The job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features,
-    classes].
+    """Job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features, classes].
 
-    It leaves what a real job's workers leave of their marks and losses.
+    It leaves the marks and losses that a real job's workers leave.
     """
 
     def __init__(self, job: AsynchronousJob, workers: int) -> None:
@@ -162,7 +161,7 @@ def _softmax(logits: Floats) -> Floats:
 
 
 def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
-    """The cluster of a config's cell. Raises UserError for one that has nothing to simulate.
+    """Return the cluster of a config's cell. Raises UserError for one that has nothing to simulate.
 
     Real rates begin once every worker has ended its first iteration, simulated ones with the job.
     """
@@ -193,13 +192,13 @@ def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
 
 
 def delay_bound(cell: Cell) -> int | None:
-    """MLfabric's, as the config has it."""
+    """Return MLfabric's delay bound from the config."""
     bounds = [policy.env.get(DELAY_BOUND) for policy in cell.policies if policy.name == OURS]
     return next((int(text) for text in bounds if text), None)
 
 
 def simulate(cell: Cell) -> SimulatedCell:
-    """A cell's cluster, with all contenders. Raises UserError for a config that has nothing to simulate."""
+    """Simulate a cell's cluster, with all contenders. Raises UserError for a config that has nothing to simulate."""
     job, setting, rates = cluster_of(cell)
     methods = {RELEASED: ASYNC, OURS: mlfabric_a(delay_bound(cell)), IN_STEP: PS_SYNC, RING: RR_SYNC}
     trainees = {name: DigitsTrainee(job, setting.workers) for name in methods}
@@ -211,7 +210,7 @@ def simulate(cell: Cell) -> SimulatedCell:
     for name, trainee in trainees.items():
         workers = worker_records(trainee, records[name], job.iterations if name == OURS else None)
         result = converged([workers], job.target_loss)
-        assert result is not None  # every worker has looked at its loss
+        assert result is not None  # every worker has evaluated its loss
         came_to[name] = result.model_copy(update={"curve": []})
     all_train_until_s = min(marks[-1].start for marks in trainees[OURS].marks)
     return SimulatedCell(
@@ -224,7 +223,9 @@ def simulate(cell: Cell) -> SimulatedCell:
 
 
 def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | None) -> list[WorkerRecord]:
-    """What workers leave. With `iterations`, the number that each did, updates were counted: some may be dropped."""
+    """Return what workers leave. With `iterations`, the number that each did, updates were counted: some may be
+    dropped.
+    """
     workers = []
     for rank, (marks, kept) in enumerate(zip(trainee.marks, trainee.convergence, strict=True)):
         delays = [delay for worker, delay in zip(record.by_worker, record.delays, strict=True) if worker == rank]
@@ -237,7 +238,7 @@ def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | Non
 
 
 def paper_cell(compute: str, network: str, horizon_s: float = PAPER_S) -> PaperCell:
-    """One of Table 2's cells such as ("C1", "N1") on the paper's cluster."""
+    """Return one of Table 2's cells such as ("C1", "N1") on the paper's cluster."""
     comparisons = []
     for seed in SEEDS:
         setting = setting_of(compute, network, seed)

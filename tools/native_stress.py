@@ -1,7 +1,6 @@
-"""The hook under threads (tests/native/stress.cc): how its program is built, plain or with a compiler's checks, and a
-run of many tasks.
+"""The hook under threads (tests/native/stress.cc): builds its program, plain or with a compiler's checks, and runs it.
 
-Rule of this file: compiling and running that program; what its counts are for is the soak's and the tests'.
+Rule of this file: compiling and running that program; the soak and the tests use its counts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NATIVE = ROOT / "prophet" / "prophet_scheduler" / "core" / "native"
 HOOK = ROOT / "plugins/byteps/prophet_byteps/native/hook.cc"
 PLAIN = "plain"
 KEPT_S = 30 * 86400.0
-"""After which a build goes that nobody has asked for."""
+"""Seconds after which an unused build is removed."""
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "races": ("-fsanitize=thread",),
@@ -46,7 +45,8 @@ class StressProgram:
 @dataclass(frozen=True)
 class StressRun:
     """One run: the tasks that passed, the plans that were swapped meanwhile, and how often BytePS was suspended and the
-    hook stepped aside in mid-flight. `wrong` is empty, or what the program or the check said."""
+    hook stepped aside in mid-flight. `wrong` is empty, or the message of the program or the check.
+    """
 
     check: str
     seed: int
@@ -59,8 +59,10 @@ class StressRun:
 
 
 def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Path:
-    """Compiles a C++ program or library to `out`. One of the project's is kept in `cache`, and taken from there where
-    it would come out the same again: a folder, by default in the user's cache folder, as built engines are.
+    """Compile a C++ program or library to `out`.
+
+    One of the project's is kept in `cache`, and reused if it would come out the same again: a folder, by default in the
+    user's cache folder, as built engines are.
     """
     compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
     if not source.is_relative_to(ROOT):
@@ -81,9 +83,10 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
 
 
 def _key(compiler: Sequence[str], source: Path) -> str:
-    """What a build follows from: the compiler, its options, and the source with all that it includes, by line.
+    """Return a key of all that a build depends on: the compiler, its options, and the source with its includes, by
+    line.
 
-    Where the checkout lies does not matter.
+    The place of the checkout does not matter.
     """
     version = subprocess.run([compiler[0], "-v"], check=True, capture_output=True).stderr
     lines = subprocess.run([*compiler, "-E", str(source)], check=True, capture_output=True).stdout
@@ -92,7 +95,7 @@ def _key(compiler: Sequence[str], source: Path) -> str:
 
 
 def _forget_unused(cache: Path) -> None:
-    """Removes what nobody has asked for in KEPT_S."""
+    """Remove builds that nobody has asked for in KEPT_S."""
     for file in cache.iterdir():
         with contextlib.suppress(OSError):  # another process does the same
             if file.is_file() and time.time() - file.stat().st_mtime > KEPT_S:
@@ -100,7 +103,7 @@ def _forget_unused(cache: Path) -> None:
 
 
 def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
-    """Builds the program into `folder`."""
+    """Build the program into `folder`."""
     # Calls must go through the procedure linkage table, as they do between BytePS's files.
     shared = ("-fPIC", "-fno-inline", "-shared", *flags)
     return StressProgram(
@@ -112,7 +115,7 @@ def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
 
 @functools.cache
 def why_not(check: str) -> str:
-    """Why the check cannot be made here, or nothing."""
+    """Return why the check is impossible here, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder, "empty.cc")
         empty.write_text("int main() {}\n")
@@ -124,7 +127,7 @@ def why_not(check: str) -> str:
 
 
 def run_tasks(built: StressProgram, check: str, tasks: int, seed: int, limit_s: float) -> StressRun:
-    """Lets about `tasks` pass through the hook, which must end within `limit_s` seconds."""
+    """Let about `tasks` pass through the hook, which must end within `limit_s` seconds."""
     command = [str(part) for part in (built.program, built.hook, built.core, tasks, seed)]
     began = time.monotonic()
     try:

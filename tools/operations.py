@@ -34,7 +34,7 @@ SMALL, LARGE = 4 * KIB, 16 * MIB
 SIZES = (SMALL, 128 * KIB, MIB, LARGE)
 AT_ONCE = (1, 2, MOST_AT_ONCE)
 ISSUED = (SMALL, 128 * KIB, MIB)
-"""Of what Prophet issues."""
+"""Sizes of operations that Prophet issues."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Way:
 
 PLAIN, DELAY_S = Way(2), 0.005
 DELAYED = Way(2, None, DELAY_S)
-"""From these two the simulator's numbers follow."""
+"""Ways from which the simulator's numbers follow."""
 WAYS = (
     PLAIN,
     Way(4),
@@ -66,7 +66,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class OnWay:
-    """What one way has. Seconds an operation takes: `bare_s` of gloo's, by bytes and how many are under way;
+    """Measurements of one way. Seconds of an operation: `bare_s` of gloo's, by bytes and operations under way;
     `issued_s` of those that Prophet issues, by bytes. Bytes per second that the fastest rank copies, copies to new
     memory, and updates, while the others do as well.
     """
@@ -79,17 +79,17 @@ class OnWay:
     updated_rate: float
 
     def bare(self, size_bytes: int, at_once: int) -> float:
-        """Raises KeyError where it was not timed."""
+        """Return the seconds. Raises KeyError if it was not timed."""
         return {(size, count): each_s for size, count, each_s in self.bare_s}[size_bytes, at_once]
 
     def issued(self, size_bytes: int) -> float:
-        """Raises KeyError where it was not timed."""
+        """Return the seconds. Raises KeyError if it was not timed."""
         return dict(self.issued_s)[size_bytes]
 
 
 @dataclass(frozen=True)
 class Follows:
-    """What the simulator takes from it, for a machine with two cores."""
+    """Numbers that the simulator takes from it, for a machine with two cores."""
 
     ways_a_message: float
     message_s: float
@@ -101,7 +101,7 @@ class Follows:
 
 
 def follows(data: Sequence[OnWay]) -> Follows:
-    """From small operations on a link with a delay, from many at once without one, and from large ones."""
+    """Derive them from small operations on a link with a delay, from many at once without one, and from large ones."""
     by_way = {one.way: one for one in data}
     plain, delayed = by_way[PLAIN], by_way[DELAYED]
     path_s = 2 * DELAY_S  # from rank to rank: the delays of both links
@@ -119,7 +119,7 @@ def follows(data: Sequence[OnWay]) -> Follows:
 
 
 def look(way: Way) -> OnWay:
-    """Makes a testbed of such links and times every size on it. Raises UserError."""
+    """Make a testbed of such links and time every size on it. Raises UserError."""
     nodes = [f"worker{rank}" for rank in range(way.ranks)]
     pairs = [(size, at_once) for size in SIZES for at_once in AT_ONCE]
     command = [sys.executable, str(JOB), json.dumps(pairs), json.dumps(ISSUED)]
@@ -139,13 +139,13 @@ def look(way: Way) -> OnWay:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     section = kept.section(results, NAME, list[OnWay], "make operations", text)
     return kept.joined("# What an all-reduce takes", section)
 
 
 def text(data: Sequence[OnWay], measured: Provenance) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     columns = ("ranks", "bandwidth", "delay each way", "at once", *(format_size(size) for size in SIZES))
     rows = []
     for one in data:
@@ -186,7 +186,7 @@ def _ms(each_s: float) -> str:
 
 
 def run(results: Path) -> int:
-    """Times every operation and writes the page. Raises UserError."""
+    """Time every operation and write the page. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     found = []
@@ -198,7 +198,7 @@ def run(results: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures and writes; exit status 2 with one line for an error of the user's."""
+    """Measure and write; exit status 2 with one line for an error of the user's."""
     options = page_parser("operations", __doc__).parse_args(arguments)
     return exit_status(lambda: run(options.results))
 

@@ -21,18 +21,18 @@ from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.wide_gloo import greatest, wide_group
 
 LONG_S = 0.5
-"""How long each is timed, if `MOST` operations do not take less."""
+"""Seconds that each is timed, unless `MOST` operations take less."""
 MOST = 2000
 PARAMETERS, PARAMETER_BYTES = 50, 2 << 20
-"""Of the model whose gradients are copied and updated: more than any cache holds."""
+"""Tensors of the model whose gradients are copied and updated: more than any cache holds."""
 RENEWED_BYTES = 64 << 20
-"""Of a gradient that has new memory each time."""
+"""Bytes of a gradient that has new memory each time."""
 PASSES = 8
 WAIT_S = 0.05
 
 
 def main() -> None:
-    """Arguments, as JSON: pairs of bytes and of operations under way at once; sizes of those that Prophet issues."""
+    """Read JSON arguments: pairs of bytes and of operations under way at once; sizes of those that Prophet issues."""
     pairs: list[tuple[int, int]] = [tuple(pair) for pair in json.loads(sys.argv[1])]
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
@@ -92,7 +92,7 @@ class Issued:
 
 
 def timed(group: Any, several: Callable[[int], None]) -> float:
-    """Seconds that an operation takes among others."""
+    """Return the seconds that an operation takes among others."""
     some = 16
     several(some)  # connections open, and windows with them
     began = time.monotonic()
@@ -105,7 +105,7 @@ def timed(group: Any, several: Callable[[int], None]) -> float:
 
 
 def copied_s() -> float:
-    """Seconds to copy all gradients of a model to where they are sent from."""
+    """Return the seconds to copy all gradients of a model to where they are sent from."""
     gradients = [torch.ones(PARAMETER_BYTES // 4) for _ in range(PARAMETERS)]
     buffer = torch.ones(PARAMETERS, PARAMETER_BYTES // 4)
 
@@ -117,13 +117,13 @@ def copied_s() -> float:
 
 
 def renewed_s() -> float:
-    """Seconds to copy a large gradient to memory that was given back after the one before, as autograd does."""
+    """Return the seconds to copy a large gradient to memory that was just freed, as autograd does."""
     gradient = torch.ones(RENEWED_BYTES // 4)
     return _passes(gradient.clone)
 
 
 def updated_s() -> float:
-    """Seconds that SGD takes to update all parameters of a model."""
+    """Return the seconds that SGD takes to update all parameters of a model."""
     parameters = [torch.nn.Parameter(torch.ones(PARAMETER_BYTES // 4)) for _ in range(PARAMETERS)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)

@@ -68,20 +68,20 @@ second is in few iterations."""
 RANKS = 2
 NOTHING = VARIANTS[0]
 BLOCK_BYTES = 256 * 1024
-"""Of one size, so that blocks are the same in all turns."""
+"""Size of all blocks, so that they are the same in all turns."""
 JUDGED_EVERY_S = 3600.0
-"""The first rank plans once, before the first turn: what it learns besides would be more than what watching takes."""
+"""Seconds between plans. The first rank plans once, before the first turn: more learning would outweigh watching."""
 ASK_EVERY_S = 1.0
 WIDTH_OF_TOP = 120
 """Letters in a row of the terminal."""
 TRIM = 0.02
-"""The longest share of a turn's iterations is left out: in these the machine did something else."""
+"""Longest share of a turn's iterations, left out: the machine did something else in these."""
 
 
 @dataclass(frozen=True)
 class Turn:
     """One turn of one rank: its mean iteration, and for one iteration its processor time, that of Prophet's threads in
-    it, and of that what the code took that does nothing but watch; in seconds.
+    it, and of that the time of the code that only watches; in seconds.
     """
 
     rank: int
@@ -95,7 +95,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Call:
-    """What training's threads do for who watches: so often an iteration, and seconds that one takes."""
+    """Calls of training's threads for watching: count an iteration, and seconds of one."""
 
     rank: int
     call: str
@@ -105,8 +105,8 @@ class Call:
 
 @dataclass(frozen=True)
 class OverheadData:
-    """What the page is made from. `looks` are those of `prophet top` at both ranks, and each took it `look_s` of
-    processor time; `fetched` is how often a rank gave its figures, `load` the load average at the end.
+    """Data of the page. `looks` are those of `prophet top` at both ranks, and each took `look_s` of its processor time;
+    `fetched` is how often a rank gave its figures, `load` the load average at the end.
     """
 
     turns: Sequence[Turn]
@@ -119,13 +119,13 @@ class OverheadData:
 
 
 def mean_s(times: Sequence[float]) -> float:
-    """Of a turn's iterations, without the longest few."""
+    """Return the mean of a turn's iterations, without the longest few."""
     ranked = sorted(times)
     return statistics.fmean(ranked[: max(1, len(ranked) - int(len(ranked) * TRIM))])
 
 
 def read_ranks(folder: Path) -> tuple[list[Turn], list[Call]]:
-    """What the ranks left. Raises UserError where one left nothing."""
+    """Return what the ranks left. Raises UserError if one left nothing."""
     turns, calls = [], []
     for rank in range(RANKS):
         path = folder / f"rank{rank}.json"
@@ -138,19 +138,19 @@ def read_ranks(folder: Path) -> tuple[list[Turn], list[Call]]:
 
 
 def compared(turns: Sequence[Turn], variant: str) -> list[tuple[Turn, Turn]]:
-    """By cycle and rank: the turn of `variant`, and that of nothing."""
+    """Return by cycle and rank the turn of `variant`, and that of nothing."""
     base = {(turn.rank, turn.cycle): turn for turn in turns if turn.variant == NOTHING}
     return [(turn, base[turn.rank, turn.cycle]) for turn in turns if turn.variant == variant]
 
 
 def shares(turns: Sequence[Turn], variant: str, key: str) -> list[float]:
-    """By cycle and rank: what `variant` takes more than nothing does, as a share of that."""
+    """Return by cycle and rank what `variant` takes more than nothing does, as a share of that."""
     return [getattr(turn, key) / getattr(nothing, key) - 1 for turn, nothing in compared(turns, variant)]
 
 
 def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: processor time of the code that watches, in its own threads and in those of training, as a share of the
-    time of an iteration.
+    """Return by cycle the processor time of the code that watches, in its own threads and in those of training, as a
+    share of the time of an iteration.
     """
     called_s = _called_s(data, rank)
     return [
@@ -161,8 +161,8 @@ def counted(data: OverheadData, variant: str, rank: int) -> list[float]:
 
 
 def more(data: OverheadData, variant: str, rank: int) -> list[float]:
-    """By cycle: what Prophet's threads take more of the processor than in the turn of nothing, and training's calls, as
-    a share of the time of an iteration.
+    """Return by cycle the additional processor time of Prophet's threads over the turn of nothing, and training's
+    calls, as a share of the time of an iteration.
     """
     called_s = _called_s(data, rank)
     return [
@@ -173,19 +173,19 @@ def more(data: OverheadData, variant: str, rank: int) -> list[float]:
 
 
 def _called_s(data: OverheadData, rank: int) -> float:
-    """What training's own threads do in an iteration for who watches."""
+    """Return the time of training's own threads in an iteration for watching."""
     return sum(call.count * call.call_s for call in data.calls if call.rank == rank)
 
 
 def described(values: Sequence[float]) -> str:
-    """The median and its standard error, from the median deviation."""
+    """Return the median and its standard error, from the median deviation."""
     middle = float(np.median(values))
     scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
     return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     stored = kept.kept(results, NAME, OverheadData)
     if stored is None:
         return kept.joined(TITLE, ABOUT, kept.otherwise(results, NAME, "make overhead"))
@@ -205,7 +205,7 @@ def page(results: Path) -> str:
 
 
 def counted_table(data: OverheadData) -> str:
-    """A row for each of what is said, with two columns a rank."""
+    """Return a row for each variant, with two columns a rank."""
     rows = [
         [variant, *(described(way(data, variant, rank)) for rank in range(RANKS) for way in (counted, more))]
         for variant in VARIANTS[1:]
@@ -215,7 +215,7 @@ def counted_table(data: OverheadData) -> str:
 
 
 def call_table(calls: Sequence[Call]) -> str:
-    """A row for each call of a rank."""
+    """Return a row for each call of a rank."""
     rows = [
         [str(call.rank), f"`{call.call.strip('_')}`", f"{call.count:.1f}", f"{1e6 * call.call_s:.2f}"] for call in calls
     ]
@@ -223,7 +223,7 @@ def call_table(calls: Sequence[Call]) -> str:
 
 
 def elapsed_table(turns: Sequence[Turn]) -> str:
-    """A row for each of what is said."""
+    """Return a row for each variant."""
     rows = [
         [variant, *(described(shares(turns, variant, key)) for key in ("iteration_s", "cpu_s"))]
         for variant in VARIANTS[1:]
@@ -232,7 +232,7 @@ def elapsed_table(turns: Sequence[Turn]) -> str:
 
 
 class Asker:
-    """Does each second what `prophet top` does, and what Prometheus does, where there is somebody to ask."""
+    """Does each second what `prophet top` and Prometheus do, if there is somebody to ask."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.looks = 0
@@ -257,7 +257,7 @@ class Asker:
 
 @contextmanager
 def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The job's processes; nothing of it is left running."""
+    """Run the job's processes; nothing of it is left running."""
     common = {
         **without_jobs(os.environ),
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
@@ -280,7 +280,7 @@ def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[sub
 
 
 def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
-    """Runs the job. Raises UserError where it fails."""
+    """Run the job. Raises UserError if it fails."""
     out.mkdir(parents=True, exist_ok=True)
     out = out.resolve()
     for old in out.glob("rank*.json"):
@@ -303,7 +303,7 @@ def measure(out: Path, cycles: int, seconds: float) -> OverheadData:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures, keeps and writes the page."""
+    """Measure, keep and write the page."""
     parser = page_parser("overhead", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/overhead"), help="folder for what the ranks leave")
     parser.add_argument("--cycles", type=int, default=10)

@@ -35,30 +35,30 @@ from prophet_scheduler.watch import training
 from prophet_scheduler.watch.observer import Observer
 
 VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
-"""What is on in a turn; `nothing` is what the others are compared with. Nobody asks for `status`; `top` is a status for
-which `prophet top` asks."""
+"""Features that are on in a turn; `nothing` is what the others are compared with. Nobody asks for `status`; `top` is a
+status for which `prophet top` asks."""
 ASKED, ALONE = "asked", "alone"
 """Folders of sockets, in XDG_RUNTIME_DIR: one that is asked, and one in which nobody looks."""
 ANSWERING = "prophet-status"
-"""The thread that answers who asks, and does nothing else."""
+"""Thread that only answers requests."""
 WATCHING_THREADS = ("prophet-agent", ANSWERING)
-"""Those in which all of watching runs but for the calls of training's own threads. The first one learns as well."""
+"""Threads of all watching, except the calls of training's own threads. The first one learns as well."""
 LAYERS, WIDTH, SAMPLES = 24, 256, 128
 SETTLE_ITERATIONS = 300
-"""Before the first turn: Prophet measures the network and takes up its plan."""
+"""Iterations before the first turn: Prophet measures the network and takes up its plan."""
 PASSED_OVER = 5
 """Iterations after a change that do not count."""
 TIMED_ITERATIONS = 100
-"""In which calls are timed one by one."""
+"""Iterations in which calls are timed one by one."""
 
 
 def is_asked(variant: str) -> bool:
-    """Whether `prophet top` looks on in such a turn."""
+    """True if `prophet top` looks on in such a turn."""
     return variant in ("top", "all")
 
 
 def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settings:
-    """What a turn is told."""
+    """Return the settings of a turn."""
     return dataclasses.replace(
         base,
         status=variant == "status" or is_asked(variant),
@@ -68,13 +68,13 @@ def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settin
 
 
 def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
-    """Processor seconds of the threads of these names that there are now, since each began."""
+    """Return the processor seconds of the present threads of these names, since each began."""
     idents = [thread.ident for thread in threading.enumerate() if thread.name in names]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
 
 
 def clocked(owner: type, name: str) -> Callable[[], float]:
-    """From now on the owner's calls of that name are counted. What is returned says the processor seconds of all so
+    """Count the owner's calls of that name from now on. The returned function gives the processor seconds of all so
     far, each by the clock of its own thread.
     """
     call = getattr(owner, name)
@@ -100,7 +100,7 @@ class TimedCalls:
 
     @contextmanager
     def of(self, owner: object, names: tuple[str, ...]) -> Iterator[None]:
-        """Calls of the owner's functions are timed while the context lasts."""
+        """Time calls of the owner's functions while the context lasts."""
         before = {name: getattr(owner, name) for name in names}
         for name, call in before.items():
             setattr(owner, name, self._timed(name, call))
@@ -122,7 +122,7 @@ class TimedCalls:
         return timed
 
     def rows(self, iterations: int) -> list[dict[str, Any]]:
-        """Of each: how many an iteration, and what one takes."""
+        """Return for each call its count an iteration, and its seconds."""
         made = {name: took for name, took in self._took.items() if took}
         return [
             {"call": name, "count": len(took) / iterations, "call_s": statistics.median(took)}
@@ -131,7 +131,7 @@ class TimedCalls:
 
 
 class WatchedJob:
-    """The model, its rounds and what they are told."""
+    """The model, its rounds and their settings."""
 
     def __init__(self, folder: Path, port: int) -> None:
         torch.manual_seed(0)
@@ -144,11 +144,11 @@ class WatchedJob:
         self._runtime = Path(os.environ["XDG_RUNTIME_DIR"])
         self._decides = dist.get_rank() == 0
         self._told = takeover.settings()
-        # Who decides has its agent in any case; the others have one for watching alone.
+        # The deciding rank has its agent in any case; the others have one for watching alone.
         self._looks_s = clocked(Observer if self._decides else WatchingAgent, "turn")
 
     def iterate(self, count: int) -> list[float]:
-        """Trains; seconds of each iteration."""
+        """Train, and return the seconds of each iteration."""
         marks = [time.monotonic()]
         for _ in range(count):
             self._optimizer.zero_grad()
@@ -158,7 +158,7 @@ class WatchedJob:
         return [after - before for before, after in itertools.pairwise(marks)]
 
     def say(self, variant: str) -> None:
-        """From here on. What is off is off as in a job that was never told."""
+        """Report as the variant says from here on. What is off is off as in a job that was never told."""
         settings = settings_of(variant, self._told, self._folder, self._port)
         sockets = self._runtime / (ASKED if is_asked(variant) else ALONE)
         sockets.mkdir(exist_ok=True)
@@ -172,18 +172,18 @@ class WatchedJob:
             self._events.close()
 
     def time_calls(self) -> list[dict[str, Any]]:
-        """What training's own threads do for who watches, whatever is watched: TimedCalls.rows."""
+        """Return the calls of training's own threads for watching, whatever is watched: TimedCalls.rows."""
         self.say("status")
         self.iterate(PASSED_OVER)
         calls = TimedCalls()
-        # The rank that decides keeps events in any case.
+        # The deciding rank keeps events in any case.
         events = () if self._decides else ("_write",)
         with calls.of(training, ("iteration_ended", "waiting", "over")), calls.of(self._events, events):
             self.iterate(TIMED_ITERATIONS)
         return calls.rows(TIMED_ITERATIONS)
 
     def watching_s(self) -> float:
-        """Processor seconds so far of what does nothing but watch, without the calls of training's own threads."""
+        """Return the processor seconds so far of code that only watches, without calls of training's own threads."""
         return self._looks_s() + threads_s((ANSWERING,))
 
     @property
@@ -194,14 +194,14 @@ class WatchedJob:
 
 
 def agreed(seconds: float) -> float:
-    """The most of what the ranks say."""
+    """Return the most of the ranks' values."""
     most = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return float(most)
 
 
 def main() -> None:
-    """Trains in turns, and leaves what each took."""
+    """Train in turns, and leave the times of each."""
     parser = argparse.ArgumentParser(prog="python -m tools.overhead_job", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cycles", type=int, required=True)

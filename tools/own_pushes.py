@@ -35,7 +35,7 @@ FIRST_PORT = 25100
 
 @dataclass(frozen=True)
 class OwnPushesJob:
-    """tools/own_pushes_job.py on a profile."""
+    """Job of tools/own_pushes_job.py on a profile."""
 
     profile: Path
     iterations: int
@@ -44,17 +44,17 @@ class OwnPushesJob:
 
     @property
     def command(self) -> Sequence[str]:
-        """As a Script's."""
+        """Path of the script and its arguments."""
         script = Path(__file__).with_name("own_pushes_job.py")
         return [str(script), str(self.profile), str(self.iterations), self.ways]
 
     def settings(self, node: str) -> Mapping[str, str]:
-        """As a Script's."""
+        """Return the environment of a Script."""
         return {settings.CACHE: self.cache}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs all and prints a line each. Raises UserError."""
+    """Run all and print a line each. Raises UserError."""
     reexec_in_user_namespace()
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": options.rate})
     profile = resnet50(TOTAL_BYTES, STEPS)
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def said(took_s: Sequence[float], bound_s: float) -> str:
-    """What is counted of the iterations, in seconds, and their mean over the bound."""
+    """Return the counted times of the iterations, in seconds, and their mean over the bound."""
     if not took_s:
         return "too few iterations"
     times = times_of([(took_s, len(took_s) // 2)])
@@ -91,7 +91,7 @@ def said(took_s: Sequence[float], bound_s: float) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs; exit status 2 with one line for an error of the user's."""
+    """Run; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.own_pushes", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/own-pushes"), help="folder for the logs")
     parser.add_argument("--rate", default="250mbit", help="of each worker's link")

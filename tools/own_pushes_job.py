@@ -1,10 +1,10 @@
-"""A training script that calls BytePS's push_pull itself: what `python -m tools.own_pushes` measures.
+"""A training script that calls BytePS's push_pull itself; `python -m tools.own_pushes` measures it.
 
     own_pushes_job.py PROFILE ITERATIONS WAYS
 
 Rule of this file: an ordinary PyTorch program of BytePS, which knows nothing of Prophet but the replay's model, whose
 computing is sleeping. WAYS is `priorities` (each layer's forward waits for its own average, as in BytePS's
-cross_barrier.py, and what forward needs first is the most urgent) or `waiting` (no priorities, and all averages are
+cross_barrier.py, and the first layer in forward is the most urgent) or `waiting` (no priorities, and all averages are
 waited for after backward). Its output is `connected`, `iteration N SECONDS` and `weights` with their digest.
 """
 
@@ -26,7 +26,7 @@ from prophet_scheduler.models.profiles import load_profile
 
 
 class Pushes:
-    """What is under way of each layer, and how it is sent."""
+    """Transfers under way of each layer, and how they are sent."""
 
     def __init__(self, model: ReplayModel, urgent: bool) -> None:
         self._urgent = urgent
@@ -46,7 +46,7 @@ class Pushes:
         self._handles[number] = push_pull_async_inplace(self._sent[number], name=f"gradient.{number}", **how)
 
     def finish(self, number: int) -> None:
-        """Waits for this layer's average and applies it, where there is one."""
+        """Wait for this layer's average and apply it, if there is one."""
         handle = self._handles.pop(number, None)
         if handle is not None:
             synchronize(handle)
@@ -55,7 +55,7 @@ class Pushes:
                 layer.weight.add_(self._sent[number], alpha=-1e-3)
 
     def finish_all(self) -> None:
-        """The same of all layers."""
+        """Do the same for all layers."""
         for number in range(len(self._layers)):
             self.finish(number)
 

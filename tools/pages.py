@@ -62,11 +62,11 @@ PAGES: Mapping[str, Callable[[Path], str]] = {
         validate,
     )
 }
-"""Each page's file, relative to the folder of results, and what makes its text from that folder."""
+"""Maker of each page's text from the folder of results, by the page's file relative to that folder."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes all pages; exit status 2 with one line for an error of the user's."""
+    """Write all pages; exit status 2 with one line for an error of the user's."""
     parser = page_parser("pages", __doc__)
     options = parser.parse_args(arguments)
 

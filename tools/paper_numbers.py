@@ -61,7 +61,7 @@ FIG_12 = PublishedRates(("2 workers", "4", "6", "8"), {"prophet": (69.94, None, 
 
 @dataclass(frozen=True)
 class PublishedGains:
-    """How much faster one policy is than others, in percent of training speed; the paper's are ranges or words."""
+    """Gain of one policy over others, in percent of training speed; the paper's are ranges or words."""
 
     labels: tuple[str, ...]
     winner: str

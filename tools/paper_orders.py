@@ -1,6 +1,6 @@
-"""TicTac's own measure on its own models: the paper's E and S of one worker, and what an order gains.
+"""TicTac's own measure on its own models: the paper's E and S of one worker, and the gain of an order.
 
-Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`); no
+Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`). No
 network and no framework runs, only the model of the paper's section 3
 (prophet_scheduler/policies/algorithms/tictac/worker.py).
 """
@@ -23,7 +23,7 @@ from tools.markdown import table
 NETWORK = Network(bandwidth=125e6)
 """Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""
 ORDERS = 200
-"""Orders by chance, of each of which the makespan is computed; TensorFlow without TicTac takes any."""
+"""Random orders whose makespan is computed; TensorFlow without TicTac takes any."""
 TIES = 20
 """Ways to break TIO's ties."""
 ZOO = {"AlexNet": ("alexnet", 224), "Inception-v3": ("inception_v3", 299), "VGG-16": ("vgg16", 224)}
@@ -41,7 +41,7 @@ run that no order changes. That TIO is as good as TAO on these models is the pap
 
 @dataclass(frozen=True)
 class Order:
-    """One row: S and E as the paper defines them (Eqs. 3 and 4), and how much the median order by chance is longer."""
+    """One row: S and E as the paper defines them (Eqs. 3 and 4), and how much longer the median random order is."""
 
     model: str
     speedup: float
@@ -56,7 +56,7 @@ class Order:
 
 
 def judge(model: str, graph: Graph, seed: int = 0) -> Order:
-    """Orders `graph`'s transfers by chance, by TIO and by TAO. The same seed gives the same numbers."""
+    """Order `graph`'s transfers at random, by TIO and by TAO. The same seed gives the same numbers."""
     oracle = graph_time(NETWORK)
     worker, chance = Worker(graph, oracle), np.random.default_rng(seed)
     efficiency = worker.bounds().efficiency
@@ -75,7 +75,8 @@ def judge(model: str, graph: Graph, seed: int = 0) -> Order:
 
 
 def balanced(make: Callable[[float], Graph]) -> float:
-    """The rate, in operations a second, at which computing `make(rate)` takes as long as receiving its parameters.
+    """Return the rate, in operations a second, at which computing `make(rate)` takes as long as receiving its
+    parameters.
 
     The paper chooses the batch size for which S exceeds 0.9, which is the same: a batch scales the computing.
     """
@@ -85,7 +86,7 @@ def balanced(make: Callable[[float], Graph]) -> float:
 
 
 def forward_orders() -> list[Order]:
-    """Inference: parameters are received, then forward."""
+    """Judge inference: parameters are received, then forward."""
     layer_s = (2 << 20) / NETWORK.bandwidth
     toys = [
         judge("Par-32", flat_graph(time_s=layer_s)),
@@ -95,12 +96,12 @@ def forward_orders() -> list[Order]:
 
 
 def training_orders() -> list[Order]:
-    """Training with the batch size of inference: the same, then backward, and the gradients are sent."""
+    """Judge training with the batch size of inference: the same, then backward, and the gradients are sent."""
     return [judge(model, _zoo_graph(model, Pattern.WORKER)) for model in ZOO]
 
 
 def _zoo_graph(model: str, pattern: Pattern) -> Graph:
-    """Raises MissingPackage where MXNet is not installed."""
+    """Return the graph of a model. Raises MissingPackage if MXNet is not installed."""
     mxnet = need("mxnet", "TicTac's models")
     vision = need("mxnet.gluon.model_zoo.vision", "TicTac's models")
     name, side = ZOO[model]
@@ -118,19 +119,19 @@ def _zoo_graph(model: str, pattern: Pattern) -> Graph:
 
 @dataclass(frozen=True)
 class Orders:
-    """What the section is made from."""
+    """Data of the section."""
 
     inference: list[Order]
     training: list[Order]
 
 
 def measure() -> Orders:
-    """Judges all models. Raises MissingPackage where MXNet is not installed."""
+    """Judge all models. Raises MissingPackage if MXNet is not installed."""
     return Orders(forward_orders(), training_orders())
 
 
 def section(judged: Orders) -> str:
-    """The table as a section of docs/results/papers.md."""
+    """Return the table as a section of docs/results/papers.md."""
     parts = ["## TicTac: ordering efficiency of one worker, 1 Gbit/s\n", ABOUT + "\n"]
     for title, orders in (("Inference", judged.inference), ("Training", judged.training)):
         parts += [f"{title}:\n", table(COLUMNS, [order.row() for order in orders])]

@@ -1,7 +1,7 @@
-"""The papers' tables that the simulator makes: which config each is, what was assumed, and remarks.
+"""The papers' tables that the simulator makes: the config of each, its assumptions, and remarks.
 
-Rule of this file: one table a study. A remark's numbers are computed from the cells it stands under, but for the
-paper's own and what follows from them by arithmetic.
+Rule of this file: one table a study. A remark's numbers are computed from the cells above it, except the paper's own
+and what follows from them by arithmetic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _signed(value: float) -> str:
 
 
 def _first(points: Sequence[Point], labels: Sequence[str], name: str) -> str:
-    """The label of the first cell whose narrow link is `name`."""
+    """Return the label of the first cell whose narrow link is `name`."""
     pairs = zip(points, labels, strict=True)
     return next((label for point, label in pairs if point.cell.narrow_link == name), "no row")
 

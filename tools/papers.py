@@ -40,7 +40,7 @@ operations as well, as in their papers (docs/simulator.md).
 
 @dataclass(frozen=True)
 class PapersData:
-    """What the page is made from: the studies by config, TicTac's orders, and MLfabric's runs."""
+    """Data of the page: the studies by config, TicTac's orders, and MLfabric's runs."""
 
     studies: Mapping[str, Study]
     orders: Orders
@@ -48,14 +48,14 @@ class PapersData:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(
         INTRODUCTION, kept.section(results, NAME, PapersData, "make papers", text), kept.note(results, "papers-seen")
     )
 
 
 def text(data: PapersData, measured: Provenance) -> str:
-    """What was simulated: a section for each study, and MLfabric's part."""
+    """Return the simulated results: a section for each study, and MLfabric's part."""
     cells = [point.cell for study in data.studies.values() for point in study.points]
     sections = [f"{measured.line('Simulated')} {kept.said_of(cells, at_rest=True)}"]
     for study in STUDIES:
@@ -66,14 +66,14 @@ def text(data: PapersData, measured: Provenance) -> str:
 
 
 def section(study: PaperStudy, data: Study) -> str:
-    """One study as a section of the page."""
+    """Return one study as a section of the page."""
     about = f"`configs/papers/{study.config}`. {study.assumed}"
     rows = table(study.columns, study.rows(data.points))
     return f"## {study.title}\n\n{about}\n\n{rows}\n{study.remarks(data.points)}\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page; exit status 2 with one line for an error of the user's."""
+    """Write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("papers", __doc__)
     parser.add_argument("--configs", type=Path, default=Path("configs/papers"))
     options = parser.parse_args(arguments)
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_page(configs: Path, results: Path) -> int:
-    """Simulates all studies, keeps them and writes the page. Raises UserError and OSError."""
+    """Simulate all studies, keep them and write the page. Raises UserError and OSError."""
     console = Console(stderr=True)
     studies = {study.config: simulated(configs / study.config, console) for study in STUDIES}
     data = PapersData(studies, paper_orders.measure(), mlfabric_runs.measure(results))

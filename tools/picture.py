@@ -36,9 +36,9 @@ WIDTH, MARGIN, LEFT, RIGHT = 800, 16, 92, 24
 ROW, BETWEEN_ROWS, TITLE, PANEL = 20, 4, 22, 82
 FOOT = 58
 COLOURS = ((0x35, 0x66, 0xB8), (0x2A, 0x9D, 0x8F), (0xE0, 0xB0, 0x40), (0xD9, 0x5F, 0x3B))
-"""Of the first layers to the last; what is between is mixed."""
+"""Colours from the first layers to the last; those between are mixed."""
 JOINED_S = 0.0005
-"""What belongs to the same step and is no further apart is one stroke."""
+"""Largest gap in seconds between strokes of one step that are drawn as one."""
 TICK_S = 0.5
 LEGEND_STRIPES, LEGEND_WIDTH = 13, 130
 STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f }
@@ -52,7 +52,7 @@ text { fill: #e6edf3 } .small { fill: #9198a1 } .in { fill: #fff }
 
 
 class Span(NamedTuple):
-    """Something that lasts, from the start of backward on; `step` of the stepwise pattern, 0 the first layers'."""
+    """Time span, from the start of backward on; `step` of the stepwise pattern, 0 the first layers'."""
 
     start_s: float
     end_s: float
@@ -65,20 +65,20 @@ class Panel:
 
     title: str
     backward_s: float
-    """How long backward takes."""
+    """Seconds of backward."""
     iteration_s: float
     computing: list[Span]
     sending: list[Span]
 
 
 def steps_of(profile: Profile) -> list[int]:
-    """For each gradient the step in which it is generated; 0 is the last to come, which has the first layers'."""
+    """Return the step in which each gradient is generated; 0 is the last to come, which has the first layers'."""
     times = sorted({gradient.generation_s for gradient in profile.gradients}, reverse=True)
     return [times.index(gradient.generation_s) for gradient in profile.gradients]
 
 
 def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
-    """The last whole iteration of the recorded worker."""
+    """Return the last whole iteration of the recorded worker."""
     marks = run.marks[WORKER]
     last = len(marks) - 2
     began, ended = float(marks["backward_s"][last]), float(marks["backward_s"][last + 1])
@@ -96,7 +96,7 @@ def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
 
 
 def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, ended: float) -> Iterator[Span]:
-    """What is on the wire, one after another: it began when it was issued, or when what was before it had ended."""
+    """Yield the spans on the wire, one after another: each began when issued, or when the one before had ended."""
     members, steps = run.job_of(iteration).members_by_id, steps_of(profile)
     before = began
     for transfer in sorted(pair_events(run.events), key=lambda transfer: transfer.finish_s):
@@ -114,7 +114,7 @@ def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, end
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same by time, with neighbours of one step joined."""
+    """Return the same by time, with neighbours of one step joined."""
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and joined[-1].step == span.step and span.start_s - joined[-1].end_s < JOINED_S:
@@ -125,7 +125,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def colour(share: float) -> str:
-    """From the first layers (0) to the last (1)."""
+    """Return the colour from the first layers (0) to the last (1)."""
     place = share * (len(COLOURS) - 1)
     low = min(int(place), len(COLOURS) - 2)
     mixed = (a + (b - a) * (place - low) for a, b in zip(COLOURS[low], COLOURS[low + 1], strict=True))
@@ -133,7 +133,7 @@ def colour(share: float) -> str:
 
 
 def drawing(panels: list[Panel]) -> str:
-    """The picture as SVG, which fetches nothing and follows the reader's light or dark."""
+    """Return the picture as SVG, which fetches nothing and follows the reader's light or dark."""
     longest_s = max(each.iteration_s for each in panels)
     scale = (WIDTH - LEFT - RIGHT) / longest_s
     latest = max(span.step for each in panels for span in (*each.computing, *each.sending)) or 1
@@ -193,7 +193,7 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> s
 
 
 def panels() -> list[Panel]:
-    """Simulates the contenders. The folder of the process is the checkout."""
+    """Simulate the contenders. The folder of the process is the checkout."""
     cell = load_experiment(CONFIG, tuple(SHOWN)).cells[0]
     drawn = []
     for contender in cell.policies:

@@ -1,6 +1,6 @@
-"""Pieces of a long measurement, a line of JSON each: what is there already is not measured again.
+"""Pieces of a long measurement, a line of JSON each. Those that are there already are not measured again.
 
-Rule of this file: reading and adding lines; what a piece is, and when there are enough, is each tool's own.
+Rule of this file: reading and adding lines. Each tool defines its piece, and when there are enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def read_pieces(path: Path, kind: type[T]) -> list[T]:
-    """The pieces of the dataclass `kind`, none where there is no file. Raises UserError."""
+    """Return the pieces of the dataclass `kind`, none if there is no file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     except (OSError, ValueError) as error:
@@ -34,7 +34,7 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
 
 
 def add_piece(path: Path, piece: Any) -> None:
-    """Adds one, a dataclass; makes the folder."""
+    """Add one, a dataclass. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(asdict(piece)) + "\n")

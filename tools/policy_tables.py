@@ -1,4 +1,4 @@
-"""The tables of policies and of their options in docs/enabling.md, from what the policies' files say.
+"""Tables of policies and of their options in docs/enabling.md, from the policies' files.
 
 Rule of this file: the two tables between their marks; the rest of the page is written by hand.
 """
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "enabling.md"
 
 
 def policies_table() -> str:
-    """A row for each name that BYTEPS_SCHEDULER may have, and for none."""
+    """Return a row for each name that BYTEPS_SCHEDULER may have, and for none."""
     rows = []
     for name, entry in all_definitions().items():
         page = f" ([page]({entry.page}))" if entry.page else ""
@@ -25,7 +25,7 @@ def policies_table() -> str:
 
 
 def options_table() -> str:
-    """A row for each option of a policy."""
+    """Return a row for each option of a policy."""
     rows = [
         (f"`{option.variable}`", f"`{option.name}`", f"`{name}`", default_text(option), meaning(option))
         for name, option in option_rows()
@@ -34,7 +34,7 @@ def options_table() -> str:
 
 
 def with_tables(page: str) -> str:
-    """`page` with both tables as they are now. Raises ValueError where a mark is missing."""
+    """Return `page` with both tables as they are now. Raises ValueError if a mark is missing."""
     for name, text in (("policies", policies_table()), ("options", options_table())):
         begin, end = f"<!-- {name}: made by tools/policy_tables.py -->\n", f"<!-- end of {name} -->\n"
         start, stop = page.index(begin) + len(begin), page.index(end)

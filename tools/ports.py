@@ -16,10 +16,10 @@ TRIES = 1000
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has at the moment, and that no other program is given by chance.
+    """Return a port of this machine that nobody has at the moment, and that no other program gets by chance.
 
     Nothing holds it until it is used. The kernel hands out ports of its own range to whoever connects, so it is one
-    before that range. Raises OSError where there is none.
+    before that range. Raises OSError if there is none.
     """
     chance = random.SystemRandom()
     first_of_kernel = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def _bound(port: int) -> int:
-    """The port, or any for 0, if it can be had."""
+    """Return the port, or any for 0, if it is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", port))
         return int(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""When, where and with which commit something was measured: the line that every page of results has.
+"""Time, place and commit of a measurement: the line that every page of results has.
 
 Rule of this file: asking the machine and git, and that one line. A page never says it another way.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Provenance:
-    """`date` is a day (ISO), `commit` short, with `+` where files that are kept had changes."""
+    """`date` is a day (ISO), `commit` short, with `+` if tracked files had changes."""
 
     date: str
     commit: str
@@ -24,21 +24,21 @@ class Provenance:
 
     @property
     def machine(self) -> str:
-        """The machine as far as results of others can be compared with it."""
+        """Return the machine as far as others' results can be compared with it."""
         return f"{self.processor}, {self.cores} core{'' if self.cores == 1 else 's'}"
 
     def line(self, done: str = "Measured") -> str:
-        """For a page; `done` is what was done."""
+        """Return the line of a page; `done` is what was done."""
         return f"{done} on {self.date} at commit {self.commit} on {self.machine}."
 
 
 def here() -> Provenance:
-    """Of what this process measures now."""
+    """Return the provenance of what this process measures now."""
     return Provenance(datetime.date.today().isoformat(), commit(), processor(), os.cpu_count() or 1)
 
 
 def commit() -> str:
-    """The commit of the checkout, or `unknown`. What measurements write is no change."""
+    """Return the commit of the checkout, or `unknown`. Files that measurements write are no change."""
     folder = Path(__file__).parent
     try:
         name = _git(folder, "rev-parse", "--short", "HEAD")
@@ -49,7 +49,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """What the machine calls its processor, as Linux says it, or the architecture."""
+    """Return the machine's name of its processor, from Linux, or the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -33,11 +33,11 @@ NAME = "blocks"
 COMMAND = "make real-blocks"
 STOCK = "stock"
 BEHIND = 0.02
-"""Never more behind the best of the fixed sizes."""
+"""Largest share behind the best of the fixed sizes."""
 CLEARLY = 2.0
-"""Standard errors by which it is behind where that is no matter of chance."""
+"""Standard errors behind from which on it is no matter of chance."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
-"""Standard deviations of a normal distribution; and times the error of a mean is that of a median."""
+"""Standard deviations of a normal distribution; and the error of a median over that of a mean."""
 
 INTRODUCTION = f"""# Blocks that adapt, on real networks
 
@@ -54,8 +54,8 @@ about as much."""
 
 @dataclass(frozen=True)
 class BlocksStanding:
-    """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest
-    contender that is none of these; None where there is no such. `error`: standard error of `ahead`.
+    """One cell: seconds an iteration of Prophet, of stock, of Prophet with the best one size, and of the fastest other
+    contender; None if there is none. `error`: standard error of `ahead`.
     """
 
     setting: str
@@ -70,19 +70,19 @@ class BlocksStanding:
 
     @property
     def ahead(self) -> float:
-        """Of the best one size, as a part of its time; below 0 where it is behind."""
+        """Lead over the best one size, as a share of its time; below 0 if it is behind."""
         return 1 - self.ours_s / self.best_s
 
     @property
     def ahead_words(self) -> str:
-        """The same, with its standard error."""
+        """Lead, with its standard error."""
         return f"{self.ahead:+.1%} ± {self.error:.1%}"
 
 
 def error_s(result: PolicyResult, after_warmup: int) -> float:
-    """Standard error of what an iteration takes of one that was measured, as if iterations came one by one.
+    """Return the standard error of an iteration's mean time, as if iterations were independent.
 
-    Where nothing but medians was kept, of so many iterations of each repeat, they are taken to be normally distributed.
+    If nothing but medians was kept, of `after_warmup` iterations of each repeat, they are assumed normally distributed.
     """
     if result.iterations:
         times_s = [time_s for run in result.iterations_s() for time_s in counted(run)]
@@ -93,7 +93,9 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
 
 
 def standings(cells: Sequence[CellResult], after_warmup: Sequence[int]) -> list[BlocksStanding]:
-    """Of each cell in which Prophet and a fixed size were measured, with its iterations after the warm-up."""
+    """Return the standing of each cell in which Prophet and a fixed size were measured, with its iterations after the
+    warm-up.
+    """
     rows = []
     for cell, count in zip(cells, after_warmup, strict=True):
         times = cell.times_s
@@ -119,12 +121,12 @@ def standings(cells: Sequence[CellResult], after_warmup: Sequence[int]) -> list[
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.study_page(results, INTRODUCTION, NAME, COMMAND, text)
 
 
 def text(data: Study, provenance: Provenance) -> str:
-    """What was measured: where Prophet stands, and all cells."""
+    """Return the measurements: where Prophet stands, and all cells."""
     jobs = [place.job for place in experiment_of(data.config, CONFIG).cells]
     rows = standings([point.cell for point in data.points], [job.iterations - 1 - job.warmup for job in jobs])
     return kept.joined(
@@ -137,7 +139,7 @@ def text(data: Study, provenance: Provenance) -> str:
 
 
 def said(rows: Sequence[BlocksStanding]) -> str:
-    """Where Prophet stands, and the cells in which it is behind."""
+    """Return where Prophet stands, and the cells in which it is behind."""
     if not rows:
         return "Nothing was measured in which Prophet and a fixed size both ran."
     behind = [row for row in rows if row.ahead < -BEHIND]
@@ -158,7 +160,7 @@ def said(rows: Sequence[BlocksStanding]) -> str:
 
 
 def summary(rows: Sequence[BlocksStanding]) -> str:
-    """A row for each cell."""
+    """Return a row for each cell."""
     cells = [
         (
             row.setting,
@@ -180,7 +182,7 @@ write_page = page_writer(NAME, PAGE, page)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     return study_main("real_blocks", __doc__, CONFIG, write_page, arguments)
 
 

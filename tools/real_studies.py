@@ -1,7 +1,7 @@
-"""Which configs make the page of the paper's experiments on real engines, and what is said of each.
+"""Configs of the page of the paper's experiments on real engines, and the text on each.
 
 Rule of this file: the paper's numbers beside ours, what was scaled, and remarks. A remark's numbers are computed from
-the cells it stands under; what was seen once, or counted by hand, is in docs/results/notes/.
+the cells above it; single observations and counts by hand are in docs/results/notes/.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IDLE_MOMENTS = (
 
 @dataclass(frozen=True)
 class RealStudy:
-    """One config and what the page says of it. `figures` are files of its results that the page shows."""
+    """One config and its text on the page. `figures` are files of its results that the page shows."""
 
     config: str
     title: str
@@ -33,9 +33,9 @@ class RealStudy:
     tables: Callable[[Sequence[Point]], str]
     figures: Sequence[str] = ()
     simulated: bool = False
-    """Whether the same config is simulated too, for `tables` to show beside."""
+    """True if the same config is simulated too, for `tables` to show beside."""
     remarks: Callable[[Sequence[Point]], str] = lambda points: ""
-    """What the reader should see in the numbers."""
+    """Remarks on what the reader should see in the numbers."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class RealStudy:
 
 
 def _standings(points: Sequence[Point]) -> str:
-    """A sentence for each cell: prophet against everything that ran without Prophet."""
+    """Return a sentence for each cell: prophet against everything that ran without Prophet."""
     return " ".join(standing(point.cell, "prophet", without_prophet(point.cell)) for point in points)
 
 

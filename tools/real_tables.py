@@ -1,6 +1,6 @@
-"""Tables of what was measured on real engines: policies of a cell, samples a second beside the paper's, costs.
+"""Tables of measurements on real engines: policies of a cell, samples a second beside the paper's, costs.
 
-Rule of this file: from cells to Markdown; which tables a config has is real_studies.py's.
+Rule of this file: from cells to Markdown; real_studies.py decides which tables a config has.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from tools.markdown import shown, table
 Row = tuple[str, ...]
 
 PATTERN_STEPS = 8
-"""As many steps of a pattern are spelled out."""
+"""Steps of a pattern that are spelled out."""
 
 
 def policy_table(cell: CellResult, stock: str) -> str:
-    """All policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are away."""
+    """Return all policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are
+    away.
+    """
     bound = cell.lower_bound_s
     headings, rows = time_columns([policy.iteration_s for policy in cell.policies.values()])
     shown_rows: list[Row] = []
@@ -44,7 +46,7 @@ def policy_table(cell: CellResult, stock: str) -> str:
 
 
 def all_cells(points: Sequence[Point], stock: str = "stock") -> str:
-    """A table for each cell, each naming its narrow link. `stock` is what the engine's own is called."""
+    """Return a table for each cell, each naming its narrow link. `stock` is the name of the engine's own policy."""
     parts = []
     for cell in (point.cell for point in points):
         bound = "" if cell.lower_bound_s is None else f"; lower bound {cell.lower_bound_s:.3f} s"
@@ -54,7 +56,7 @@ def all_cells(points: Sequence[Point], stock: str = "stock") -> str:
 
 
 def by_profile(points: Sequence[Point]) -> str:
-    """Seconds an iteration, a row for each replayed profile."""
+    """Return the seconds of an iteration, a row for each replayed profile."""
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):
@@ -65,7 +67,9 @@ def by_profile(points: Sequence[Point]) -> str:
 
 
 def by_setting(points: Sequence[Point]) -> str:
-    """Seconds an iteration, a row for each setting, and prophet's beside the lower bound and the best other."""
+    """Return the seconds of an iteration, a row for each setting, and prophet's beside the lower bound and the best
+    other.
+    """
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):
@@ -88,7 +92,7 @@ def by_setting(points: Sequence[Point]) -> str:
 
 
 def seconds(cell: CellResult, name: str) -> str:
-    """Seconds an iteration under one policy."""
+    """Return the seconds of an iteration under one policy."""
     time_s = cell.times_s.get(name)
     return "failed" if time_s is None else f"{time_s:.3f}"
 
@@ -99,7 +103,7 @@ def beside_paper(
     names: Mapping[str, str],
     more: Sequence[str] = (),
 ) -> Callable[[Sequence[Point]], str]:
-    """Samples a second of one worker beside the paper's. `names` says which of our policies stands for the paper's."""
+    """Return one worker's samples a second beside the paper's. `names` maps the paper's policies to ours."""
 
     def tables(points: Sequence[Point]) -> str:
         columns = ["setting", "narrow link"]
@@ -119,13 +123,13 @@ def beside_paper(
 
 
 def rate(cell: CellResult, workers: int, name: str) -> str:
-    """Samples a second of one worker."""
+    """Return the samples a second of one worker, as text."""
     value = samples_per_s(cell, workers, name)
     return "failed" if value is None else f"{value:.1f}"
 
 
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
-    """Samples a second of one worker at rest, as papers have them; None where the policy failed."""
+    """Return the samples a second of one worker at rest, as papers have them; None if the policy failed."""
     policy = cell.measured(name)
     if policy is None or policy.samples_per_s is None or policy.time_s is None or policy.rest_s is None:
         return None
@@ -133,7 +137,7 @@ def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
 
 
 def worker_counts(points: Sequence[Point]) -> str:
-    """Real beside simulated, by the number of workers."""
+    """Return real beside simulated, by the number of workers."""
     rows = []
     for point in points:
         assert point.simulated is not None
@@ -146,7 +150,7 @@ def worker_counts(points: Sequence[Point]) -> str:
 
 
 def overheads(points: Sequence[Point]) -> str:
-    """What Prophet itself took, and how long until the first iteration was over."""
+    """Return what Prophet itself took, and the time until the first iteration was over."""
     rows = []
     for cell in (point.cell for point in points):
         ours, stock = cell.policies.get("prophet"), cell.policies.get("stock")
@@ -159,7 +163,7 @@ def overheads(points: Sequence[Point]) -> str:
 
 
 def patterns(profiles: Sequence[Profile]) -> str:
-    """The recorded profiles with the steps that the profiler finds in each."""
+    """Return the recorded profiles with the steps that the profiler finds in each."""
     rows = []
     for profile in profiles:
         steps = find_steps(profile)

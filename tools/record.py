@@ -27,11 +27,11 @@ from tools.provenance import processor
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
-"""The policies of the config, which are named for the front end, and what computes under them."""
+"""Policies of the config, named for the front end, and the package that computes under each."""
 
 
 def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
-    """One line for the profile's `source`."""
+    """Return one line for the profile's `source`."""
     return (
         f"recorded from {package} {metadata.version(package)} training {job.model} on random {job.image_size}x"
         f"{job.image_size} images, batch {job.batch_size}; one of {workers} workers on {where}"
@@ -39,9 +39,9 @@ def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
 
 
 def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequence[int]) -> Profile:
-    """The profile under its own name, of the model's gradients by their names where all of them were recorded.
+    """Return the profile under its own name, with the model's gradients by name if all of them were recorded.
 
-    What was learned may be blocks, of which a gradient is one or several: there when the first of them is.
+    It may have learned blocks. A gradient then is one or several of them, and is there when the first one is.
     """
     blocks = iter(learned.gradients)
     gradients = []
@@ -59,7 +59,7 @@ def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequenc
 
 
 def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
-    """The profile of each policy of a cell by its name, from the folder of its runs. Raises UserError."""
+    """Return the profile of each policy of a cell by its name, from the folder of its runs. Raises UserError."""
     assert isinstance(cell.job, SyntheticJob)
     profiles = {}
     for policy in cell.policies:
@@ -72,7 +72,7 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Records and writes; exit status 2 with one line for an error of the user's."""
+    """Record and write; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.record", description=__doc__)
     parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def record(profiles: Path, out: Path, where: str) -> int:
-    """Runs the config in `profiles` and writes a profile of each run beside it, all or none. Raises UserError."""
+    """Run the config in `profiles` and write a profile of each run beside it, all or none. Raises UserError."""
     experiment = load_experiment(profiles / CONFIG)
     run_session(experiment, out)
     recorded = [

@@ -1,12 +1,12 @@
-"""`make regret`: what it costs a job to find out which arm is its best, on jobs whose times are drawn.
+"""`make regret`: the cost for a job of finding its best arm, on jobs whose times are drawn.
 
-Rule of this file: jobs whose truth is known, and what a decider makes of them; the page is regret_page.py's. Times are
+Rule of this file: jobs whose truth is known, and a decider's results on them; regret_page.py makes the page. Times are
 seconds of a virtual clock.
 
-A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and what a change costs. The truth
-comes from shapes that no decider knows, predictions err in ways that go together, and iterations scatter, are slow
-together, have outliers and drift. Regret after n iterations is what they took beyond n times the best arm's own time,
-as a share of that.
+A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and the cost of a change. The truth
+comes from shapes that no decider knows, predictions err in correlated ways, and iterations scatter, are slow together,
+have outliers and drift. Regret after n iterations is what they took beyond n times the best arm's own time, as a share
+of that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 SIZES = tuple(64 << 10 << place for place in range(7))
-"""Blocks, in bytes."""
+"""Sizes of blocks, in bytes."""
 ITERATIONS = 500
 COUNTS = (50, 100, 500)
 BAD = 0.10
-"""An iteration under an arm that is slower than the best by more than this share is a bad one."""
+"""Share above the best arm's time from which on an arm's iteration is a bad one."""
 ITERATION_S = 0.3
 FIRST = 3
-"""The arm that jobs begin with."""
+"""Arm that jobs begin with."""
 DEFAULT = Model()
 
 
@@ -45,34 +45,34 @@ class Family:
     shape: Callable[[np.random.Generator, Array], Array]
     """Effects (logarithms of times) of block sizes, given in doublings from the smallest on."""
     first_cost: float
-    """Iterations that a change to blocks costs which the job has not had."""
+    """Iterations that a change costs to blocks that the job has not had."""
     cost: float = 0.1
     error: float = 0.05
-    """By how much predictions err, beyond what they have in common."""
+    """Deviation of predictions, beyond their common error."""
     correlated: float = 0.0
     outliers: float = 0.01
     drift: float = 0.001
     change_at: int | None = None
-    """The iteration from which on the job has another truth, and predictions for it."""
+    """Iteration from which on the job has another truth, and predictions for it."""
 
 
 class DrawnJob(NamedTuple):
-    """A drawn one. `effects` and `predicted` have a row for each truth, a column for each arm."""
+    """A drawn job. `effects` and `predicted` have a row for each truth, a column for each arm."""
 
     effects: Array
     predicted: Array
     noise: Array
-    """By which each iteration's time is multiplied."""
+    """Factor of each iteration's time."""
     family: Family
 
     def truth(self, iteration: int) -> int:
-        """The row that holds in this iteration."""
+        """Return the row that holds in this iteration."""
         change_at = self.family.change_at
         return int(change_at is not None and iteration >= change_at)
 
 
 def valley(random: np.random.Generator, doublings: Array) -> Array:
-    """Small blocks cost messages, large ones stand in the way of what is more urgent."""
+    """Return effects of a valley: small blocks cost messages, large ones stand in the way of more urgent ones."""
     best = random.uniform(0.5, 5.5)
     below, above = random.uniform(0.01, 0.08), random.uniform(0.005, 0.05)
     off = doublings - best
@@ -81,18 +81,18 @@ def valley(random: np.random.Generator, doublings: Array) -> Array:
 
 
 def dear_messages(random: np.random.Generator, doublings: Array) -> Array:
-    """Each message costs, so the time falls with the size to a plain."""
+    """Return effects of costly messages: the time falls with the size to a plain."""
     effects: Array = random.uniform(0.2, 0.8) * 2.0**-doublings * random.uniform(1, 3)
     return effects + random.normal(0, 0.006, len(doublings))
 
 
 def flat(random: np.random.Generator, doublings: Array) -> Array:
-    """Sizes that hardly differ."""
+    """Return effects of sizes that hardly differ."""
     return np.array(random.normal(0, 0.008, len(doublings)))
 
 
 def cliff(random: np.random.Generator, doublings: Array) -> Array:
-    """A valley with sizes at one end that take several times as long, which no prediction knows."""
+    """Return a valley with sizes at one end that take several times as long, which no prediction knows."""
     effects = valley(random, doublings)
     edge = random.uniform(1.0, 2.5)
     far = doublings < edge if random.random() < 0.5 else doublings > doublings[-1] - edge
@@ -120,7 +120,7 @@ NOISES = (0.01, 0.04, 0.15)
 
 
 def draw(family: Family, noise: float, seed: int) -> DrawnJob:
-    """The job of this seed; the same truth for each noise."""
+    """Draw the job of this seed; the same truth for each noise."""
     random = np.random.default_rng(seed)
     doublings = np.arange(len(SIZES), dtype=float)
     rows = 2 if family.change_at is not None else 1
@@ -136,7 +136,7 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
 
 
 def _predicted(random: np.random.Generator, effects: Array, error: float) -> Array:
-    """`effects` as a model of the wire would predict them: some of it tilted, some of it blind, some by chance."""
+    """Return `effects` as a model of the wire would predict them: partly tilted, partly blind, partly random."""
     doublings = np.arange(len(effects)) - random.uniform(0, len(effects) - 1)
     blind = random.uniform(0.3, 1.1)
     far = np.clip(effects - np.median(effects), -0.3, 0.3)
@@ -147,14 +147,14 @@ def _predicted(random: np.random.Generator, effects: Array, error: float) -> Arr
 
 
 class Decider(Protocol):
-    """Who says which arm comes next; arms are places in SIZES."""
+    """Decider on the next arm; arms are places in SIZES."""
 
     def predicted(self, iterations_s: Sequence[float]) -> None:
-        """What each arm is predicted to take from here on."""
+        """Take the predicted time of each arm from here on."""
         ...
 
     def ended(self, arm: int, iteration_s: float) -> int:
-        """An iteration under this arm took so long. Returns the next one's."""
+        """Take the time of an iteration under this arm. Returns the next arm."""
         ...
 
 
@@ -177,17 +177,17 @@ class ByTuner:
 
 
 class Course(NamedTuple):
-    """What came of a job: the arm of each iteration, and what each took, changes included."""
+    """Course of a job: the arm of each iteration, and its time, changes included."""
 
     arms: NDArray[np.int64]
     took_s: Array
     best_s: Array
-    """What the best arm's would have."""
+    """Times of the best arm."""
     job: DrawnJob
 
 
 def run(job: DrawnJob, decider: Decider, first: int = FIRST) -> Course:
-    """The job as this decider has it, from the `first` arm on."""
+    """Run the job with this decider, from the `first` arm on."""
     arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
     had, arm, before, row = {first}, first, first, -1
     for iteration in range(ITERATIONS):
@@ -205,24 +205,24 @@ def run(job: DrawnJob, decider: Decider, first: int = FIRST) -> Course:
 
 
 class Figures(NamedTuple):
-    """Of several jobs of one family and noise; shares are means."""
+    """Figures of several jobs of one family and noise; shares are means."""
 
     regret: tuple[float, ...]
-    """After each of COUNTS."""
+    """Regret after each of COUNTS."""
     after_change: float | None
-    """Of the first 100 iterations after a change; None where there is none."""
+    """Regret of the first 100 iterations after a change; None if there is none."""
     rests_off: float
-    """By how much the arm that is rested at is slower than the best."""
+    """Share by which the arm at rest is slower than the best."""
     nine_of_ten: float
     """The same, in all but a tenth of the jobs at most."""
     until_rest: float
-    """Iterations until then, a median."""
+    """Iterations until rest, a median."""
     bad: float
     """Iterations under arms that are slower than the best by more than BAD."""
 
 
 def figures(courses: Iterable[Course]) -> Figures:
-    """What `courses` came to."""
+    """Return the figures of `courses`."""
     rows = [_row(course) for course in courses]
     columns = np.array(rows)
     means = columns.mean(axis=0)

@@ -30,7 +30,7 @@ JOBS = 20
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """One family of jobs at one noise; `judge` are the figures of the rules that were before, where they are kept."""
+    """One family of jobs at one noise; `judge` has the figures of the earlier rules, if kept."""
 
     family: str
     noise: float
@@ -40,14 +40,14 @@ class FamilyRow:
 
 @dataclass(frozen=True)
 class Regrets:
-    """What the page is made from."""
+    """Data of the page."""
 
     jobs: int
     rows: Sequence[FamilyRow]
 
 
 def measure(jobs: int, before: Sequence[FamilyRow]) -> Regrets:
-    """All families at all noises; `before` has the judge's figures."""
+    """Run all families at all noises; `before` has the judge's figures."""
     judges = {(row.family, row.noise): row.judge for row in before}
     cells = [(family, noise) for noise in NOISES for family in FAMILIES]
     rows = []
@@ -58,12 +58,12 @@ def measure(jobs: int, before: Sequence[FamilyRow]) -> Regrets:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined("# What it costs to decide", kept.section(results, NAME, Regrets, "make regret", text))
 
 
 def text(data: Regrets, measured: Provenance) -> str:
-    """What was found, as Markdown."""
+    """Return the results as Markdown."""
     columns = ("jobs", *(f"after {count}" for count in COUNTS), "after a change", "rests off", "bad", "rests after")
     parts = []
     for noise in dict.fromkeys(row.noise for row in data.rows):
@@ -107,7 +107,7 @@ def _summary(rows: Sequence[FamilyRow]) -> str:
 
 
 def make(options: argparse.Namespace) -> int:
-    """Runs the jobs, and makes the page of them. Raises UserError."""
+    """Run the jobs, and make the page of them. Raises UserError."""
     before = kept.kept(options.results, NAME, Regrets)
     data = measure(options.jobs, () if before is None else before[1].rows)
     kept.publish(options.results, NAME, Regrets, data, PAGE, page)
@@ -115,7 +115,7 @@ def make(options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    """Run and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("regret", __doc__)
     parser.add_argument("--jobs", type=int, default=JOBS, help="of each family at each noise")
     options = parser.parse_args(arguments)

@@ -32,7 +32,7 @@ from tools.release_checks import AUTOLOAD, check_installed, check_without_compil
 
 NAME = "prophet_scheduler"
 MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
-"""In every source distribution, and in no checkout."""
+"""Files in every source distribution, and in no checkout."""
 PACKAGES = {
     "prophet/prophet_scheduler": "prophet_scheduler/",
     "plugins/byteps/prophet_byteps": "prophet_byteps/",
@@ -40,12 +40,12 @@ PACKAGES = {
 }
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
-"""Files of a package that are installed, by suffix; C++ is compiled."""
+"""Suffixes of a package's installed files; C++ is compiled."""
 NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
 
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
-    """What is wrong with the files of a source distribution, given those that git tracks, in one line each."""
+    """Return the errors in the files of a source distribution, given those that git tracks, in one line each."""
     packed = {name for name in names if not name.startswith(MADE_BY_BUILDING)}
     wanted = set(tracked)
     return [
@@ -55,7 +55,7 @@ def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
 
 
 def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
-    """What is wrong with the files of a wheel, given those that git tracks, in one line each."""
+    """Return the errors in the files of a wheel, given those that git tracks, in one line each."""
     packed = set(names)
     wanted = {AUTOLOAD}
     for folder, place in PACKAGES.items():
@@ -71,14 +71,14 @@ def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
 
 
 def check_changelog(text: str, version: str = __version__) -> None:
-    """Raises UserError unless the changelog's newest entry is that of the version."""
+    """Raise UserError unless the changelog's newest entry is that of the version."""
     newest = next((line for line in text.splitlines() if line.startswith("## ")), "## nothing")
     if newest.removeprefix("## ").split()[:1] != [version]:
         raise UserError(f"CHANGELOG.md: the newest entry is {newest[3:]!r} and the version is {version}; add its entry")
 
 
 def release(folder: Path, named: Sequence[str] = ()) -> int:
-    """Builds the distributions into `folder` and checks them; interpreters are `named` besides those in PATH.
+    """Build the distributions into `folder` and check them; interpreters are `named` besides those in PATH.
 
     Raises UserError with all that is wrong.
     """
@@ -120,7 +120,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
 
 
 def build_wheel(sdist: Path, interpreter: Interpreter, folder: Path) -> Path:
-    """The wheel of the source distribution for this Python, with the tag of the oldest Linux that it runs on.
+    """Build the wheel of the source distribution for this Python, with the tag of the oldest Linux that it runs on.
 
     Raises UserError.
     """
@@ -138,7 +138,7 @@ def build_wheel(sdist: Path, interpreter: Interpreter, folder: Path) -> Path:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    """The one file of that pattern. Raises UserError where there is none."""
+    """Return the one file of that pattern. Raises UserError if there is none."""
     match list(folder.glob(pattern)):
         case [file]:
             return file
@@ -148,13 +148,13 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def names_of_sdist(sdist: Path) -> list[str]:
-    """Its files, without the folder that everything is in."""
+    """Return its files, without the folder that everything is in."""
     with tarfile.open(sdist) as archive:
         return [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
 
 
 def names_of_wheel(wheel: Path) -> list[str]:
-    """Its files."""
+    """Return its files."""
     with zipfile.ZipFile(wheel) as archive:
         return [name for name in archive.namelist() if not name.endswith("/")]
 

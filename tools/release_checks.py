@@ -1,7 +1,6 @@
-"""What must hold of a distribution once it is installed as its users do.
+"""Checks of a distribution that is installed as its users install it.
 
-Rule of this file: an environment and what is tried in it, each failure one UserError; how distributions are built is
-release.py's.
+Rule of this file: an environment and what is tried in it, each failure one UserError. release.py builds distributions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from prophet_scheduler.core import _native
 from prophet_byteps.hook import Hook
 Hook.load()
 """
-"""Fails where a native part is missing or does not load."""
+"""Program that fails if a native part is missing or does not load."""
 ASK_FOR_AUTOLOAD = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp') if f'{n}.autoload' in sys.modules])"
 NO_COMPILER = "error: Prophet cannot be compiled on this machine: it has no working C++ compiler"
 VERDICT = "verdict  not ready, PyTorch: not installed; run next: pip install torch"
@@ -33,7 +32,7 @@ DDP_JOB = ROOT / "tools" / "release_job.py"
 
 
 def check_installed(wheel: Path, interpreter: Interpreter, place: Path, torch: str | None) -> None:
-    """Installs the wheel into an environment in `place` and uses it. Raises UserError.
+    """Install the wheel into an environment in `place` and use it. Raises UserError.
 
     With `torch`, the requirement of one, a job of DistributedDataParallel is run as well.
     """
@@ -63,7 +62,7 @@ def check_installed(wheel: Path, interpreter: Interpreter, place: Path, torch: s
 
 
 def check_job(environment: Environment, place: Path, torch: str) -> None:
-    """A job of two ranks with this torch, under Prophet. Raises UserError."""
+    """Run a job of two ranks with this torch, under Prophet. Raises UserError."""
     run(*environment.pip("install", "--quiet", torch))
     status = place / "status.json"
     settings = {DDP_SCHEDULER: "prophet", CACHE: "off", STATUS_OUT: str(status), "OMP_NUM_THREADS": "1"}
@@ -76,14 +75,14 @@ def check_job(environment: Environment, place: Path, torch: str) -> None:
 
 
 def own_torch() -> str | None:
-    """The requirement of the torch that this Python has; None where it has none."""
+    """Return the requirement of this Python's torch; None if it has none."""
     if importlib.util.find_spec("torch") is None:
         return None
     return f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
 
 
 def check_without_compiler(sdist: Path, interpreter: Interpreter, place: Path) -> None:
-    """The source distribution on a machine without a compiler ends in one line. Raises UserError."""
+    """Check that without a compiler the source distribution ends in one line. Raises UserError."""
     environment = Environment(interpreter, place / "environment")
     broken = {"CC": "false", "CXX": "false"}
     done = outcome(*environment.pip("install", "--quiet", "--no-deps", str(sdist.resolve())), environ=broken)

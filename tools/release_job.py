@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 ITERATIONS = 20
-"""Enough for Prophet to have learned the job and planned it."""
+"""Iterations, enough for Prophet to have learned the job and planned it."""
 
 
 def main() -> None:
-    """Trains, and ends with an error where the ranks' weights are not alike."""
+    """Train, and end with an error if the ranks' weights differ."""
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)))

@@ -1,6 +1,6 @@
-"""Something that is done again and again beside a job.
+"""Work that is repeated beside a job.
 
-Rule of this file: the thread of it, and no more; what is done is the caller's.
+Rule of this file: its thread, and no more; the caller supplies the work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeating(every_s: float, act: Callable[[], object]) -> Iterator[None]:
-    """Calls `act` every so many seconds, in a thread of its own, as long as the context lasts."""
+    """Call `act` every `every_s` seconds, in a thread of its own, as long as the context lasts."""
     over = threading.Event()
 
     def run() -> None:

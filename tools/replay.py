@@ -20,11 +20,11 @@ from tools.replay_page import COSTS, PAGE, REPLAY, SWEEP, page
 
 CONFIGS = Path("configs")
 FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
-"""Files of a run, and what they are called beside the page."""
+"""Files of a run, and their names beside the page."""
 
 
 def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
-    """Runs one config, keeps it and writes the page. Raises UserError and OSError."""
+    """Run one config, keep it and write the page. Raises UserError and OSError."""
     experiment = load_experiment(CONFIGS / f"{name}.yaml", repeats=repeats)
     run_session(experiment, out / name)
     data = kept.study_of(experiment, read_results(out / name / RESULTS_FILE))
@@ -35,7 +35,7 @@ def run(name: str, out: Path, results: Path, repeats: int | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run and write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("replay", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/replay"), help="folder for the runs")
     parser.add_argument("--sweep", action="store_true", help="ByteScheduler's settings in place of the policies")

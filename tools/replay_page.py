@@ -1,6 +1,6 @@
 """The page of replays: ResNet-50's gradients on slow networks under every policy, docs/results/replay.md.
 
-Rule of this file: the page from what is kept, by replay.py, by validate.py (the rates from 100 Mbit/s to 1 Gbit/s) and
+Rule of this file: the page from what is kept by replay.py, by validate.py (the rates from 100 Mbit/s to 1 Gbit/s) and
 by bench.py (the queue's own figures).
 """
 
@@ -43,7 +43,7 @@ nothing is set by hand between the rates."""
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(
         INTRODUCTION,
         kept.basis(results, (REPLAY, SWEEP, VALIDATION)),
@@ -64,7 +64,7 @@ def page(results: Path) -> str:
 
 
 def replayed(data: Study, measured: Provenance) -> str:
-    """All policies at one rate."""
+    """Return all policies at one rate."""
     (point,) = data.points
     return kept.joined(
         measured.line(),
@@ -78,18 +78,18 @@ def replayed(data: Study, measured: Provenance) -> str:
 
 
 def swept(data: Study, measured: Provenance) -> str:
-    """ByteScheduler's settings, and Prophet beside the best of them."""
+    """Return ByteScheduler's settings, and Prophet beside the best of them."""
     (point,) = data.points
     return kept.joined(measured.line(), grid(point.cell), best(point.cell))
 
 
 def by_bandwidth(data: Study, measured: Provenance) -> str:
-    """All policies at several rates."""
+    """Return all policies at several rates."""
     return kept.joined(measured.line(), by_setting(data.points))
 
 
 def weights(points: Sequence[Point]) -> str:
-    """Whether the final weights of all policies were stock's."""
+    """Return if the final weights of all policies were stock's."""
     others = {
         name
         for point in points
@@ -103,7 +103,7 @@ def weights(points: Sequence[Point]) -> str:
 
 
 def settings(cell: CellResult) -> dict[tuple[str, str], str]:
-    """The policies of a sweep by credit and partition size, in order of both."""
+    """Return the policies of a sweep by credit and partition size, in order of both."""
     names = {tuple(name.removeprefix("bytescheduler-").split("-")): name
              for name in cell.policies if name.startswith("bytescheduler-")}  # fmt: skip
     sizes = {(parse_size(credit), parse_size(partition)): name for (credit, partition), name in names.items()}
@@ -113,7 +113,7 @@ def settings(cell: CellResult) -> dict[tuple[str, str], str]:
 
 
 def grid(cell: CellResult) -> str:
-    """Seconds an iteration, a row for each credit and a column for each partition size."""
+    """Return the seconds of an iteration, a row for each credit and a column for each partition size."""
     by_size, times_s = settings(cell), cell.times_s
     credits = list(dict.fromkeys(credit for credit, _ in by_size))
     partitions = list(dict.fromkeys(partition for _, partition in by_size))
@@ -127,7 +127,7 @@ def grid(cell: CellResult) -> str:
 
 
 def best(cell: CellResult) -> str:
-    """Prophet, with nothing set, against the best of the settings."""
+    """Return Prophet, with nothing set, against the best of the settings."""
     times_s = cell.times_s
     swept = [name for name in settings(cell).values() if name in times_s]
     if not swept or "prophet" not in times_s:
@@ -141,7 +141,7 @@ def best(cell: CellResult) -> str:
 
 
 def queue_costs(results: Path) -> str:
-    """What `make bench` measured last, where it was."""
+    """Return the last measurements of `make bench`, if any."""
     newest = last(history(results))
     if newest is None:
         return ""

@@ -34,7 +34,7 @@ CONFIGS = Path("configs")
 PAGE = "real.md"
 COMMAND = "make results"
 OVERHEADS = "real-overheads"
-"""The note on what Prophet costs, until a study is kept."""
+"""Note on the cost of Prophet, until a study is kept."""
 
 INTRODUCTION = """# The paper's experiments on real engines
 
@@ -58,22 +58,22 @@ by model)."""
 
 
 def data_name(study: RealStudy) -> str:
-    """The name under which a study is kept."""
+    """Return the name under which a study is kept."""
     return f"real-{study.name}"
 
 
 def figure(study: RealStudy, name: str) -> str:
-    """The file of a study's figure, beside the page."""
+    """Return the file of a study's figure, beside the page."""
     return f"real-{study.name}-{name}"
 
 
 def pattern_figure(profile: Profile) -> str:
-    """The file of a profile's figure, beside the page."""
+    """Return the file of a profile's figure, beside the page."""
     return f"real-pattern-{profile.name}.png"
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     names = [data_name(study) for study in STUDIES]
     sections = [INTRODUCTION, kept.basis(results, names) or MEDIANS]
     points: list[Point] = []
@@ -96,17 +96,17 @@ def page(results: Path) -> str:
 
 
 def recorded() -> list[Profile]:
-    """The profiles of configs/profiles."""
+    """Return the profiles of configs/profiles."""
     return [load_profile(path) for path in sorted((CONFIGS / "profiles").glob("*.json"))]
 
 
 def drawn(profile: Profile) -> bool:
-    """Whether the page has a figure of it."""
+    """True if the page has a figure of it."""
     return profile.name in PATTERNS_DRAWN
 
 
 def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
-    """Runs one study and keeps it, with its figures; one that was run already is kept as it is. Raises UserError."""
+    """Run one study and keep it, with its figures. One that was run already is kept as it is. Raises UserError."""
     experiment = load_experiment(CONFIGS / study.config)
     folder = out / study.name
     before = None if fresh else kept.kept(results, data_name(study), Study)
@@ -124,7 +124,7 @@ def measure(study: RealStudy, results: Path, out: Path, *, fresh: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs what is missing and writes the page; exit status 2 with one line for an error of the user's."""
+    """Run what is missing and write the page; exit status 2 with one line for an error of the user's."""
     parser = page_parser("results", __doc__)
     parser.add_argument("--out", type=Path, default=Path("build/results"), help="folder for the runs")
     parser.add_argument("--fresh", action="store_true", help="run everything again")
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_page(studies: Sequence[RealStudy], out: Path, results: Path, *, fresh: bool) -> int:
-    """Runs what is missing, keeps it, and writes the page and its figures. Raises UserError and OSError."""
+    """Run what is missing, keep it, and write the page and its figures. Raises UserError and OSError."""
     for study in studies:
         measure(study, results, out, fresh=fresh)
     kept.write_page(results, PAGE, page)

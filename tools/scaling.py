@@ -45,12 +45,12 @@ class SizeCost:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(TITLE, kept.section(results, NAME, list[SizeCost], "make scaling", text))
 
 
 def text(rows: list[SizeCost], measured: Provenance) -> str:
-    """What was measured: a row for each size, and the figure."""
+    """Return the measurements: a row for each size, and the figure."""
     cells = [
         (
             str(row.workers),
@@ -68,7 +68,7 @@ def text(rows: list[SizeCost], measured: Provenance) -> str:
 
 
 def profile(gradients: int) -> Profile:
-    """`gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
+    """Return `gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
     return Profile(
         "even",
@@ -80,7 +80,7 @@ def profile(gradients: int) -> Profile:
 
 
 def measure(workers: int, gradients: int) -> SizeCost:
-    """One iteration, and the transfers that lead to the next: seconds, events and peak memory of this process."""
+    """Measure one iteration and the transfers that lead to the next: seconds, events, this process's peak memory."""
     from prophet_scheduler.policies import get_policy
     from prophet_scheduler.simulate import Cluster, Costs, Options, job_of_profile, simulate
     from prophet_scheduler.simulate.job import alone
@@ -99,7 +99,7 @@ def measure(workers: int, gradients: int) -> SizeCost:
 
 
 def draw(rows: list[SizeCost], path: Path) -> None:
-    """Wall time over n log n, on logarithmic axes: a straight line of slope 1 is what is wanted."""
+    """Draw the wall time over n log n, on logarithmic axes; the goal is a straight line of slope 1."""
     pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     work = [row.events * math.log2(row.events) for row in rows]
@@ -116,7 +116,7 @@ def draw(rows: list[SizeCost], path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures all sizes, keeps them, and writes the page and its figure."""
+    """Measure all sizes, keep them, and write the page and its figure."""
     parser = page_parser("scaling", __doc__)
     parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
     options = parser.parse_args(arguments)
@@ -127,12 +127,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(results: Path) -> int:
-    """Does what `main` says. Raises MissingPackage without matplotlib, and OSError."""
+    """Do what `main` says. Raises MissingPackage without matplotlib, and OSError."""
     need_pyplot()  # before five minutes are spent
     rows = []
     for workers, gradients in SIZES:
         command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
-        # What a size fails of is on the console.
+        # The error of a failed size is on the console.
         row = SizeCost(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
         rows.append(row)
         print(

@@ -18,7 +18,7 @@ FOLDER = Path("docs/schemas")
 
 
 def schemas() -> dict[str, str]:
-    """The text of each schema by the name of its file."""
+    """Return the text of each schema by the name of its file."""
     return {
         f"{name}.json": json.dumps(adapter.json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
         for name, adapter in RECORDS
@@ -26,7 +26,7 @@ def schemas() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes all of them."""
+    """Write all of them."""
     parser = argparse.ArgumentParser(prog="python -m tools.schemas", description=__doc__)
     parser.add_argument("--out", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)

@@ -47,11 +47,11 @@ cluster: {{workers: 2, servers: 1, bandwidth: 250mbit}}
 policies: [{{name: ddp-prophet, env: {{{record}: {folder}}}}}]
 """
 FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
-"""Of rich's SVG, which would be fetched; without them the reader's own are taken."""
+"""Fonts of rich's SVG, which would be fetched; without them the reader's own are used."""
 
 
 class Looks:
-    """Asks the workers; `last` is the last look in which both had all to say, at `at_s` of Unix time."""
+    """Asks the workers; `last` is the last complete look at both, at `at_s` of Unix time."""
 
     def __init__(self, folder: Path) -> None:
         self.last: list[Document] = []
@@ -65,14 +65,14 @@ class Looks:
 
 
 def _without_place(record: Path) -> None:
-    """Takes the folder of this checkout out of what the job says of itself: it is of no interest to a reader."""
+    """Remove the folder of this checkout from the job's own record: it does not interest a reader."""
     here = f"{Path.cwd()}/"
     for file in record.glob("*.jsonl"):
         file.write_text(file.read_text(encoding="utf-8").replace(here, ""), encoding="utf-8")
 
 
 def draw_top(documents: list[Document], now: float, out: Path) -> None:
-    """The screen as a drawing."""
+    """Draw the screen."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(view(statuses(documents), now, WIDTH))
     svg = console.export_svg(title="prophet top", theme=MONOKAI)
@@ -80,7 +80,7 @@ def draw_top(documents: list[Document], now: float, out: Path) -> None:
 
 
 def browser() -> str:
-    """A browser. Raises UserError where there is none."""
+    """Return a browser. Raises UserError if there is none."""
     program = find_browser()
     if program is None:
         raise UserError(f"a picture of the report needs a browser; {INSTALL}")
@@ -88,14 +88,14 @@ def browser() -> str:
 
 
 def draw_report(page: Path, out: Path, dark: bool) -> None:
-    """The page as a browser shows it."""
+    """Draw the page as a browser shows it."""
     with tempfile.TemporaryDirectory() as profile:
         command = headless(browser(), page, Path(profile), WINDOW, dark, f"--screenshot={out.resolve()}")
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
 
 def make(out: Path, work: Path, iterations: int) -> None:
-    """Runs the job and draws. Raises UserError."""
+    """Run the job and draw. Raises UserError."""
     browser()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -118,7 +118,7 @@ def make(out: Path, work: Path, iterations: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draws; exit status 2 with one line for an error of the user's."""
+    """Draw; exit status 2 with one line for an error of the user's."""
     parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the pictures")
     parser.add_argument("--work", type=Path, default=Path("build/screenshots"), help="folder for what the job leaves")

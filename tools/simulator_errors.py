@@ -22,7 +22,7 @@ STUDIES = (validate.NAME, *(study.NAME for study in validate.ALL_REDUCES))
 
 
 def errors_text(results: Path) -> str:
-    """The file's text, from the data in `results`. Raises UserError."""
+    """Return the file's text, from the data in `results`. Raises UserError."""
     ratios: dict[str, list[float]] = {}
     for name in STUDIES:
         stored = kept.kept(results, name, Study)
@@ -40,7 +40,7 @@ def errors_text(results: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes it; exit status 2 with one line for an error of the user's."""
+    """Write it; exit status 2 with one line for an error of the user's."""
     parser = page_parser("simulator_errors", __doc__)
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args(arguments)

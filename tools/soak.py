@@ -32,21 +32,22 @@ from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakDa
 ROOT = Path(__file__).parents[1]
 PARTS = ("starts", "tasks", "training", "faults")
 BATCH_S = 45.0
-"""Of starts: what one program makes before it ends, and the bar moves on."""
+"""Seconds of starts that one program makes before it ends, and the bar moves on."""
 RUN_TASKS = 500_000
-"""Of the stress program: it steps aside once in each run."""
+"""Tasks of one run of the stress program: it steps aside once in each run."""
 CHECKED_RUN_TASKS = 50_000
-"""Of one with a check, which takes about ten times as long."""
+"""Tasks of a run with a check, which takes about ten times as long."""
 PIECE_S = 900.0
-"""Of long training: one job."""
+"""Seconds of one job of long training."""
 EVERY_S = 10.0
-"""About how long a rate stays in long training."""
+"""Mean seconds that a rate stays in long training."""
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much is run: `starts` under Prophet on each engine, `tasks` plain and under each check, seconds of training
-    under each of its policies, and how often each fault."""
+    """Amounts to run: `starts` under Prophet on each engine, `tasks` plain and under each check, seconds of training
+    under each of its policies, and how often each fault.
+    """
 
     starts: int = 500
     tasks: int = 10_000_000
@@ -71,7 +72,7 @@ class Soak:
         self._progress = progress
 
     def run(self, part: str, data: SoakData) -> SoakData:
-        """`data` with the figures of the part, after the pieces that were missing. Raises UserError."""
+        """Return `data` with the figures of the part, after the missing pieces. Raises UserError."""
         parts: dict[str, Callable[[SoakData], SoakData]] = {
             "starts": self._starts,
             "tasks": self._tasks,
@@ -85,11 +86,11 @@ class Soak:
         return replace(done, measured={**done.measured, part: here()}, load=load)
 
     def time_left(self) -> bool:
-        """Whether another piece may begin."""
+        """True if another piece may begin."""
         return time.monotonic() < self._ends_at
 
     def _bar(self, words: str, total: int, done: int) -> Callable[[int], None]:
-        """Draws a progress bar; what is returned is called with how many are done."""
+        """Draw a progress bar. The returned function is called with the number done."""
         task = self._progress.add_task(words, total=total, completed=min(done, total))
 
         def update(count: int) -> None:
@@ -112,7 +113,7 @@ class Soak:
         return replace(data, starts=starts_of(read_pieces(file, SoakStart)))
 
     def _batch(self, file: Path, engine: str) -> tuple[int, int]:
-        """Makes some more starts; what `_count_starts` says then. Raises UserError."""
+        """Make some more starts. Returns the new `_count_starts`. Raises UserError."""
         command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
         command += ["--starts", str(self._amounts.starts), "--seconds", str(BATCH_S)]
         ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
@@ -123,7 +124,7 @@ class Soak:
 
     @staticmethod
     def _count_starts(file: Path, engine: str) -> tuple[int, int]:
-        """(starts under Prophet, all starts) of the engine."""
+        """Return (starts under Prophet, all starts) of the engine."""
         mine = [start for start in read_pieces(file, SoakStart) if start.engine == engine]
         return sum(start.prophet for start in mine), len(mine)
 
@@ -194,8 +195,9 @@ class Soak:
 
 
 def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, seconds: float) -> int:
-    """Runs what is missing of the parts, keeps their figures and writes the page; 1 where something was wrong under
-    Prophet. Raises UserError."""
+    """Run what is missing of the parts, keep their figures and write the page. Returns 1 if something was wrong under
+    Prophet. Raises UserError.
+    """
     if {"training", "faults"} & set(parts):
         reexec_in_user_namespace()
     console = Console()
@@ -217,7 +219,7 @@ def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, second
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes; exit status 2 with one line for an error of the user's."""
+    """Run and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("soak", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all where left out")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the pieces")

@@ -1,7 +1,7 @@
 """The soak's jobs on the testbed: long training under changing rates, and the faults of configs/faults.yaml.
 
-Rule of this file: which jobs they are, how each is run, and what is kept of it. What is done already and how it is
-shown is tools/soak.py's and tools/soak_page.py's. Times are seconds, sizes bytes.
+Rule of this file: which jobs they are, how each is run, and what is kept of it. tools/soak.py knows what is done
+already, and tools/soak_page.py shows it. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tools.soak_records import FaultRun, LongTraining
 
 FAULTS = Path("configs/faults.yaml")
 TRAINING = Path("configs/quickstart.yaml")
-"""Whose job is trained for long, with more iterations."""
+"""Config whose job is trained for long, with more iterations."""
 RATES_BPS = (50e6, 400e6)
-"""Between which each worker's rate jumps, evenly in their logarithm."""
+"""Limits between which each worker's rate jumps, evenly in their logarithm."""
 ITERATION_S = 0.25
-"""About what one takes at these rates: how many make a piece of so many seconds."""
+"""Approximate seconds of an iteration at these rates, for the number of iterations of a piece."""
 LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
-"""Of a job that is not long enough to learn; its weights are compared."""
+"""Settings of a job that is too short to learn; its weights are compared."""
 
 
 def short_fault_job() -> tuple[Experiment, str, str]:
-    """As one of `fault_jobs`: a server that stops for a second of a short job under Prophet."""
+    """Return a server that stops for a second of a short job under Prophet, as one of `fault_jobs`."""
     experiment = load_experiment(FAULTS, ["prophet"], 1)
     cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
     (fault,) = cell.cluster.faults
@@ -52,7 +52,7 @@ def short_fault_job() -> tuple[Experiment, str, str]:
 
 
 def fault_jobs() -> list[tuple[Experiment, str, str]]:
-    """(an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
+    """Return (an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
     experiment = load_experiment(FAULTS)
     return [
         (_only(experiment, cell, policy), in_words(cell), policy.name)
@@ -62,7 +62,7 @@ def fault_jobs() -> list[tuple[Experiment, str, str]]:
 
 
 def in_words(cell: Cell) -> str:
-    """The faults of a cell; nothing for none."""
+    """Return the faults of a cell; "" for none."""
     return ", ".join(fault.words() for fault in cell.cluster.faults)
 
 
@@ -102,7 +102,7 @@ class MemoryWatch:
 
 
 class SampledTestbed(Testbed):
-    """A testbed that says which process runs where."""
+    """A testbed that tells which process runs where."""
 
     def __init__(self, nodes: Sequence[NodeSpec], watched: MemoryWatch) -> None:
         super().__init__(nodes)
@@ -116,7 +116,7 @@ class SampledTestbed(Testbed):
 
 
 def run(experiment: Experiment, out: Path) -> tuple[CellRuns, MemoryWatch]:
-    """Runs an experiment of one cell and policy. Raises UserError where there can be no testbed."""
+    """Run an experiment of one cell and policy. Raises UserError if there can be no testbed."""
     watched = MemoryWatch()
 
     def testbed(cell: Cell) -> Testbed:
@@ -128,7 +128,7 @@ def run(experiment: Experiment, out: Path) -> tuple[CellRuns, MemoryWatch]:
 
 
 def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
-    """Runs one job of `fault_jobs`."""
+    """Run one job of `fault_jobs`."""
     done, watched = run(experiment, out)
     ((name, (job,)),) = done.runs.items()
     found = summarize(experiment, [done]).cells[0].policies[name]
@@ -146,8 +146,9 @@ def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
 
 
 def left_weights(folder: Path, workers: int) -> str | list[str]:
-    """Of a job that failed after its training: the digest of the weights that its workers left; several where they
-    differ, and nothing where not all left any."""
+    """Return the digest of the weights that a job left which failed after its training; several if its workers differ,
+    and "" if not all left any.
+    """
     files = [folder / f"worker{number}.json" for number in range(workers)]
     digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
     if len(digests) > 1:
@@ -156,7 +157,7 @@ def left_weights(folder: Path, workers: int) -> str | list[str]:
 
 
 def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Experiment:
-    """A job of about `seconds` under `policy`, whose rates change at random about every `every_s` seconds."""
+    """Return a job of about `seconds` under `policy`, whose rates change at random about every `every_s` seconds."""
     experiment = load_experiment(TRAINING, [policy], 1)
     (cell,) = experiment.cells
     job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
@@ -165,7 +166,7 @@ def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Exp
 
 
 def changing_bandwidth(seed: int, seconds: float, every_s: float) -> Bandwidth:
-    """Rates in bits per second for so long, each for a random time of `every_s` on average."""
+    """Return rates in bits per second for so long, each for a random time of `every_s` on average."""
     choices = random.Random(seed)
     low, high = np.log(RATES_BPS)
     points: list[tuple[float, float]] = []
@@ -177,7 +178,7 @@ def changing_bandwidth(seed: int, seconds: float, every_s: float) -> Bandwidth:
 
 
 def train_long(experiment: Experiment, out: Path) -> LongTraining:
-    """Runs one job of `long_training`."""
+    """Run one job of `long_training`."""
     done, watched = run(experiment, out)
     ((name, (job,)),) = done.runs.items()
     (cell,) = experiment.cells
@@ -203,7 +204,9 @@ def train_long(experiment: Experiment, out: Path) -> LongTraining:
 
 
 def growth(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, float]:
-    """Bytes an iteration by node, of (iterations done, resident bytes): what is made once is there by the half."""
+    """Return bytes an iteration by node, of (iterations done, resident bytes) in the second half, after one-time
+    allocations.
+    """
     slopes = {}
     for node, pairs in samples.items():
         half = [pair for pair in pairs if pair[0] >= pairs[-1][0] / 2]

@@ -1,6 +1,6 @@
-"""docs/reliability.md: each promise of Prophet, the test that looks at it, and what the soak saw.
+"""docs/reliability.md: each promise of Prophet, its test, and what the soak saw.
 
-Rule of this file: what is kept of a soak, its verdicts, and the words of the page; nothing is run.
+Rule of this file: what is kept of a soak, its verdicts, and the text of the page; nothing is run.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tools.native_stress import PLAIN
 from tools.soak_records import BYTEPS, DDP, PROPHETS, FaultRun, LongTraining, SoakData
 
 PAGE = "../reliability.md"
-"""Beside the folder of results, since it is about what users are promised."""
+"""Page beside the folder of results, since it is about what users are promised."""
 NAME = "soak"
 COMMAND = "make soak"
 ENGINE_WORDS: Mapping[str, str] = {engine.name: engine.words for engine in (BYTEPS, DDP)}
 CHECK_WORDS = {PLAIN: "none", "memory": "ASan and UBSan", "races": "TSan"}
 ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
-"""Of a fault's rows."""
+"""Order of a fault's rows."""
 ERROR_LETTERS = 230
 NOT_RUN = f"not run yet: `{COMMAND}`"
 NOT_MEASURED = kept.not_measured(COMMAND)
 MEMORY = "[Memory](results/memory.md) has what a message costs in memory."
-"""Where long training was not measured."""
+"""Text where long training was not measured."""
 
 
 def right_weights(faults: Iterable[FaultRun]) -> set[str]:
-    """The digests of the jobs without a fault: one, where all is well."""
+    """Return the digests of the jobs without a fault: one, where all is well."""
     return {run.weights for run in faults if not run.fault and run.weights}
 
 
 def outcome(run: FaultRun, right: set[str]) -> str:
-    """What became of a job, in words."""
+    """Return a job's outcome, in words."""
     if run.error:
         after = "" if run.ended_after_s is None else f" {run.ended_after_s:.0f} s after the fault began"
         error = textwrap.shorten(run.error.removeprefix("repeat 1 of 1: ").removeprefix("hung: "), ERROR_LETTERS)
@@ -54,12 +54,12 @@ def _weights(run: FaultRun, right: set[str]) -> str:
 
 
 def is_hang(run: FaultRun) -> bool:
-    """Whether the harness had to end it."""
+    """True if the harness had to end it."""
     return "hung: " in run.error
 
 
 def faults_of(data: SoakData) -> list[str]:
-    """All that went wrong under Prophet, a line each. That an engine alone hangs is none of it."""
+    """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
     lines = [f"start of {part.engine}: {line}" for part in data.starts if part.prophet for line in part.wrong]
     lines += [f"tasks, {part.check}: {line}" for part in data.tasks for line in part.wrong]
     for job in data.training:
@@ -75,18 +75,18 @@ def faults_of(data: SoakData) -> list[str]:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return text(kept_data(results), kept.note(results, "soak-starts"), kept.note(results, "soak-training"))
 
 
 def kept_data(results: Path) -> SoakData:
-    """What was kept of all parts, of those that were run."""
+    """Return what was kept of all parts that were run."""
     stored = kept.kept(results, NAME, SoakData)
     return SoakData() if stored is None else stored[1]
 
 
 def text(data: SoakData, of_starts: str = "", of_training: str = "") -> str:
-    """The page as Markdown; `of_starts` and `of_training` are what was seen besides their figures."""
+    """Return the page as Markdown; `of_starts` and `of_training` are observations besides their figures."""
     about = (
         "What Prophet promises of a job, the test that looks at it in each change, and what was seen where it was"
         f" tried for long. Made by `{COMMAND}`; each part below says when and where it was measured."
@@ -112,7 +112,7 @@ def text(data: SoakData, of_starts: str = "", of_training: str = "") -> str:
 
 
 def promises(data: SoakData) -> list[tuple[str, str, str]]:
-    """The rows of the first table."""
+    """Return the rows of the first table."""
     return [
         (
             "A job starts, and its weights are those without Prophet",
@@ -226,7 +226,7 @@ def _measured(data: SoakData, part: str) -> str:
 
 
 def starts_text(data: SoakData) -> str:
-    """The part about starts, of which there are some."""
+    """Return the part about starts, of which there are some."""
     rows = []
     for part in data.starts:
         times = np.array(part.first_s or [np.nan])
@@ -255,7 +255,7 @@ def starts_text(data: SoakData) -> str:
 
 
 def tasks_text(data: SoakData) -> str:
-    """The part about tasks, of which there are some."""
+    """Return the part about tasks, of which there are some."""
     rows = [
         (
             CHECK_WORDS[part.check],
@@ -275,7 +275,7 @@ def tasks_text(data: SoakData) -> str:
 
 
 def training_text(data: SoakData) -> str:
-    """The part about long training, of which there is some."""
+    """Return the part about long training, of which there is some."""
     rows = []
     for job in data.training:
         worst = max((bytes_ for node, bytes_ in job.growth_bytes.items() if node.startswith("worker")), default=None)
@@ -309,7 +309,7 @@ def training_text(data: SoakData) -> str:
 
 
 def _per_million(job: LongTraining, role: str) -> str:
-    """Growth in bytes a million messages of the role's process that grows most."""
+    """Return the growth in bytes a million messages of the role's process that grows most."""
     slopes = [bytes_ for node, bytes_ in job.growth_bytes.items() if node.startswith(role)]
     if not job.messages or not slopes:
         return "-"
@@ -319,7 +319,7 @@ def _per_million(job: LongTraining, role: str) -> str:
 
 
 def faults_text(data: SoakData) -> str:
-    """The part about faults, of which there are some."""
+    """Return the part about faults, of which there are some."""
     right = right_weights(data.faults)
     rows = []
     places = {policy: place for place, policy in enumerate(ORDER)}

@@ -1,4 +1,4 @@
-"""What is kept of a soak: of each start, job and run of tasks, and of all of them together.
+"""Records of a soak: of each start, job and run of tasks, and of all of them together.
 
 Rule of this file: values and their sums. Times are seconds, sizes bytes.
 """
@@ -14,7 +14,7 @@ from tools.provenance import Provenance
 
 BYTEPS, DDP = scheduled_engine(), engines()["ddp"]
 ENGINES = (BYTEPS.name, DDP.name)
-"""As records call them."""
+"""Names of the engines in records."""
 PROPHETS = ("prophet", DDP.called_here("prophet"))
 """The policy on each of them."""
 
@@ -22,7 +22,8 @@ PROPHETS = ("prophet", DDP.called_here("prophet"))
 @dataclass(frozen=True)
 class SoakStart:
     """One start: `first_s` from the start of its processes to the end of the slower worker's first iteration, `whole_s`
-    to the end of all processes. `wrong` is empty, or one line: it hung, failed, or had other weights or losses."""
+    to the end of all processes. `wrong` is empty, or one line: it hung, failed, or had other weights or losses.
+    """
 
     engine: str
     prophet: bool
@@ -30,14 +31,15 @@ class SoakStart:
     first_s: float
     whole_s: float
     result: str
-    """A digest of all workers' losses and weights."""
+    """Digest of all workers' losses and weights."""
     wrong: str = ""
 
 
 @dataclass(frozen=True)
 class FaultRun:
-    """One job under the faults of a cell: `weights` is a digest of its final model, empty where it did not come to its
-    end; `error` is why. `longest_iteration_s` is that of any worker."""
+    """One job under the faults of a cell: `weights` is a digest of its final model, empty if it did not come to its
+    end; `error` is why. `longest_iteration_s` is that of any worker.
+    """
 
     fault: str
     policy: str
@@ -51,7 +53,8 @@ class FaultRun:
 @dataclass(frozen=True)
 class LongTraining:
     """One job of many iterations. `growth_bytes` by role: resident memory an iteration, a line through the second half
-    of its samples; `messages` are the pushes and pulls of one worker, None where nobody counts them."""
+    of its samples. `messages` are the pushes and pulls of one worker, None if nobody counts them.
+    """
 
     policy: str
     iterations: int
@@ -65,13 +68,13 @@ class LongTraining:
     recuts: int = 0
     growth_bytes: dict[str, float] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
-    """At the end."""
+    """Resident bytes at the end."""
     error: str = ""
 
 
 @dataclass(frozen=True)
 class StartsOf:
-    """All starts of an engine with or without Prophet; `first_s` are their times, in milliseconds' precision."""
+    """All starts of an engine with or without Prophet; `first_s` are their times, to the millisecond."""
 
     engine: str
     prophet: bool
@@ -97,11 +100,11 @@ class TasksOf:
 
 @dataclass(frozen=True)
 class SoakData:
-    """What is kept of the soak: each part's figures, and where it was `measured` last."""
+    """Data kept of the soak: each part's figures, and where it was `measured` last."""
 
     measured: dict[str, Provenance] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """By part: the load average of the machine's last minute when it had run."""
+    """Load average of the machine's last minute when each part had run."""
     starts: list[StartsOf] = field(default_factory=list)
     tasks: list[TasksOf] = field(default_factory=list)
     training: list[LongTraining] = field(default_factory=list)
@@ -109,7 +112,7 @@ class SoakData:
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
-    """What is kept of starts."""
+    """Return what is kept of starts."""
     groups = dict.fromkeys((start.engine, start.prophet) for start in starts)
     summed = []
     for engine, prophet in sorted(groups):
@@ -128,7 +131,7 @@ def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
 
 
 def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
-    """What is kept of runs of the stress program."""
+    """Return what is kept of runs of the stress program."""
     summed = []
     for check in dict.fromkeys(run.check for run in runs):
         mine = [run for run in runs if run.check == check]

@@ -43,23 +43,23 @@ from tools.ports import free_port
 from tools.soak_records import ENGINES, SoakStart
 
 KINDS = (0, 1, 0, 2)
-"""Of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
+"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
 ITERATIONS = 6
 WORKERS = 2
 NODES = ("scheduler", "server0", "worker0", "worker1")
 STOCK_EVERY = 3
-"""One start in so many is of the engine alone."""
+"""Number of starts of which one is of the engine alone."""
 
 
 def next_start(engine: str, done: list[SoakStart]) -> tuple[bool, int]:
-    """(whether under Prophet, kind) of the start that comes after those that are `done`."""
+    """Return (True under Prophet, kind) of the start that comes after those that are `done`."""
     mine = [start for start in done if start.engine == engine]
     prophet = len(mine) % STOCK_EVERY != 0
     return prophet, KINDS[sum(start.prophet == prophet for start in mine) % len(KINDS)]
 
 
 def train(job: StressJob, bps: Any) -> dict[str, Any]:
-    """One worker's part in BytePS, and what came of it."""
+    """Train one worker's part in BytePS and return its results."""
     modules = ddp_stress.modules_of(job)
     optimizers = [
         bps.DistributedOptimizer(
@@ -72,7 +72,7 @@ def train(job: StressJob, bps: Any) -> dict[str, Any]:
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
-    """The life of one role's process."""
+    """Run one role's process."""
     own_shared_memory()
     addresses = {name: f"127.0.0.{place + 2}" for place, name in enumerate(NODES)}
     place = sockets / node
@@ -94,7 +94,7 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
 
 
 def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
-    """What the workers came to. Raises Wrong."""
+    """Return the workers' results. Raises Wrong."""
     sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short
     port = free_port()
     lives: dict[str, Callable[[], None]] = {
@@ -113,7 +113,7 @@ STARTERS = dict(zip(ENGINES, (start_in_byteps, ddp_stress.start), strict=True))
 
 
 def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path, limit_s: float) -> SoakStart:
-    """Makes one start. A hang or a failure is what is kept of it."""
+    """Make one start. A hang or a failure is kept as its result."""
     job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
     began = time.monotonic()
     try:
@@ -131,7 +131,7 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path, limit_
 
 
 def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
-    """`new` as wrong where it came to something else than the same job without Prophet, or an earlier one."""
+    """Mark `new` as wrong if its result differs from the same job without Prophet, or an earlier one."""
     same = [s for s in done if (s.engine, s.kind) == (new.engine, new.kind) and not s.wrong]
     reference = next((start for start in same if not start.prophet), next(iter(same), None))
     if new.wrong or reference is None or reference.result == new.result:
@@ -141,7 +141,7 @@ def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
 
 
 def main() -> None:
-    """Makes starts until there are enough, or time is over. No `with`: forked processes leave through it, too."""
+    """Make starts until there are enough, or time is over. No `with`: forked processes leave through it, too."""
     parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--starts", type=int, required=True, help="under Prophet, with those before")

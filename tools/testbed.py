@@ -31,7 +31,7 @@ MEASURE_S = 1.5
 
 @dataclass(frozen=True)
 class Links:
-    """What the page is made from; `load` is the load average of the last minute when all was measured."""
+    """Data of the page; `load` is the load average of the last minute when all was measured."""
 
     links: list[MeasuredLink]
     load: float
@@ -50,12 +50,12 @@ class MeasuredLink:
 
     @property
     def processor_share(self) -> float | None:
-        """Of one core, while data goes up at the full rate; None without a relay."""
+        """Share of one core, while data goes up at the full rate; None without a relay."""
         return None if self.relay is None else self.relay.cpu_s / (8 * self.relay.bytes / self.up_bps)
 
 
 def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
-    """Makes a testbed of one such link and measures it. Raises UserError."""
+    """Make a testbed of one such link and measure it. Raises UserError."""
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
     with Testbed([node, NodeSpec(OTHER, None)]) as testbed:
         round_trip_s = testbed.round_trips()[NODE]
@@ -67,12 +67,12 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined("# The testbed's links", kept.section(results, NAME, Links, "make testbed", text))
 
 
 def text(data: Links, measured: Provenance) -> str:
-    """What was measured, as Markdown."""
+    """Return the measurements as Markdown."""
     rows = [
         (
             "not shaped" if link.bandwidth_bps is None else format_rate(link.bandwidth_bps),
@@ -108,7 +108,7 @@ def _of_relay(link: MeasuredLink) -> tuple[str, ...]:
 
 
 def run(results: Path) -> int:
-    """Looks at every link and writes the page. Raises UserError."""
+    """Look at every link and write the page. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     links = []
@@ -121,7 +121,7 @@ def run(results: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures and writes; exit status 2 with one line for an error of the user's."""
+    """Measure and write; exit status 2 with one line for an error of the user's."""
     parser = page_parser("testbed", __doc__)
     options = parser.parse_args(arguments)
     return exit_status(lambda: run(options.results))

@@ -34,14 +34,14 @@ from tools.command_line import exit_status
 ROOT = Path(__file__).parents[1]
 DIFFERENCES = Path(__file__).with_suffix(".yaml")
 LIMIT_S = 120.0
-"""How long a test may take; most take about a second."""
+"""Longest seconds of a test; most take about a second."""
 UNKNOWN = "NO REASON IS KNOWN"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class TestEnd:
-    """What came of one test: passed, skipped, failed or hung, and the first line of why."""
+    """End of one test: passed, skipped, failed or hung, and the first line of why."""
 
     outcome: str
     line: str
@@ -60,7 +60,7 @@ class BothEnds:
 
     @property
     def differs(self) -> bool:
-        """Whether they came to something else. Where both fail, the error is not compared."""
+        """True if their outcomes differ. If both fail, the error is not compared."""
         return self.plain.outcome != self.prophet.outcome
 
 
@@ -95,12 +95,12 @@ class Runner:
         self._folder.cleanup()
 
     def started(self) -> tuple[str, list[str]]:
-        """The release of its torch, and the names of the tests. Raises UserError where it did not start."""
+        """Return the release of its torch, and the names of the tests. Raises UserError if it did not start."""
         line = self._answer()
         return str(line["torch"]), list(line["tests"])
 
     def run(self, name: str) -> TestEnd:
-        """What comes of a test."""
+        """Return the end of a test."""
         assert self._program.stdin is not None
         self._program.stdin.write(f"{name}\n")
         self._program.stdin.flush()
@@ -116,8 +116,9 @@ class Runner:
 
 
 def compare(python: str, wanted: Sequence[str], done: Callable[[BothEnds, int], None]) -> tuple[str, list[BothEnds]]:
-    """Runs the `wanted` tests, or all where none is named, plain and under Prophet; `done` hears of each, and of how
-    many there are. Returns torch's release with them. Raises UserError for a name that this torch does not have.
+    """Run the `wanted` tests, or all if none is named, plain and under Prophet; `done` gets each, and their number.
+
+    Returns torch's release with them. Raises UserError for a name that this torch does not have.
     """
     own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
     # The pool is left last: it waits for a test until its runner has ended.
@@ -136,12 +137,12 @@ def compare(python: str, wanted: Sequence[str], done: Callable[[BothEnds, int], 
 
 
 def reasons() -> dict[str, str]:
-    """Why tests may differ, by name."""
+    """Return why tests may differ, by name."""
     return {str(name): str(why) for name, why in (yaml.safe_load(DIFFERENCES.read_text()) or {}).items()}
 
 
 def report(compared: Iterable[BothEnds], known: dict[str, str], say: Callable[[str], None]) -> bool:
-    """Says what differs, and whether all of it is `known`."""
+    """Report the differences. True if all of them are `known`."""
     differing = [each for each in compared if each.differs]
     for each in differing:
         say(f"{each.name}: plain {each.plain}; under Prophet {each.prophet}; {known.get(each.name, UNKNOWN)}")
@@ -149,7 +150,7 @@ def report(compared: Iterable[BothEnds], known: dict[str, str], say: Callable[[s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m tools.torch_tests", description=__doc__)
     parser.add_argument("tests", nargs="*", help="names of tests; all where there is none")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and what Prophet needs")

@@ -1,9 +1,9 @@
 """torch's own tests of DistributedDataParallel, on processors: a program that runs each in processes of its own.
 
-Rule of this file: how a test that the installed torch ships comes to run without a GPU, and what came of it. The tests'
-module is read from the wheel, rewritten as a syntax tree (WithoutGpus) and run; nothing of it is kept. This process
-imports it once and forks the ranks of each test that a line of its input names; a line of JSON answers. Which tests,
-and what they are compared with, is torch_tests.py's. A test that torch skips for gloo's sake is run all the same.
+Rule of this file: how a test that the installed torch ships runs without a GPU, and its outcome. The tests' module is
+read from the wheel, rewritten as a syntax tree (WithoutGpus) and run; nothing of it is kept. This process imports it
+once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py chooses the
+tests, and compares them. A test that torch skips for gloo's sake is run all the same.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
 GPU_DECORATORS = {"skip_if_no_gpu", "skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "nccl_skip_if_lt_x_gpu"}
 RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.cuda.current_device()"}
-"""What torch's tests pass to `.to()` for a GPU."""
+"""Arguments of `.to()` for a GPU in torch's tests."""
 
 
 class WithoutGpus(ast.NodeTransformer):
-    """Rewrites tests that are made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
+    """Rewrites tests made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """Drops what skips a test where there is no GPU, or where torch's own machines had trouble with it."""
+        """Drop decorators that skip a test without a GPU, or because torch's own machines had trouble with it."""
         node.decorator_list = [each for each in node.decorator_list if not _skips(each)]
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replaces a GPU by the processor in a call."""
+        """Replace a GPU by the processor in a call."""
         self.generic_visit(node)
         node.keywords = [each for each in node.keywords if each.arg not in ("device_ids", "output_device")]
         for keyword in node.keywords:
@@ -57,7 +57,7 @@ class WithoutGpus(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replaces torch.cuda, but for what does not need a GPU."""
+        """Replace torch.cuda, except for what needs no GPU."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Attribute) and ast.unparse(node.value) == "torch.cuda":
             return ast.copy_location(ast.Attribute(ast.Name("_NoGpu", ast.Load()), node.attr, node.ctx), node)
@@ -78,7 +78,7 @@ def _processor(node: ast.expr) -> ast.expr:
 
 
 class _NoGpu:
-    """What stands for torch.cuda where there is none."""
+    """Stand-in for torch.cuda where there is none."""
 
     def __getattr__(self, name: str) -> Any:
         import torch
@@ -94,7 +94,7 @@ class _NoGpu:
 
 
 def load() -> Any:
-    """The class of all tests of the installed torch, for processors."""
+    """Return the class of all tests of the installed torch, for processors."""
     spec = importlib.util.find_spec(MODULE)
     assert spec is not None and spec.origin is not None
     tree = ast.fix_missing_locations(WithoutGpus().visit(ast.parse(Path(spec.origin).read_text())))
@@ -111,21 +111,21 @@ def load() -> Any:
 
 
 class Outbox:
-    """What a test's rank tells its parent: the traceback of what ended it, into a file."""
+    """File for the traceback that ended a test's rank, read by its parent."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def send(self, text: str) -> None:
-        """Keeps a traceback."""
+        """Keep a traceback."""
         self._path.write_text(text)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
-    """Runs one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of why."""
+    """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of why."""
     from torch.testing._internal import common_distributed
 
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,7 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
 
 
 def _wait(ranks: Mapping[int, int], limit_s: float) -> dict[int, int | None]:
-    """The status of each rank; None where it was still running. One that fails ends all, as in torch's own runner."""
+    """Return the status of each rank; None if it still ran. One that fails ends all, as in torch's own runner."""
     ends_at = time.monotonic() + limit_s
     statuses: dict[int, int | None] = dict.fromkeys(ranks.values())
     running = {os.pidfd_open(pid): pid for pid in ranks}
@@ -196,13 +196,13 @@ def _outcome(statuses: Mapping[int, int | None], folder: Path, skips: Mapping[in
 
 
 def error_line(text: str) -> str:
-    """The first line of the last error of a traceback."""
+    """Return the first line of the last error of a traceback."""
     after = text[text.rfind("Traceback (most recent call last)") :].splitlines()[1:]
     return next((line for line in after if line and not line.startswith(" ")), "")
 
 
 def main() -> None:
-    """Says what tests there are, and then runs that of each line of input, for at most so many seconds."""
+    """Print the tests, and then run that of each line of input, for at most `limit_s` seconds."""
     limit_s = float(sys.argv[1])
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.gettempdir())
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DISABLE_ADDR2LINE="1")

@@ -35,7 +35,7 @@ CONFIG = Path("configs/replay-bandwidths.yaml")
 PAGE = "validation.md"
 NAME = kept.VALIDATION
 USUAL, WORST = 0.10, 0.20
-"""Nine of ten cells are to be within the first, all within the second."""
+"""Largest error of nine in ten cells, and of all."""
 SHARE = 0.9
 
 INTRODUCTION = f"""# The simulator against real runs
@@ -46,7 +46,7 @@ LEFT_OUT = """What the simulator leaves out: that workers, server and network sh
 messages are many."""
 
 ALL_REDUCES = (allreduce, eighth)
-"""Those who measure real all-reduces: all policies are in the second, of which the first has most in few cells."""
+"""Studies of real all-reduces: all policies are in the second, of which the first has most in few cells."""
 ALL_REDUCE = f"""## All-reduces
 
 Real ones from {" and ".join(f"`{study.COMMAND}` ([its page]({study.PAGE}))" for study in ALL_REDUCES)}, simulated ones
@@ -62,7 +62,7 @@ COLUMNS = ("cell", "policy", "real (s)", "simulated (s)", "error")
 
 @dataclass(frozen=True)
 class Compared:
-    """One policy in one cell: seconds of an iteration at rest, and how far off the simulated one is."""
+    """One policy in one cell: seconds of an iteration at rest, and the error of the simulated one."""
 
     policy: str
     bandwidth: str
@@ -74,7 +74,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class WithinBounds:
-    """How many of `cells` are within 10%, the worst error as a part of 1, and whether that is enough."""
+    """Number of `cells` within 10%, the worst error as a share of 1, and the verdict."""
 
     cells: int
     within_10_percent: int
@@ -83,7 +83,7 @@ class WithinBounds:
 
 
 def compare(points: Sequence[Point]) -> list[Compared]:
-    """Iteration times of both, one entry a policy and cell that ran both ways."""
+    """Return the iteration times of both, one entry a policy and cell that ran both ways."""
     compared = []
     for point in points:
         setting = point.cell.setting
@@ -102,7 +102,7 @@ def compare(points: Sequence[Point]) -> list[Compared]:
 
 
 def verdict(cells: Sequence[Compared]) -> WithinBounds:
-    """How many cells are within the bounds, and whether that is enough."""
+    """Return how many cells are within the bounds, and the verdict."""
     errors = [abs(cell.error) for cell in cells]
     within = sum(error <= USUAL for error in errors)
     good = bool(errors) and within >= SHARE * len(errors) and max(errors) <= WORST
@@ -110,7 +110,7 @@ def verdict(cells: Sequence[Compared]) -> WithinBounds:
 
 
 def page(results: Path) -> str:
-    """The page, from what is kept."""
+    """Return the page, made from the kept data."""
     return kept.joined(
         INTRODUCTION,
         kept.basis(results, (NAME, *(study.NAME for study in ALL_REDUCES)), at_rest=True),
@@ -123,12 +123,12 @@ def page(results: Path) -> str:
 
 
 def text(data: Study, measured: Provenance) -> str:
-    """The page's part on BytePS."""
+    """Return the page's part on BytePS."""
     return kept.joined(measured.line(), *_shown(compare(data.points)))
 
 
 def all_reduces(results: Path) -> list[str]:
-    """The page's part on all-reduces; nothing where none were measured."""
+    """Return the page's part on all-reduces; nothing if none were measured."""
     stored = {study.COMMAND: kept.kept(results, study.NAME, Study) for study in ALL_REDUCES}
     parts, compared = [], []
     for command, each in stored.items():
@@ -151,7 +151,7 @@ def _row(cell: Compared) -> tuple[str, ...]:
 
 
 def assumptions() -> str:
-    """The simulator's own numbers, as they are set where a config does not."""
+    """Return the simulator's own numbers, as set without a config's."""
     config = SimulatorConfig()
     rows = (
         ("latency of a message", f"{config.latency_s * 1e3:g} ms", "half of the round trip of a small push"),
@@ -177,7 +177,7 @@ def assumptions() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0 where the simulator is within the bounds, 1 where it is not, 2 for an error of the user's."""
+    """Return exit status 0 if the simulator is within the bounds, 1 if it is not, 2 for an error of the user's."""
     parser = page_parser("validate", __doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--out", type=Path, default=Path("build"), help="folder for the runs and validation.json")
@@ -195,9 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
 def validate(
     config: Path, out: Path, real: Path | None, repeats: int | None = None, *, results: Path = kept.RESULTS
 ) -> int:
-    """Runs what is needed, prints the table, and writes `out`/validation.json and the page; an exit status.
+    """Run what is needed, print the table, and write `out`/validation.json and the page. Returns an exit status.
 
-    Where `real` results are taken, nobody knows when and where they were measured, so there is no page.
+    If `real` results are taken, nobody knows when and where they were measured, so there is no page.
     """
     experiment = load_experiment(config, repeats=1)
     simulate_session(experiment, out / "validation-simulated")
@@ -221,7 +221,7 @@ def validate(
 
 
 def validate_all_reduces(results: Path) -> int:
-    """Simulates the cells of ALL_REDUCES that are kept, keeps that with them and writes the page; an exit status."""
+    """Simulate the kept cells of ALL_REDUCES, keep the results with them and write the page. Returns an exit status."""
     cells: list[Compared] = []
     for study in ALL_REDUCES:
         stored = kept.kept(results, study.NAME, Study)

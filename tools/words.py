@@ -13,24 +13,24 @@ from tools.kept import Point
 
 
 def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
-    """How many times as fast `name` is as `other`; None where either failed or was not run."""
+    """Return how many times as fast `name` is as `other`; None if either failed or was not run."""
     return times_s[other] / times_s[name] if {name, other} <= set(times_s) else None
 
 
 def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
-    """By how much `name` is faster than `other` at rest in each cell that has both: 0.2 is 20%."""
+    """Return the lead of `name` over `other` at rest in each cell that has both: 0.2 is 20%."""
     ratios = (speedup(point.cell.rests_s, name, other) for point in points)
     return [ratio - 1 for ratio in ratios if ratio is not None]
 
 
 def over_bound(points: Iterable[Point], name: str) -> list[float]:
-    """How much longer than the lower bound an iteration of `name` is at rest in each cell that has both: 0.2 is 20%."""
+    """Return the excess of an iteration of `name` at rest over the lower bound, by cell with both: 0.2 is 20%."""
     times = [(point.cell.rests_s.get(name), point.cell.lower_bound_s) for point in points]
     return [time_s / bound_s - 1 for time_s, bound_s in times if time_s is not None and bound_s]
 
 
 def span(values: Sequence[float], shown: Callable[[float], str] = "{:.0%}".format) -> str:
-    """`12% to 46%`, or one value where the two are shown alike."""
+    """Return `12% to 46%`, or one value if the two are shown alike."""
     if not values:
         return "not measured"
     least, most = shown(min(values)), shown(max(values))
@@ -38,7 +38,7 @@ def span(values: Sequence[float], shown: Callable[[float], str] = "{:.0%}".forma
 
 
 def ahead(points: Sequence[Point], name: str, others: Sequence[str]) -> str:
-    """In how many cells `name` is at rest at least as fast as all of `others`: `in every row`, or `in 3 of 5 rows`."""
+    """Return in how many cells `name` at rest is at least as fast as all of `others`, in the words of `count`."""
     compared = [
         all((speedup(point.cell.rests_s, name, other) or 1.0) >= 1.0 for other in others)
         for point in points
@@ -48,25 +48,25 @@ def ahead(points: Sequence[Point], name: str, others: Sequence[str]) -> str:
 
 
 def count(some: int, whole: int) -> str:
-    """`in every row`, `in no row`, or `in 3 of 5 rows`."""
+    """Return `in every row`, `in no row`, or `in 3 of 5 rows`."""
     if some == whole and whole:
         return "in every row"
     return f"in {some} of {whole} rows" if some else "in no row"
 
 
 def verdict(sentence: str, cases: Iterable[str]) -> str:
-    """`sentence`, and below it the cases that it speaks of, in a list."""
+    """Return `sentence`, and below it its cases, in a list."""
     listed = "\n".join(f"- {case}" for case in cases)
     return f"**{sentence}**\n\n{listed}" if listed else f"**{sentence}**"
 
 
 def without_prophet(cell: CellResult) -> list[str]:
-    """The policies of a cell in whose processes there was no Prophet, nor its agent."""
+    """Return the policies of a cell in whose processes there was no Prophet, nor its agent."""
     return [name for name, policy in cell.policies.items() if name != "prophet" and policy.agent is None]
 
 
 def standing(cell: CellResult, name: str, others: Sequence[str]) -> str:
-    """How many times as fast `name` is as each of `others` in one cell, and by how much the fastest is ahead of it."""
+    """Return how many times as fast `name` is as each of `others` in one cell, and the lead of the fastest."""
     times = cell.times_s
     ratios = {other: ratio for other in others if (ratio := speedup(times, name, other)) is not None}
     setting = describe_setting(cell.setting)

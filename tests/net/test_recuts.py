@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_scheduler.core.cut import RECUT_ROUNDS
+from prophet_scheduler.core.cut import EARLY_ROUNDS
 from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.lab.testbed import Testbed
 from support.roles import WORKERS, Ended, run_job, side_by_side
@@ -18,7 +18,7 @@ from support.roles import WORKERS, Ended, run_job, side_by_side
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOBS = Path(__file__).with_name("jobs")
-ROUNDS = 8 * RECUT_ROUNDS
+ROUNDS = EARLY_ROUNDS
 SETTINGS = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.npz"}
 PORT = 24350
 LINK_BPS = 400e6
@@ -48,7 +48,7 @@ def test_an_mxnet_job_learns_the_same(testbed: Testbed, beside: Testbed, tmp_pat
         lambda: run_job(beside, tmp_path / "forced", PORT, forced, dict.fromkeys(WORKERS, SETTINGS)),
     )
     assert [end.status for end in stock] == [0, 0], stock
-    assert recuts(tmp_path / "forced", ends) == [ROUNDS // RECUT_ROUNDS - 1] * 2
+    assert recuts(tmp_path / "forced", ends) == [ROUNDS - 1] * 2
     sent = load_events(tmp_path / "forced" / "worker1" / "events.npz")["bytes"]
     assert {64 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist()), "one size for each cut"
     results = [

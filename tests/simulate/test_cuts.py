@@ -169,7 +169,7 @@ def test_prophet_finds_blocks_that_are_near_the_best_of_one_size(rate: float) ->
         options = Options(iterations=30, partition_bytes=MOST_BLOCK_BYTES)
         one_size = simulate(job_of_cut(profile, Cut.uniform(size)), cluster, get_policy("prophet", size), options)
         fixed.append(float(np.median(one_size.iteration_s(20))))
-    assert last_s <= min(fixed) * 1.01
+    assert last_s <= min(fixed) * 1.02
 
 
 def test_a_network_that_changes_is_followed() -> None:

@@ -1,11 +1,11 @@
-"""What all workers must have alike, compared through the engine before anything depends on it.
+"""Settings that all workers must share, compared through the engine before anything depends on them.
 
-Rule of this file: rows, topics, and the line that says who has what. How a page of bytes travels is behind
-`PageExchange` (exchange.py); the clock is in `wait` alone.
+Rule of this file: rows, topics, and the line that says who has what. `PageExchange` (exchange.py) moves a page of
+bytes; the clock is in `wait` alone.
 
 Where workers number or cut tensors differently, keys of different lengths meet at the server
-(docs/decisions/agreement-through-the-engine.md). So each worker writes what it has as text. Each text is a row of fixed
-length in a tensor of bytes; a worker fills its own row and leaves the others zero, and the sum, which is what BytePS
+(docs/decisions/agreement-through-the-engine.md). So each worker writes its settings as text. Each text is a row of
+fixed length in a tensor of bytes. A worker fills its own row and leaves the others zero; the sum, which BytePS
 computes, has all rows. Every worker compares the same rows, so all go on or all end.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
@@ -15,13 +15,14 @@ Every worker must propose the same topics in the same order; `reserve` fixes a t
 The agent asks once a second as well, so a worker that never settles ends too.
 
 It must work whatever else differs:
-- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any. A row says which
-  topic it is about.
+
+- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any. A row says its
+  topic.
 - A slot is used once; a topic proposed again with another text takes the next one. So two keys are not needed here.
-- A page is one partition on every worker. A slot has 16 pages whatever the number of workers is (more where there are
-  more than 256), of which those with rows are sent.
-- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read what
-  another release says.
+- A page is one partition on every worker. A slot has 16 pages whatever the number of workers (more for more than 256),
+  of which those with rows are sent.
+- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read another
+  release's rows.
 """
 
 from __future__ import annotations
@@ -45,51 +46,52 @@ _TEXT_BYTES = ROW_BYTES - len(MAGIC) - _DIGEST_BYTES
 _ROWS = PAGE_BYTES // ROW_BYTES
 _PAGES = 16
 SLOTS = 32
-"""Declared at the start. A job with more topics declares one more each time, which needs like numbers until then."""
+"""Slots declared at the start. Each further topic declares one more, so numbers must be alike until then."""
 
 START = "start"
-"""The first topic of every job."""
+"""First topic of every job."""
 START_LIMIT_S = 30.0
-"""How long after all workers have connected each may take to say what it has. They all do so when they connect."""
+"""Seconds for each worker's answer after all have connected. They all answer when they connect."""
 WARN_S = 30.0
-"""After this long without an answer one warning says what is waited for."""
+"""Seconds without an answer after which one warning says what is awaited."""
 POLL_S = 0.002
 
 logger = logging.getLogger("prophet_scheduler")
 
 Answer = Callable[[], bytes | None]
-"""The summed page, None while it is under way."""
+"""Function that returns the summed page, or None while it is under way."""
 
 
 class PageExchange(Protocol):
-    """One framework's way to sum a page of bytes over all workers."""
+    """Sum of a page of bytes over all workers, in one framework."""
 
     def declare(self, name: str) -> None:
-        """Gives the tensor its number; in the same order on every worker."""
+        """Give the tensor its number; in the same order on every worker."""
         ...
 
     def send(self, name: str, page: bytes) -> Answer:
-        """Hands the page to the engine, ahead of every gradient, and returns at once."""
+        """Hand the page to the engine, ahead of every gradient, and return at once."""
         ...
 
     def under_way(self) -> bool:
-        """Whether BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
+        """True if BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
 
-        Pages do not count: who needs one waits for it under a limit of its own, and who does not may be far ahead.
+        Pages do not count: a worker that needs one waits for it under its own limit, and one that does not may be far
+        ahead.
         """
         ...
 
     def pages_under_way(self) -> bool:
-        """Whether a page is not back, whoever may still ask for it."""
+        """True if a page is not back, whoever may still ask for it."""
         ...
 
     def begin_anew(self) -> None:
-        """What the engine had before it was suspended does not come back."""
+        """Forget what the engine had before it was suspended: it does not come back."""
         ...
 
 
 def encode_row(text: str) -> bytes:
-    """A worker's text as ROW_BYTES bytes. What is too long is cut, but compared whole by its digest."""
+    """Return a worker's text as ROW_BYTES bytes. A long text is cut, but its digest covers all of it."""
     body = text.encode()
     return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
 
@@ -101,7 +103,7 @@ class Row:
 
 
 def decode_row(row: bytes) -> Row | None:
-    """What a worker wrote; None where it was no Prophet that did."""
+    """Return what a worker wrote; None if it was not Prophet."""
     head, rest = row[: len(MAGIC)], row[len(MAGIC) :]
     if head != MAGIC:
         return None
@@ -109,24 +111,24 @@ def decode_row(row: bytes) -> Row | None:
 
 
 def page_count(workers: int) -> int:
-    """Pages that hold a row for each worker."""
+    """Return the number of pages that hold a row for each worker."""
     return -(-workers // _ROWS)
 
 
 def make_page(rank: int, text: str) -> tuple[int, bytes]:
-    """(which page has the row of worker `rank`, that page with nothing but this row)."""
+    """Return (the page number of worker `rank`'s row, that page with only this row)."""
     page, place = divmod(rank, _ROWS)
     return page, (bytes(place * ROW_BYTES) + encode_row(text)).ljust(PAGE_BYTES, b"\0")
 
 
 def rows_of(pages: Sequence[bytes], workers: int) -> list[bytes]:
-    """The workers' rows, by rank."""
+    """Return the workers' rows, by rank."""
     whole = b"".join(pages)
     return [whole[rank * ROW_BYTES : (rank + 1) * ROW_BYTES] for rank in range(workers)]
 
 
 def difference(rows: Sequence[bytes]) -> str:
-    """The line that says who has what, "" where all have the same."""
+    """Return the line that says who has what, "" if all have the same."""
     who: dict[Row | None, list[int]] = {}
     for rank, row in enumerate(rows):
         who.setdefault(decode_row(row), []).append(rank)
@@ -143,7 +145,7 @@ def _words(row: Row | None) -> str:
 
 
 def _workers(ranks: list[int]) -> str:
-    """ "worker 3", "workers 0-2, 5"."""
+    """Return "worker 3" or "workers 0-2, 5"."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -164,10 +166,10 @@ class _Topic:
 
 
 class Agreement:
-    """The topics of one worker. `end(line, status)` is called where workers differ.
+    """Topics of one worker. `end(line, status)` is called where workers differ.
 
-    `rank` and `workers` are BytePS's rank and size, those of after the last `renew`: one row a process, also where
-    several share a machine. To be made before the program declares a tensor.
+    `rank` and `workers` are BytePS's rank and size, since the last `renew`: one row a process, also where several share
+    a machine. Make it before the program declares a tensor.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Agreement:
             self.exchange.declare(_name(slot, page))
 
     def reserve(self, topic: str) -> None:
-        """Gives the topic its place among the topics, where it has none yet."""
+        """Give the topic its place among the topics, if it has none yet."""
         with self._lock:
             if topic not in self._topics:
                 self._topics[topic] = _Topic(self._take_slot())
@@ -201,7 +203,7 @@ class Agreement:
         return slot
 
     def propose(self, topic: str, text: str) -> None:
-        """Sends this worker's text; the same text once more sends nothing."""
+        """Send this worker's text. The same text once more sends nothing."""
         with self._lock:
             self.reserve(topic)
             state = self._topics[topic]
@@ -217,7 +219,7 @@ class Agreement:
             state.pages.append(None)
 
     def poll(self) -> bool:
-        """Takes in what has been answered; ends the process where workers differ. True when nothing is open."""
+        """Take in the answers. Ends the process where workers differ. True if nothing is open."""
         with self._lock:
             for state in self._topics.values():
                 if state.settled:
@@ -235,17 +237,17 @@ class Agreement:
             return all(state.settled for state in self._topics.values())
 
     def settled(self, topic: str) -> bool:
-        """Whether all workers have answered."""
+        """True if all workers have answered."""
         with self._lock:
             self.poll()
             return self._topics[topic].settled
 
     def text(self, topic: str) -> str:
-        """What this worker proposed."""
+        """Return what this worker proposed."""
         return self._topics[topic].text or ""
 
     def renew(self, rank: int, workers: int) -> None:
-        """Proposes all topics again, to an engine that has started anew: nothing from before is on its way."""
+        """Propose all topics again to a restarted engine: nothing from before is on its way."""
         with self._lock:
             self.rank, self.workers = rank, workers
             self._next_slot = 0
@@ -261,7 +263,7 @@ def _name(slot: int, page: int) -> str:
 
 
 def wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> bool:
-    """Waits until `done()`; False where `limit_s` seconds passed first. After WARN_S it warns once, naming `what`."""
+    """Wait until `done()`. False if `limit_s` seconds passed first. After WARN_S it warns once, naming `what`."""
     began = time.monotonic()
     warned = False
     while not done():
@@ -280,32 +282,32 @@ _stall_s: float | None = None
 
 
 def activate(agreement: Agreement | None, stall_s: float | None = None) -> None:
-    """From now on the functions below are about this one; about nothing where it is None (a job of one worker)."""
+    """Make the functions below act on this agreement; on none if it is None (a job of one worker)."""
     global _active, _stall_s
     _active, _stall_s = agreement, stall_s
 
 
 def active() -> Agreement | None:
-    """The agreement of this process, None before BytePS's init and where there is nobody to agree with."""
+    """Return the agreement of this process. None before BytePS's init and in a job of one worker."""
     return _active
 
 
 def reserve(topic: str) -> None:
-    """Gives a topic its place among the topics, where its text is known only later."""
+    """Give a topic its place among the topics, for a text that is known only later."""
     if _active is not None:
         _active.reserve(topic)
 
 
 def propose(topic: str, text: str) -> None:
-    """Sends this worker's text for a topic, and returns at once. Differences are found by `settle` or the agent."""
+    """Send this worker's text for a topic, and return at once. `settle` or the agent finds differences."""
     if _active is not None:
         _active.propose(topic, text)
 
 
 def settle(topic: str) -> None:
-    """Waits until all workers have answered; the process ends with status 2 where they differ.
+    """Wait until all workers have answered. The process ends with status 2 where they differ.
 
-    Another worker may be long about its preparations, so there is no limit but PROPHET_STALL_S.
+    Another worker may take long over its preparations, so PROPHET_STALL_S is the only limit.
     """
     current = _active
     if current is not None:
@@ -314,9 +316,9 @@ def settle(topic: str) -> None:
 
 
 def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
-    """Waits until `done()`, which is for other workers to bring about; `here` is what this one has.
+    """Wait until `done()`, which other workers bring about; `here` is what this one has.
 
-    The process ends with status 75 where that takes longer than PROPHET_STALL_S.
+    The process ends with status 75 if that takes longer than PROPHET_STALL_S.
     """
     current, stall_s = _active, _stall_s
     if not wait(done, what, stall_s) and current is not None:
@@ -324,10 +326,10 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 
 
 def poll() -> bool:
-    """See Agreement.poll; True where nothing is open."""
+    """Call Agreement.poll. True if nothing is open."""
     return _active is None or _active.poll()
 
 
 def at_rest() -> bool:
-    """Whether all workers have answered whatever this one has said or sent, be it that nobody asks for the answer."""
+    """True if all workers have answered whatever this one has said or sent, even if nobody asks for the answer."""
     return _active is None or (_active.poll() and not _active.exchange.pages_under_way())

@@ -1,11 +1,10 @@
 """Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
 
-Rule of this file: the start of such a process and its end, the edges around
-prophet_scheduler/frontends/torch/asynchronous.py. autoload.py makes one of these in place of agent.py's Agent where
-BYTEPS_SCHEDULER says `mlfabric`.
+Rule of this file: start and end of such a process, around prophet_scheduler/frontends/torch/asynchronous.py.
+autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
 
 A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
-pulls: the weights are the same, and what is saved is not. Without a coordinator updates go in order of arrival. Each is
+pulls: the weights are the same, but no traffic is saved. Without a coordinator updates go in order of arrival. Each is
 one warning.
 """
 
@@ -34,7 +33,7 @@ from prophet_scheduler.frontends.records import require_records, write_records
 from prophet_scheduler.mlfabric.ports import CoordinatorPort
 
 WELCOME_S = 5.0
-"""How long a worker waits for its coordinator at the start of a job, before it goes on without."""
+"""Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
 BYTEPS_BLOCK_BYTES = "4096000"
 """BytePS's own partition size: no block is larger, so each is one key."""
 
@@ -47,7 +46,7 @@ class AsynchronousAgent:
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
         self._settings = settings
         self.replica: Replica | None = None
-        """Since BytePS was initialised."""
+        """Set since BytePS was initialised."""
         self._library = library
         self._hook = hook
         self._aside = no_hook
@@ -55,11 +54,11 @@ class AsynchronousAgent:
         self._taken = False
         self._closes: list[Callable[[], None]] = []
         self._died: tuple[int, ...] | None = None
-        """Since this worker has left: who never will."""
+        """Workers that never will leave, set since this one has left."""
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
-        """Checks the settings and loads the hook, before BytePS's library is loaded. Raises UserError with one line."""
+        """Check the settings and load the hook, before BytePS's library is loaded. Raises UserError with one line."""
         settings = from_environ(environ)
         require_records(settings)
         check_job(framework, environ)
@@ -69,7 +68,7 @@ class AsynchronousAgent:
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
-        """Takes over what is to go one way only, and how the BytePS module just imported wraps optimizers."""
+        """Take over tasks that go one way only, and the wrapping of optimizers by the BytePS module just imported."""
         if self._hook is not None and self._library is not None:
             try:
                 self._hook.attach(self._library, self._settings.watchdog_s)
@@ -88,10 +87,10 @@ class AsynchronousAgent:
         at_end(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """A coordinator is looked for when the worker's number is known, and left before BytePS is shut down.
+        """Look for a coordinator when the worker's number is known, and leave it before BytePS is shut down.
 
-        A replica is asked before: what is wrong with it ends this worker while nobody waits for it yet. Not at the
-        import, which processes have as well that load a program's data.
+        A replica is asked before: if it is wrong, this worker ends while nobody waits for it yet. Not at the import,
+        which processes that load a program's data have as well.
         """
         init, shutdown = module.init, module.shutdown
 
@@ -114,7 +113,7 @@ class AsynchronousAgent:
         module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
     def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
-        """Whether this optimizer is the first to ask, and the coordinator, which it alone has: it counts one model."""
+        """Return True for the first optimizer to ask, and the coordinator, which it alone has: it counts one model."""
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
@@ -125,7 +124,7 @@ class AsynchronousAgent:
         return first, self._coordinator if first else None
 
     def at_end(self, close: Callable[[], None]) -> None:
-        """`close` is called before BytePS is shut down, and what was given later before what was given sooner."""
+        """Call `close` before BytePS is shut down. Later ones are called first."""
         self._closes.append(close)
 
     @property
@@ -142,16 +141,16 @@ class AsynchronousAgent:
         return self._settings.partition_bytes
 
     def step_aside(self, why: str) -> None:
-        """One warning; from here on all transfers go both ways."""
+        """Warn once; from here on all transfers go both ways."""
         self._aside = why
         logger.warning("the hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
         if self._hook is not None:
             self._hook.step_aside(why)
 
     def _leave(self) -> tuple[int, ...]:
-        """Ends what this worker still does for others: BytePS is about to be shut down. Harmless when repeated.
+        """End what this worker still does for others, before BytePS is shut down. Harmless when repeated.
 
-        Returns, when all others have left, those that never will since they have died.
+        Returns, when all others have left, those that died and never will.
         """
         if self._died is not None:
             return self._died
@@ -160,7 +159,7 @@ class AsynchronousAgent:
             while self._closes:
                 self._closes.pop()()
             if self._coordinator is not None:
-                # Who counted on this worker for a sum is told now, and not when nothing has been heard for long.
+                # Those that counted on this worker for a sum are told now, and not after a long silence.
                 self._died = self._coordinator.wait_for_others()
                 self._coordinator.close()
         except Exception as error:
@@ -168,7 +167,7 @@ class AsynchronousAgent:
         return self._died
 
     def _leave_at_exit(self) -> None:
-        """BytePS's own end waits for every worker, so where one has died the process ends without it."""
+        """Leave others. If one has died the process ends here, since BytePS's own end waits for every worker."""
         if died := self._leave():
             self._finish()
             who = f"worker {died[0]} has" if len(died) == 1 else f"workers {', '.join(map(str, died))} have"
@@ -190,7 +189,7 @@ class AsynchronousAgent:
 
 
 def check_job(framework: str, environ: Mapping[str, str]) -> None:
-    """Raises UserError where the job is none that updates can be scheduled in."""
+    """Raise UserError if updates of this job cannot be scheduled."""
     scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
     if names.in_step(environ):
         raise UserError(
@@ -216,7 +215,7 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
 
 
 def find_replica(environ: Mapping[str, str]) -> Replica:
-    """What the environment says of a replica. The process ends where that cannot be."""
+    """Return the replica that the environment names. The process ends if that is impossible."""
     try:
         return Replica.from_environ(environ)
     except UserError as error:
@@ -224,10 +223,10 @@ def find_replica(environ: Mapping[str, str]) -> Replica:
 
 
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
-    """The coordinator's client of this worker; None, with a warning, where the environment names none or it fails.
+    """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
 
-    The process ends where the coordinator refuses it, as for a wrong token. One that is not there yet is no reason to
-    wait: the client goes on looking for it.
+    The process ends if the coordinator refuses it, as for a wrong token. It does not wait for one that is not there
+    yet: the client goes on looking for it.
     """
     try:
         if worker == 0:
@@ -252,7 +251,7 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
 def sum_at_workers(
     bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
 ) -> None:
-    """Lets updates of this worker be summed with others', where all workers can. Every worker has to come here."""
+    """Let updates of this worker be summed with others', if all workers can. Every worker has to call it."""
     from prophet_byteps.torch.asynchronous_broadcast import gather_numbers
 
     host, peers = "0.0.0.0", None
@@ -290,7 +289,7 @@ def copy_to_replica(
     rounds: Any,
     blocks: Any,
 ) -> None:
-    """From now on this worker hands copies of the model to the job's replica, where it has one."""
+    """Hand copies of the model to the job's replica, if it has one, from now on."""
     store = None if agent.replica is None else agent.replica.store
     if coordinator is None or store is None:
         return
@@ -301,7 +300,7 @@ def copy_to_replica(
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """The IPv4 address by which other workers reach this one: what ps-lite is told, or that towards its scheduler."""
+    """Return this worker's IPv4 address for others: ps-lite's own setting, or that towards its scheduler."""
     if host := environ.get("DMLC_NODE_HOST"):
         return socket.gethostbyname(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -311,13 +310,13 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """(item, whether it is as it must be, a line) of what a worker needs here."""
+    """Return (item, True if it is as it must be, a line) for what a worker needs here."""
     ok, line = hook_module.check_compatibility(framework)
     return (("MLfabric", ok, line),)
 
 
 def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
-    """How many updates the job begins with. The process ends where they are of another model."""
+    """Return the number of updates the job begins with. The process ends if they are of another model."""
     try:
         return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
     except UserError as error:
@@ -325,7 +324,7 @@ def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]
 
 
 def install(bps: Any, agent: AsynchronousAgent) -> None:
-    """Replaces what of `bps`, the module byteps.torch, an asynchronous job needs otherwise than BytePS has it."""
+    """Replace what an asynchronous job needs differently in `bps`, the module byteps.torch."""
     original = bps.DistributedOptimizer
 
     @functools.wraps(original)

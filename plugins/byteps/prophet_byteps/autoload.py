@@ -1,17 +1,17 @@
 """Switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
 
 Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
-imports this module only where it is set. The native hook must be loaded before BytePS's library is, and finds BytePS's
-functions after, so an import hook stands around BytePS's modules.
+imports this module only where it is set. The native hook must be loaded before BytePS's library, and finds BytePS's
+functions after it. So an import hook surrounds BytePS's modules.
 
-A wrong setting ends the process with one line and status 2: it is the user's to mend, and a worker that went on with
-stock BytePS would have other keys than the rest of the job, which would then wait for ever. Before it ends it tells the
+A wrong setting ends the process with one line and status 2. It is the user's to mend, and a worker that went on with
+stock BytePS would have other keys than the rest of the job, which would wait for ever. Before it ends it tells the
 other workers why (exchange.py). A failure of Prophet itself is one warning: agent.py says what still holds then. Where
-not even the agent can be loaded this worker has stock BytePS, and the others, if they have not, end with a line
-that says so.
+not even the agent can be loaded this worker has stock BytePS. If the others have not, they end with a line that says
+so.
 
-One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of
-one. A second part that is imported later finds its own functions first, so the hook never sees its tasks.
+One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of one. A second
+part, imported later, finds its own functions first, so the hook never sees its tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _JOB = (
     *(f"DMLC_{name}" for name in ("NUM_WORKER", "NUM_SERVER", "PS_ROOT_URI", "PS_ROOT_PORT", "WORKER_ID")),
     *(f"BYTEPS_LOCAL_{name}" for name in ("RANK", "SIZE")),
 )
-"""Without these BytePS cannot start, so nobody waits for this process."""
+"""Variables without which BytePS cannot start, so nobody waits for this process."""
 
 
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
@@ -82,7 +82,7 @@ class _Loader(importlib.abc.Loader):
             job.step_aside(f"{type(error).__name__}: {error}")
 
     def _refuse(self, module: ModuleType, why: str) -> NoReturn:
-        """Ends the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+        """End the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
         from prophet_scheduler.core.settings import in_step
         from prophet_scheduler.frontends.ending import WRONG, end_process, say
 
@@ -95,7 +95,7 @@ class _Loader(importlib.abc.Loader):
                 from prophet_byteps.exchange import limit, refuse_to_start
 
                 limit(START_LIMIT_S, lambda: end_process("", WRONG))
-                # BytePS reads it when it starts, and it may be what is wrong.
+                # BytePS reads it when it starts, and it may be the wrong setting.
                 os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
                 self._inner.exec_module(module)
                 refuse_to_start(module, self._framework, why)
@@ -103,7 +103,7 @@ class _Loader(importlib.abc.Loader):
             end_process("", WRONG)
 
     def _keep_apart(self) -> None:
-        """The hook is in front of all libraries that are loaded from now on; this one must not meet it."""
+        """Keep this library from the hook, which is in front of all libraries loaded from now on."""
         say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{self._framework} runs with stock BytePS"
         try:
             from prophet_byteps.library import keep_apart
@@ -115,7 +115,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _prepare(framework: str) -> ProcessAgent:
-    """What Prophet is in this process, by BYTEPS_SCHEDULER. Raises UserError for a setting that is wrong."""
+    """Return this process's agent, by BYTEPS_SCHEDULER. Raises UserError for a wrong setting."""
     if os.environ["BYTEPS_SCHEDULER"].strip().lower() == "mlfabric":  # no policy of a worker's queue
         from prophet_byteps.asynchronous import AsynchronousAgent
 
@@ -138,7 +138,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Watches for BytePS from now on; nothing else happens until it is imported."""
+    """Watch for BytePS from now on; nothing else happens until it is imported."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -5,8 +5,8 @@ cut means prophet_scheduler/core/cut.py's, which one is best the policy's.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
 (docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
-servers, which is BytePS's last, since only that one sees transfers. Every RECUT_ROUNDS rounds, when a worker has handed
-over the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted
+servers, which is BytePS's last, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and every
+RECUT_ROUNDS later, when a worker has handed over the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted
 cut; the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule,
 and takes up the cut that it finds: all workers read the same page before the same round.
 
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
-from prophet_scheduler.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
@@ -385,7 +385,7 @@ class CutControl:
         if self._fixed is not None:
             return
         self._rounds += 1
-        if self._rounds % RECUT_ROUNDS == 0:
+        if self._rounds <= EARLY_ROUNDS or self._rounds % RECUT_ROUNDS == 0:
             self._send(*self._wanted_and_network())
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:

@@ -1,10 +1,9 @@
-"""How pages of bytes travel through BytePS, and how the start of a job is agreed on through it.
+"""Pages of bytes through BytePS, and the agreement on a job's start through them.
 
 Rule of this file: the edges of agreement.py, one class a framework, and the connection that everything waits for.
 
-A page is a CPU tensor in both frameworks, also where gradients are on GPUs: BytePS takes the memory of a CPU tensor
-as it is and registers it with CUDA at its first push. Hence it has pages of the machine to itself, at an address that
-stays.
+A page is a CPU tensor in both frameworks, also where gradients are on GPUs: BytePS takes the memory of a CPU tensor as
+it is and registers it with CUDA at its first push. Hence it has pages of the machine to itself, at a fixed address.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from prophet_byteps.mxnet import calls
 from prophet_scheduler.frontends.ending import STALLED, WRONG
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
-"""What BytePS calls before its first push: it returns when all workers and servers are there, and at once in a process
-that leaves the network to another one of its machine."""
+"""Function that BytePS calls before its first push. It returns when all workers and servers are there, and at once in a
+process that leaves the network to another one of its machine."""
 
 
 class TorchExchange:
     """Pages through byteps.torch, as numbers of 32 bits: before 0.2.5 that knows no bytes.
 
-    Their sums are the same. What two workers write never shares a number.
+    Their sums are the same, since two workers never write to the same number.
     """
 
     def __init__(self, bps: Any) -> None:
@@ -39,7 +38,7 @@ class TorchExchange:
         self._open: set[int] = set()
         """Handles of pages that nobody has taken."""
         self._gone: set[int] = set()
-        """And of what an engine that is gone has never given back."""
+        """Handles that an engine which is gone has never given back."""
 
     def declare(self, name: str) -> None:
         self._ops.declare(name)
@@ -139,7 +138,7 @@ EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "
 class EngineConnection:
     """Waits, in a thread, until BytePS has connected to all workers and servers.
 
-    `limited`: this process is the one that connects, so from then on the others' answers are a matter of moments.
+    `limited`: this process is the one that connects, so from then on the others' answers take moments.
     """
 
     def __init__(self, library: Path) -> None:
@@ -159,16 +158,16 @@ class EngineConnection:
 
 
 def library_of(bps: Any) -> Path:
-    """BytePS's extension of the imported module."""
+    """Return BytePS's extension of the imported module."""
     return next(Path(bps.__file__).parent.glob("c_lib*.so"))
 
 
 def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -> None:
-    """Returns when all workers have started with the same `text`; the process ends where they have not.
+    """Return when all workers have started with the same `text`. The process ends where they have not.
 
-    Called when bps.init() has returned. Nothing else has been pushed then, so workers that differ do no harm yet.
-    BytePS itself waits for all workers, as long as it takes, but only at the first push; they are waited for here in
-    the same way, and the limit begins when they are there.
+    Call it when bps.init() has returned. Nothing else has been pushed then, so workers that differ do no harm yet.
+    BytePS itself waits for all workers, as long as it takes, but only at the first push. This waits for them in the
+    same way, and the limit begins when they are there.
     """
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
@@ -190,7 +189,7 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
 
 
 def refuse_to_start(bps: Any, framework: str, why: str) -> None:
-    """Tells the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
+    """Tell the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
     bps.init()
     group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size(), end=lambda line, status: None)
     agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
@@ -199,20 +198,20 @@ def refuse_to_start(bps: Any, framework: str, why: str) -> None:
 
 
 def limit(seconds: float, end: Callable[[], None]) -> None:
-    """Calls `end` after so many seconds, whatever the caller is waiting for then."""
+    """Call `end` after so many seconds, whatever the caller is waiting for then."""
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
 
 
 def under_way() -> bool:
-    """Whether BytePS has a tensor of the program's that is not back; False where workers agree on nothing."""
+    """True if BytePS has a tensor of the program's that is not back. False where workers agree on nothing."""
     group = agreement.active()
     return group is not None and group.exchange.under_way()
 
 
 def renew(bps: Any) -> None:
-    """After an elastic resume: all topics once more, since a worker may have been replaced."""
+    """Propose all topics once more after an elastic resume, since a worker may have been replaced."""
     group = agreement.active()
     if group is not None:
         group.exchange.begin_anew()

@@ -1,9 +1,9 @@
-"""Which of BytePS's known faults the installed one has, for `prophet doctor`.
+"""BytePS's known faults in the installed one, for `prophet doctor`.
 
-Rule of this file: looking at files, never loading them, and never at a version: a source build calls itself 0.2.5
-whatever it is. A correction leaves a mark in what it mends (build/rules.py), so that one that is there is certain.
-Where a mark is missing the code is taken to be as released: somebody may have mended it in another way, which cannot
-be seen. Where not even the code in question can be found, nothing is claimed.
+Rule of this file: it looks at files, never loads them, and never looks at a version: a source build calls itself 0.2.5
+whatever it is. A correction leaves a mark in what it mends (build/rules.py), so a mark that is there is certain. Where
+a mark is missing the code is taken as released: somebody may have mended it in another way, which cannot be seen. Where
+the code in question is not found, nothing is claimed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .library import byteps_folder, extension
 
 LAUNCHER = "launcher"
 _OF_GPUS = b"byteps_torch_push_pull_async_torch_cuda_FloatTensor"
-"""In a PyTorch part that was built with CUDA."""
+"""Symbol in a PyTorch part that was built with CUDA."""
 
 
 class State(enum.Enum):
-    """What can be seen of one fault in one file."""
+    """Visible state of one fault in one file."""
 
     CORRECTED = enum.auto()
     AS_RELEASED = enum.auto()
@@ -34,20 +34,20 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """What can be seen of one fault: the worst of all parts that may have it."""
+    """Visible state of one fault: the worst of all parts that may have it."""
 
     correction: Correction
     state: State
 
     @property
     def row(self) -> tuple[str, str]:
-        """Its name, and what it does to a job."""
+        """Name, and effect on a job."""
         doubt = "cannot tell whether " if self.state is State.UNKNOWN else ""
         return self.correction.name, f"{doubt}{self.correction.effect}"
 
 
 def check_faults() -> tuple[bool, str, tuple[tuple[str, str], ...]] | None:
-    """(whether there is none, a line, rows of a fault and what it does to a job); None where no BytePS is installed."""
+    """Return (True if there is none, a line, rows of a fault and its effect on a job); None without BytePS."""
     folder = byteps_folder()
     if folder is None:
         return None
@@ -64,16 +64,16 @@ def check_faults() -> tuple[bool, str, tuple[tuple[str, str], ...]] | None:
 
 
 def parts_of(folder: Path) -> dict[str, Path]:
-    """The files of the BytePS in `folder` that faults are looked for in, by part."""
+    """Return the files of the BytePS in `folder` to look for faults in, by part."""
     libraries = {part: extension(folder / part) for part in ("torch", "mxnet", "server")}
-    # What was installed into a folder of its own has its scripts there.
+    # An installation into a folder of its own has its scripts there.
     scripts = (folder.parent / "bin" / "bpslaunch", Path(sysconfig.get_path("scripts"), "bpslaunch"))
     libraries[LAUNCHER] = next((script for script in scripts if script.is_file()), None)
     return {part: path for part, path in libraries.items() if path is not None}
 
 
 def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS) -> tuple[Fault, ...]:
-    """The faults that these files may have, and what can be seen of each."""
+    """Return the faults that these files may have, and the state of each."""
     faults = []
     for correction in corrections:
         states = [_state(correction, part, parts[part]) for part in correction.parts if part in parts]
@@ -86,7 +86,7 @@ def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS
 
 
 def _state(correction: Correction, part: str, path: Path) -> State | None:
-    """What can be seen in one file; None where it does not have the code in question."""
+    """Return the fault's state in one file; None if it lacks the code in question."""
     try:
         if part == LAUNCHER:
             return _state_of_script(correction, path.read_text(encoding="utf-8", errors="replace"))
@@ -109,7 +109,7 @@ def _state_of_script(correction: Correction, text: str) -> State | None:
 
 
 def _mend(parts: dict[str, Path]) -> str:
-    """How one without them is had."""
+    """Return how to get one without them."""
     if "torch" in parts and _OF_GPUS in parts["torch"].read_bytes():
         return "`python -m prophet_byteps.build build --cuda` makes one without them"
     return "`pip uninstall byteps`, then `python -m prophet_byteps.build install`, for one without them"

@@ -1,7 +1,7 @@
 """Python's side of the native BytePS hook: loading it, and the calls into it.
 
-Rule of this file: everything that touches the hook's shared object through ctypes. Which BytePS it can act on is
-library.py's. Nothing here decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
+Rule of this file: everything that touches the hook's shared object through ctypes. library.py knows on which BytePS it
+can act. Nothing here decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
-"""What prophet_hook_attach is told of the library."""
+"""Flags that tell prophet_hook_attach about the library."""
 PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
-"""Priorities of what is pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
+"""Priorities of tasks that are pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
 _NEWEST = "prophet_hook_give_size"
-"""The function of the hook's that was added last, which one of an older release lacks."""
+"""Newest function of the hook, which an older release lacks."""
 _DRAIN_EVENTS = 1 << 16
 """Events taken at a time (24 bytes each)."""
 POLL_S = 0.001
-"""How often a front end asks for its transfers where no hook can wake it."""
+"""Seconds between a front end's looks at its transfers where no hook can wake it."""
 
 
 @dataclass(frozen=True)
 class TakenPlan:
-    """A plan that the hook has taken up: its number in the record of events, and its bytes."""
+    """Plan that the hook has taken up: its number in the record of events, and its bytes."""
 
     number: int
     encoded: bytes
@@ -88,7 +88,7 @@ class _Status(ctypes.Structure):
 
 
 def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
-    """(whether the hook can act here, one line that says on what or why not), for `prophet doctor`."""
+    """Return (True if the hook can act here, one line that says on what or why not), for `prophet doctor`."""
     try:
         library = find_library(framework)
         native_path()
@@ -100,7 +100,7 @@ def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
 
 
 def native_path() -> Path:
-    """The hook's shared object. Raises HookError where the installation lacks it."""
+    """Return the path of the hook's shared object. Raises HookError if the installation lacks it."""
     path = Path(__file__).with_name("_hook" + sysconfig.get_config_var("EXT_SUFFIX"))
     if not path.exists():
         raise HookError("Prophet was installed without its native hook; install it with `pip install .`")
@@ -108,7 +108,7 @@ def native_path() -> Path:
 
 
 def check_layouts(native: ctypes.CDLL) -> int:
-    """How many pushes, or pulls, the hook lets be in flight. Raises HookError where it is not this Prophet's."""
+    """Return the most pushes, or pulls, in flight in the hook. Raises HookError if it is not this Prophet's."""
     layouts = _Layouts()
     try:
         native.prophet_hook_layouts(ctypes.byref(layouts))
@@ -126,7 +126,7 @@ def check_layouts(native: ctypes.CDLL) -> int:
 
 
 def load_for(framework: str) -> tuple[Library | None, Hook | None, str]:
-    """(BytePS's extension of `framework`, the hook that is in front of it now, ""), or (None, None, why not)."""
+    """Return (BytePS's extension of `framework`, the hook now in front of it, ""), or (None, None, why not)."""
     try:
         return find_library(framework), Hook.load(), ""
     except HookError as error:
@@ -136,9 +136,9 @@ def load_for(framework: str) -> tuple[Library | None, Hook | None, str]:
 
 
 class Hook:
-    """The loaded hook. `load` must run before BytePS's library is, `attach` after.
+    """The loaded hook. `load` must run before BytePS's library is loaded, `attach` after.
 
-    `most_in_flight`: at most so many pushes, and as many pulls, are in flight under any plan.
+    `most_in_flight`: most pushes, and as many pulls, in flight under any plan.
     """
 
     def __init__(self, native: ctypes.CDLL, most_in_flight: int) -> None:
@@ -163,17 +163,17 @@ class Hook:
 
     @classmethod
     def load(cls) -> Hook:
-        """Puts the hook's functions in front of BytePS's own, for libraries loaded from now on.
+        """Put the hook's functions in front of BytePS's own, for libraries loaded from now on.
 
-        Raises HookError where it was compiled for another release of Prophet; then nothing is put in front.
+        Raises HookError, with nothing put in front, if it was compiled for another release of Prophet.
         """
         path = str(native_path())
-        # First for itself alone: a hook that does not fit must not be what BytePS finds.
+        # First for itself alone: BytePS must not find a hook that does not fit.
         most_in_flight = check_layouts(ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL))
         return cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), most_in_flight)
 
     def attach(self, library: Library, watchdog_s: float) -> None:
-        """Finds BytePS's own functions; scheduling is on from here. Raises HookError."""
+        """Find BytePS's own functions; scheduling is on from here. Raises HookError."""
         why = ctypes.create_string_buffer(256)
         core = _OLD_STRINGS * library.old_string_abi + _WITHOUT_COMPRESSION * (not library.compresses)
         failed = self._native.prophet_hook_attach(str(library.path).encode(), core, watchdog_s, why, len(why))
@@ -181,38 +181,38 @@ class Hook:
             raise HookError(why.value.decode())
 
     def step_aside(self, why: str) -> None:
-        """Stock behaviour from here on; what waits goes to BytePS in order of arrival."""
+        """Behave as stock from here on. Waiting tasks go to BytePS in order of arrival."""
         self._native.prophet_hook_step_aside(why.encode()[:159])
 
     def set_identity(self, by: str) -> None:
-        """Where a task's gradient id comes from: "priority" (id = -priority - 1) or "key" (declared key)."""
+        """Set the source of a task's gradient id: "priority" (id = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
     @property
     def goes_one_way(self) -> bool:
-        """Whether PUSH_ONLY and PULL_ONLY do what they say; where not, such a task goes both ways."""
+        """True if PUSH_ONLY and PULL_ONLY work. If not, such a task goes both ways."""
         return bool(self._native.prophet_hook_one_way())
 
     @property
     def sizes_apart(self) -> bool:
-        """Whether a tensor can have a partition size of its own, as far as was seen of BytePS's first pushes."""
+        """True if a tensor can have its own partition size, as far as BytePS's first pushes show."""
         return bool(self._native.prophet_hook_sizes_apart())
 
     def turn_on_sizes(self) -> None:
-        """From now on `give_size` holds, until BytePS begins anew; only where `sizes_apart`."""
+        """Make `give_size` hold from now on, until BytePS begins anew; only where `sizes_apart`."""
         self._native.prophet_hook_turn_on_sizes()
 
     def give_size(self, name: str, size: int) -> None:
-        """The partition size, in bytes, of the tensor that BytePS knows by this name; before its first push."""
+        """Set the partition size, in bytes, of the tensor with this name in BytePS, before its first push."""
         self._native.prophet_hook_give_size(name.encode(), size)
 
     def set_plan(self, plan: Plan) -> TakenPlan:
-        """Swaps in both halves of the plan. Raises HookError, and the plan before stays, where it cannot be taken."""
+        """Swap in both halves of the plan. Raises HookError if it cannot be taken; the old plan then stays."""
         encoded = encode_plan(plan)
         return TakenPlan(self.set_encoded_plan(encoded), encoded)
 
     def set_encoded_plan(self, encoded: bytes) -> int:
-        """As `set_plan`, for the bytes of a plan (core/plan_codec.py); returns its number in the record."""
+        """Do as `set_plan`, for a plan's bytes (core/plan_codec.py). Returns its number in the record."""
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:
@@ -220,14 +220,14 @@ class Hook:
         return number
 
     def reset(self) -> None:
-        """Forgets everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
+        """Forget everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
 
         Harmless when repeated. What is forgotten is neither sent nor answered, so nobody may still wait for it.
         """
         self._native.prophet_hook_reset()
 
     def drain(self) -> NDArray[Any]:
-        """All events since the last call, oldest first (EVENT_DTYPE). One thread at a time."""
+        """Return all events since the last call, oldest first (EVENT_DTYPE). One thread at a time."""
         pieces = []
         count = len(self._buffer)
         while count == len(self._buffer):
@@ -236,7 +236,7 @@ class Hook:
         return np.concatenate(pieces)
 
     def wait_activity(self, limit_s: float) -> None:
-        """Waits, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
+        """Wait, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
     def status(self) -> HookStatus:
@@ -262,7 +262,7 @@ _loaded: Hook | None = None
 
 
 def loaded() -> Hook | None:
-    """The hook of this process, where it is on."""
+    """Return the hook of this process, if it is on."""
     return _loaded
 
 
@@ -272,19 +272,19 @@ def set_loaded(hook: Hook) -> None:
 
 
 def set_identity(by: str) -> None:
-    """See Hook.set_identity; nothing where the hook is off."""
+    """Call Hook.set_identity, if the hook is on."""
     if _loaded is not None:
         _loaded.set_identity(by)
 
 
 def reset() -> None:
-    """See Hook.reset; nothing where the hook is off."""
+    """Call Hook.reset, if the hook is on."""
     if _loaded is not None:
         _loaded.reset()
 
 
 def wait_activity(limit_s: float) -> None:
-    """See Hook.wait_activity; a short sleep where the hook is off, since nothing would wake us."""
+    """Call Hook.wait_activity. Without the hook sleep briefly, since nothing would wake us."""
     if _loaded is None:
         time.sleep(min(limit_s, POLL_S))
         return
@@ -292,7 +292,7 @@ def wait_activity(limit_s: float) -> None:
 
 
 def progress() -> object:
-    """Differs from what it was before where a transfer has begun or ended since; always the same without the hook."""
+    """Return a value that changes when a transfer begins or ends; without the hook it never does."""
     if _loaded is None:
         return None
     status = _loaded.status()
@@ -300,7 +300,7 @@ def progress() -> object:
 
 
 def sending() -> bool:
-    """Whether something is to be sent yet, or was and is not acknowledged; False where the hook is off."""
+    """True if something is to be sent yet, or was and is not acknowledged. False if the hook is off."""
     if _loaded is None:
         return False
     pushes = _loaded.status().pushes

@@ -1,10 +1,9 @@
-"""The size of partitions for what a program pushes itself, from what is kept of its last run.
+"""Partition size for what a program pushes itself, from what is kept of its last run.
 
-Rule of this file: which job is the same, and the best size for it. How the workers come to one size is
-torch/own_pushes.py's.
+Rule of this file: which job is the same, and the best size for it. torch/own_pushes.py brings the workers to one size.
 
-When BytePS begins nobody knows what the program will push. So a job is the same where the program and its arguments
-are, and it runs at the same place.
+When BytePS begins nobody knows what the program will push. So a job is the same if the program and its arguments are,
+and it runs at the same place.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class KeptPushes:
-    """What is kept in `folder`, and kept again, of this program's pushes. `where` says where it runs, as a WarmStart's;
-    `shape` is the cluster's, None where it is not known.
+    """Store in `folder` of this program's pushes, read and written again. `where` says where it runs, as a WarmStart's;
+    `shape` is the cluster's, None if unknown.
     """
 
     def __init__(self, folder: Path | None, where: Mapping[str, str], policy: Policy, shape: Shape | None) -> None:
         self.cut: Cut | None = None
-        """How all workers cut what is pushed with a priority; None where they leave it to BytePS."""
+        """Cut of what is pushed with a priority, on all workers. None leaves it to BytePS."""
         self._policy = policy
         self._shape = shape
         program = {"program": repr(sys.argv)}
@@ -41,7 +40,7 @@ class KeptPushes:
         self.warm.first_cut(())
 
     def size(self) -> int:
-        """The best in bytes for the gradients and the network that were kept; a middle one where these are not known.
+        """Return the best size in bytes for the kept gradients and network; a middle one if these are unknown.
 
         Such tensors keep the size of their first push, so it cannot be tried.
         """

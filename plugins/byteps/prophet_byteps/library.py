@@ -1,7 +1,7 @@
-"""Which BytePS is installed, and whether it is one that the hook knows.
+"""The installed BytePS, and a check that the hook knows it.
 
 Rule of this file: BytePS's own shared objects, looked at without loading them, and how one is loaded apart from the
-hook. The hook's is hook.py's.
+hook. hook.py has the hook's own.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _LOOPS = frozenset(
     ).split()
 )
 _COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
-"""BytePS has a function for each thread, and a thread for each kind of stage. So these names tell which stages there
-are, and with them how they are numbered. Of all the lines of development in BytePS's repository (2019 to 2022) those
-with these names, and no other, have the task layout that the hook knows."""
+"""Stages of compression. BytePS has a function for each thread, and a thread for each kind of stage. So these names
+tell which stages there are, and with them their numbers. Of all the lines of development in BytePS's repository (2019
+to 2022) those with these names, and no other, have the task layout that the hook knows."""
 
 UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
-"""Why Prophet leaves such a job alone."""
+"""Reason why Prophet leaves such a job alone."""
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
 _ELF_HEADER_BYTES = 64
 _SECTION = struct.Struct("<4xIQ8xQQ24x")
-"""One of an ELF file's sections: its type, its flags, where it begins and its bytes."""
+"""Section of an ELF file: its type, its flags, its offset and its bytes."""
 _STRING_TABLE, _LOADED = 3, 2
 
 
@@ -61,8 +61,9 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Library:
-    """A BytePS extension that the hook knows: its path, which std::string it was built with, and whether it has the
-    two stages of compression."""
+    """BytePS extension that the hook knows: its path, its kind of std::string, and whether it has the two stages of
+    compression.
+    """
 
     path: Path
     old_string_abi: bool
@@ -70,10 +71,10 @@ class Library:
 
 
 def find_library(framework: str) -> Library:
-    """The BytePS extension of `framework` ("torch", "mxnet"), found without importing it.
+    """Find the BytePS extension of `framework` ("torch", "mxnet") without importing it.
 
-    What it calls itself does not matter: whoever builds BytePS from its source gets a 0.2.5, whatever it is. Raises
-    HookError where BytePS is absent, or its library is not one that the hook knows.
+    Its version does not matter: every build of BytePS's source calls itself 0.2.5. Raises HookError if BytePS is
+    absent, or the hook does not know its library.
     """
     folder = byteps_folder()
     if folder is None:
@@ -88,7 +89,7 @@ def find_library(framework: str) -> Library:
 
 
 def byteps_folder() -> Path | None:
-    """Where the package `byteps` would be imported from; None where there is none."""
+    """Return the folder from which the package `byteps` would be imported; None if there is none."""
     spec = importlib.util.find_spec("byteps")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -96,13 +97,13 @@ def byteps_folder() -> Path | None:
 
 
 def extension(folder: Path) -> Path | None:
-    """The file that `import c_lib` would load in this folder of BytePS's, found without loading it."""
+    """Find the file that `import c_lib` would load in this folder of BytePS's, without loading it."""
     files = (folder / f"c_lib{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
 
 
 def version() -> str:
-    """What the installed BytePS calls itself, for people; nothing depends on it."""
+    """Return the installed BytePS's own version, for people; nothing depends on it."""
     try:
         return importlib.metadata.version("byteps")
     except importlib.metadata.PackageNotFoundError:
@@ -110,7 +111,7 @@ def version() -> str:
 
 
 def inspect_library(path: Path) -> Library:
-    """Checks a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
+    """Check a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         names = dynamic_names(image)
     for symbol in _NEEDED:
@@ -131,7 +132,8 @@ def inspect_library(path: Path) -> Library:
 
 
 def dynamic_names(image: mmap.mmap) -> bytes:
-    """The names that a shared object exports or asks for, each with a zero behind it; all of a file of another kind.
+    """Return the names that a shared object exports or asks for, each with a zero behind it. All of a file of another
+    kind.
 
     A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
     table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).
@@ -148,11 +150,11 @@ def dynamic_names(image: mmap.mmap) -> bytes:
 
 
 def keep_apart(framework: str) -> None:
-    """Loads a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
+    """Load a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
     importlib.import_module(framework)  # brings the libraries that the part is linked to
     open_apart(find_library(framework).path)
 
 
 def open_apart(library: Path) -> ctypes.CDLL:
-    """The library, loaded to look for what it calls in itself first."""
+    """Load the library so that it looks for its functions in itself first."""
     return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)

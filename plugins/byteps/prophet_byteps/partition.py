@@ -1,15 +1,15 @@
-"""BytePS's partition size: what it is in a job, whose choice, and how it is read and set while BytePS runs.
+"""BytePS's partition size: its value in a job, who chooses it, and how it is read and set while BytePS runs.
 
 Rule of this file: this one number inside BytePS, and the cut that goes with it where blocks do not adapt.
 
 A block of the PyTorch front end is a tensor of BytePS's, and a partition is never smaller, so each block is one
-message. The MXNet front end hands over whole gradients, so there the number is what cuts them (mxnet/names.py).
+message. The MXNet front end hands over whole gradients, so there the number cuts them (mxnet/names.py).
 
-BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition, so with
-Prophet's small ones a job would learn something else, or end where a partition has fewer than k elements. The
-number is read when BytePS starts and the trainer that asks for compression is made later, but it only counts from a
-tensor's first push on. Thus it can still be set back while nothing has been sent that it would cut in another way. It
-is one number for the whole process, which BytePS's threads read at each push, so it cannot differ by tensor at a time.
+BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition. So with
+Prophet's small ones a job would learn something else, or end where a partition has fewer than k elements. BytePS reads
+the number when it starts and the trainer that asks for compression is made later, but it only counts from a tensor's
+first push on. So it can be set back while nothing has been sent that it would cut differently. It is one number for the
+whole process, which BytePS's threads read at each push, so it cannot differ by tensor at a time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.policies import Blocks
 
 BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
-"""What BytePS 0.2.5 takes where its variable is not set."""
+"""Size that BytePS 0.2.5 uses if its variable is not set."""
 WHOLE_GRADIENTS = ("mxnet",)
-"""Frameworks whose front end hands over gradients as they are, so that ids are gradients and no places in an arena."""
+"""Frameworks whose front end hands over gradients as they are, so that ids are gradients and not places in an arena."""
 LEARNING_BYTES = 512 * 1024
-"""Of the partitions of such a job that adapts, until it knows better; gradients smaller than that tell sizes apart."""
+"""Partition size of such a job that adapts, until it knows better. Smaller gradients tell sizes apart."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
 
 logger = logging.getLogger("prophet_scheduler")
@@ -40,10 +40,10 @@ _ours = False
 
 @dataclass(frozen=True)
 class Sizes:
-    """How a job is cut where nothing has been learned. Alike on all workers.
+    """Cut of a job that has learned nothing. Alike on all workers.
 
-    `partition_bytes` is BytePS's number. `fixed` is the cut of a job whose blocks do not adapt, None where plans say
-    it, and `fusion` whether small gradients may share a block.
+    `partition_bytes` is BytePS's number. `fixed` is the cut of a job whose blocks do not adapt, None where plans choose
+    it. `fusion` is True if small gradients may share a block.
     """
 
     partition_bytes: int
@@ -56,7 +56,7 @@ class Sizes:
 
 
 def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
-    """How a job with a policy of these blocks is cut. A size that the user has set is one size for all."""
+    """Return the cut of a job with a policy of these blocks. A size that the user has set is one size for all."""
     fusion = settings.fusion and blocks is not Blocks.WHOLE
     adaptive = blocks is Blocks.ADAPTIVE and settings.partition_bytes is None
     if settings.partition_bytes is not None:
@@ -71,15 +71,15 @@ def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
 
 
 def chosen_by_prophet(ours: bool) -> None:
-    """Whether the partition size in BytePS's environment is Prophet's: not the user's, who knows what it is for."""
+    """Set if Prophet chose the partition size in BytePS's environment. A user who chose it knows what it is for."""
     global _ours
     _ours = ours
 
 
 def give_back(bps: Any, largest_sent: int) -> None:
-    """Sets BytePS's own partition size, for a job that compresses. `largest_sent`: bytes of the largest tensor so far.
+    """Set BytePS's own partition size, for a job that compresses. `largest_sent`: bytes of the largest tensor so far.
 
-    The process ends with one line where a tensor has been cut by the small one already, or BytePS has no such number.
+    The process ends with one line if the small size has cut a tensor already, or BytePS has no such number.
     """
     global _ours
     if not _ours:
@@ -106,7 +106,7 @@ class Number:
 
     @classmethod
     def of(cls, bps: Any) -> Number | None:
-        """That of the imported module `bps`; None where its library has no such number."""
+        """Return that of the imported module `bps`; None if its library has no such number."""
         from prophet_byteps.exchange import library_of  # Few jobs need it.
 
         try:
@@ -117,13 +117,13 @@ class Number:
 
     @property
     def value(self) -> int:
-        """The size of partitions in bytes."""
+        """Partition size in bytes."""
         return self._cell.value
 
     def rounded(self, size: int) -> int:
-        """What BytePS makes of a size: whole pages for each process of the machine."""
+        """Return the size as BytePS rounds it: whole pages for each process of the machine."""
         return -(-size // self._step) * self._step
 
     def set(self, size: int) -> None:
-        """Cuts by this size what is handed over from now on. A tensor that was sent before must not be any more."""
+        """Cut by this size what is handed over from now on. A tensor sent before must not be sent again."""
         self._cell.value = self.rounded(size)

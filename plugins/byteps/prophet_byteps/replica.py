@@ -1,9 +1,9 @@
-"""The replica of an asynchronous job, as a worker's environment names it: where copies go, what the job begins with.
+"""Replica of an asynchronous job, from a worker's environment: where copies go, what the job begins with.
 
-Rule of this file: settings to a store and a model, before anything is sent, and what a person is told of them. Copies
-are prophet_scheduler/frontends/torch/replicating.py's.
+Rule of this file: from settings to a store and a model, before anything is sent, and what a person is told of them.
+prophet_scheduler/frontends/torch/replicating.py makes copies.
 
-A job that does not begin with what its replica has would replace it by less: that is refused at the start.
+A job that did not begin with its replica's model would replace it by less, so that is refused at the start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:  # a job without a replica loads none of it
 
 @dataclass(frozen=True)
 class Replica:
-    """What one worker was told: `store` None where no copies are made, `model` None unless it is the one that puts it
-    into the job, which `where` it was got from. `resumes`: the job begins with one."""
+    """Replica as one worker sees it: `store` is None if no copies are made. `model` is None except on the worker that
+    puts it into the job, with `where` it came from. `resumes`: the job begins with one.
+    """
 
     store: ReplicaStore | None = None
     model: ReplicaModel | None = None
@@ -36,9 +37,9 @@ class Replica:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Replica:
-        """Asks the replica whether it is the right one, and for its model. Raises UserError.
+        """Ask the replica for its identity and its model. Raises UserError.
 
-        One that cannot be reached to keep copies is no reason to stop.
+        If it cannot be reached to keep copies, the job goes on.
         """
         source, coordinator = resumed_from(environ), coordinator_from_environ(environ)
         own = None if coordinator is None else coordinator.replica
@@ -61,13 +62,13 @@ class Replica:
 
     @property
     def is_of_one_model(self) -> bool:
-        """Whether there is anything that can be of one optimizer's model alone."""
+        """True if anything here belongs to one optimizer's model alone."""
         return self.store is not None or self.resumes
 
     def begin(self, optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> int:
-        """Gives an optimizer's parameters the values that the job begins with, on the one worker that has them.
+        """Give an optimizer's parameters the values that the job begins with, on the one worker that has them.
 
-        Returns how many updates are in them. Raises UserError where they are of another model.
+        Returns the number of updates in them. Raises UserError if they are of another model.
         """
         if self.model is None:
             return 0
@@ -83,12 +84,12 @@ class Replica:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """Those that are trained, in their order."""
+    """Return the trained parameters, in their order."""
     return [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
 
 
 def parameter_names(parameters: list[Any], named: Iterable[tuple[str, Any]] | None) -> list[str]:
-    """By what a program says of them, or by their places."""
+    """Return the program's names of the parameters, or their places."""
     from prophet_scheduler.frontends.torch.replicating import names_of
 
     return names_of(parameters, {id(param): name for name, param in named or ()})

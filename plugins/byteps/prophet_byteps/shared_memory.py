@@ -1,10 +1,10 @@
-"""What BytePS has of the machine's shared memory: a file for each key, as long as its tensor.
+"""BytePS's use of the machine's shared memory: a file for each key, as long as its tensor.
 
 Rule of this file: how much there is, and the descriptors that BytePS leaves open. Linux alone has either; where they
-cannot be had nothing is known and nothing is done.
+are unavailable nothing is known and nothing is done.
 
 BytePS 0.2.5 opens a key's file, maps it, and never closes the descriptor. Prophet's keys are many, and 1,024
-descriptors are what a shell gives a process. A file that is mapped needs none, and BytePS uses it no more.
+descriptors are what a shell gives a process. A mapped file needs none, and BytePS does not use it any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILES = f"{FOLDER}/BytePS_"
 
 
 def room_bytes() -> int | None:
-    """How much more fits. Where a file finds none when it is written, the process dies."""
+    """Return the free bytes. If a file finds none when it is written, the process dies."""
     try:
         there = os.statvfs(FOLDER)
     except OSError:
@@ -26,7 +26,7 @@ def room_bytes() -> int | None:
 
 
 def close_mapped() -> int:
-    """Closes the descriptors of BytePS's files that are mapped; how many those were. From any thread."""
+    """Close the descriptors of BytePS's mapped files. Returns their number. From any thread."""
     try:
         with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
             mapped = {line[line.index(_FILES) :].rstrip("\n") for line in lines if _FILES in line}

@@ -1,7 +1,7 @@
-"""When transfers have stopped, and what is known of who waits for whom.
+"""Stalls: when transfers have stopped, and what is known of who waits for whom.
 
-Rule of this file: pure; the time is passed in. The agent says once a second whether something finished and whether
-something is under way, and logs or ends the process.
+Rule of this file: pure; the time is passed in. The agent says once a second if something finished and if something is
+under way, and logs or ends the process.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import enum
 from dataclasses import dataclass
 
 WARN_S = 45.0
-"""Nothing has finished for so long: one warning. The agent looks once a second, so it comes well within a minute."""
+"""Seconds without a finished transfer before one warning. The agent looks once a second, so it comes in a minute."""
 
 
 class Verdict(enum.Enum):
-    """What is due now."""
+    """Action that is due now."""
 
     NOTHING = enum.auto()
     WARN = enum.auto()
@@ -22,7 +22,7 @@ class Verdict(enum.Enum):
 
 
 class StallDetector:
-    """Tells a stall from idleness. `limit_s`: after so many seconds the process is to end; None for never."""
+    """Detector that tells a stall from idleness. `limit_s`: seconds until the process is to end; None for never."""
 
     def __init__(self, limit_s: float | None = None) -> None:
         self._limit_s = limit_s
@@ -31,7 +31,7 @@ class StallDetector:
         self.stalled_s = 0.0
 
     def turn(self, now: float, finished: bool, under_way: bool) -> Verdict:
-        """`finished`: some transfer has finished since the last turn. One warning a stall."""
+        """Return what is due. `finished`: some transfer has finished since the last turn. One warning a stall."""
         if finished or not under_way or self._moved_at is None:
             self._moved_at = now
             self._warned = False
@@ -46,14 +46,14 @@ class StallDetector:
 
 @dataclass(frozen=True)
 class Oldest:
-    """The oldest transfer of a kind that is under way: how long, in seconds, and of what, in words."""
+    """Oldest transfer of a kind that is under way: its age in seconds, and its tensor, in words."""
 
     age_s: float
     what: str = "a tensor"
 
 
 def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
-    """One line: what waits for whom.
+    """Return one line on what waits for whom.
 
     A server acknowledges a push as soon as it has it, and answers a pull when every worker has pushed that key.
     """

@@ -1,11 +1,11 @@
-"""What a trace of the job's forward passes has shown, on its way from the front end to the agent.
+"""Result of tracing the job's forward passes, on its way from the front end to the agent.
 
-Rule of this file: where the two leave it. How it is traced is prophet_scheduler/frontends/torch/trace.py's, and when a
-front end traces its own affair. Only a process whose policy plans with a trace imports this.
+Rule of this file: where the front end leaves it and the agent finds it. prophet_scheduler/frontends/torch/trace.py
+traces, and each front end decides when. Only a process whose policy plans with a trace imports this.
 
-Each worker traces by itself, in the same iterations as the others, and plans by what it has measured. Structure is the
-same on all of them; times scatter, so two gradients whose order hardly matters may change places from worker to worker.
-Order is each worker's own (docs/decisions/sizes-of-the-job.md).
+Each worker traces by itself, in the same iterations as the others, and plans by its own measurements. The structure is
+the same on all of them. Times scatter, so two gradients whose order hardly matters may change places from worker to
+worker. Order is each worker's own (docs/decisions/sizes-of-the-job.md).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class Traced(NamedTuple):
-    """How long forward computes from the use of each block on to that of the next, in seconds by id, and the policy of
-    the model's graph; empty and None where nothing was traced, or the policy takes no graph.
+    """Seconds of forward from the use of each block to that of the next, by id, and the policy of the model's graph.
+
+    Empty and None where nothing was traced, or the policy takes no graph.
     """
 
     forward_s: Mapping[int, float]
@@ -33,27 +34,27 @@ NOTHING = Traced({}, None)
 
 
 class TraceBoard:
-    """For one job. `make` makes its policy, called `policy`, of a graph; None where that takes none.
+    """Board of one job. `make` makes its policy, called `policy`, of a graph; None for a policy without one.
 
-    The thread that trains leaves something, another one reads it.
+    The thread that trains leaves a result, another one reads it.
     """
 
     def __init__(self, policy: str, make: Callable[[Graph], Policy] | None) -> None:
         self.with_graph = make is not None
         self.found = NOTHING
         self.closed = False
-        """Whether nothing more is wanted."""
+        """True if nothing more is wanted."""
         self._policy = policy
         self._make = make
 
     def leave(self, forward_s: Mapping[int, float], graph: Graph | None) -> None:
-        """What the trace has shown. Raises UserError where the policy cannot take the graph."""
+        """Leave the trace's result. Raises UserError if the policy cannot take the graph."""
         policy = self._make(graph) if self._make is not None and graph is not None else None
         if not self.closed:
             self.closed, self.found = True, Traced(forward_s, policy)
 
     def close(self, why: str) -> None:
-        """There is no trace, or it holds no more."""
+        """Close the board without a trace, or with one that holds no more."""
         if not self.closed or self.found is not NOTHING:
             warn_of_untraced(self._policy, why)
         self.closed, self.found = True, NOTHING

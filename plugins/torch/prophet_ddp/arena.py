@@ -1,8 +1,7 @@
 """The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, at once or in two phases.
 
-Rule of this file: which blocks one operation carries, and when it may start. What an arena is, is
-prophet_scheduler/frontends/torch/arena.py's, in which order operations are issued issuer.py's, and a GPU's arena
-device_arena.py's.
+Rule of this file: which blocks one operation carries, and when it may start. prophet_scheduler/frontends/torch/arena.py
+defines an arena, issuer.py the order of operations, and device_arena.py has a GPU's arena.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DdpArena(Arena):
-    """Blocks that travel as all-reduces; those of phases.py do so in two halves."""
+    """Blocks that travel as all-reduces; with phases.py in two halves."""
 
     graphs = True
 
@@ -41,12 +40,12 @@ class DdpArena(Arena):
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
         self._last: Mapping[ArenaBlock, JointOperation] = self._operations
-        """Those with whose end a block is back, be it another one."""
+        """Operations with whose end a block is back; they may be others."""
         self._incomplete: dict[JointOperation, int] = {}
-        """Of the round's operations, how many blocks are not there yet."""
+        """Number of blocks that each of the round's operations still lacks."""
 
     def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
-        """The round's, one for the blocks at each of these places, in this order."""
+        """Return the round's operations, one for the blocks at each of these places, in this order."""
         self._operations, self._incomplete = {}, {}
         self._last = self._operations
         for places in collectives:
@@ -57,7 +56,7 @@ class DdpArena(Arena):
         return list(self._incomplete)
 
     def operations_in(self, phases: TwoPhases) -> list[JointOperation]:
-        """The round's, of blocks that are reduced first and gathered later."""
+        """Return the round's operations, for blocks that are reduced first and gathered later."""
         operations = phases.operations()
         self._operations, self._last = phases.reduces, phases.gatherings
         self._incomplete = dict.fromkeys(self._operations.values(), 1)
@@ -70,7 +69,7 @@ class DdpArena(Arena):
         def start() -> Any:
             whole = parts[0]
             if len(parts) > 1:
-                # What does not lie together is brought together, and goes back where it came from.
+                # Blocks that do not lie together are brought together, and put back afterwards.
                 whole = torch.cat(parts)
                 after.append(lambda: _part(whole, parts))
             return self._issuer.all_reduce(whole)
@@ -85,11 +84,11 @@ class DdpArena(Arena):
         return JointOperation(start, id, size_bytes, then)
 
     def under_way(self) -> list[JointOperation]:
-        """Of the last round, what may be at work in its blocks when all of them have arrived."""
+        """Return the last round's operations that may be at work in its blocks when all of them have arrived."""
         return []
 
     def landed(self, slot: Slot) -> bool:
-        """Whether it has arrived, and no stream would have to wait for it either."""
+        """True if it has arrived, and no stream would have to wait for it either."""
         return self.arrived(slot)
 
     def _send(self, block: ArenaBlock) -> JointOperation:
@@ -105,7 +104,7 @@ class DdpArena(Arena):
 
 
 def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Copies what lies one after another in `data` to each of `parts`."""
+    """Copy consecutive parts of `data` to each of `parts`."""
     with torch.no_grad():
         for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
             part.copy_(own)

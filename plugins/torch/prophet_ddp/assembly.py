@@ -1,7 +1,7 @@
-"""The parts of one module under Prophet, put together: its process group, its rounds, and who looks after them.
+"""The parts of one module under Prophet, put together: its process group, its rounds, and its agent.
 
-Rule of this file: which parts a module gets, by its own options, the policy, and what its parameters are on. Whether it
-gets any, alike on all ranks, is takeover.py's; what the parts do is in their own files.
+Rule of this file: which parts a module gets, by its own options, the policy, and its hardware. takeover.py decides,
+alike on all ranks, if it gets any; the parts are in their own files.
 """
 
 from __future__ import annotations
@@ -45,29 +45,31 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_A
 
 CPU = torch.device("cpu")
 LONG_DELAY_S = 10e-3
-"""Where an operation takes longer by itself, as many as there may be are under way from the first round on."""
+"""Seconds of an operation by itself above which the most are under way from the first round on."""
 
 
 class Connecting(Hardware, Protocol):
-    """What the parts of a module need of what its parameters are on."""
+    """Hardware of a module's parameters, as its parts need it."""
 
     tried: bool
-    """Whether jobs have run there. What has been tried on processors alone stays off elsewhere."""
+    """True if jobs have run there. What was tried on processors alone stays off elsewhere."""
     device: torch.device
 
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta, /) -> Any:
-        """A process group of the same ranks as `group`, made by all of them, who may meet in `store`."""
+        """Make a process group of the same ranks as `group`; all of them call it, and may meet in `store`."""
         ...
 
     def connect(self, own: Any, /) -> Probe | None:
-        """Returns when all ranks of that group are there, so that nobody goes on, and perhaps ends, while another is
-        still connecting. What one operation takes by itself, the same on all ranks; None where that says nothing.
+        """Return when all ranks of that group are there, so that nobody goes on, and perhaps ends, while another still
+        connects.
+
+        Returns the duration of one operation by itself, the same on all ranks; None if that says nothing.
         """
         ...
 
     @property
     def closing(self) -> Callable[[], None] | None:
-        """What ends when the group does; None for nothing."""
+        """Return the function that ends what ends with the group; None for nothing."""
         ...
 
 
@@ -79,37 +81,37 @@ class OnProcessors:
     closing = None
 
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta) -> Any:
-        """See Connecting."""
+        """Do as Connecting says."""
         meeting = PrefixStore("gloo", store)
         return wide_group(meeting, group.rank(), group.size(), timeout)
 
     def connect(self, own: Any) -> Probe:
-        """See Connecting."""
+        """Do as Connecting says."""
         return probe(own)
 
     def streams(self, device: torch.device, /) -> Streams:
-        """None that anything would have to wait for."""
+        """Return streams for which nothing has to wait."""
         return streams_of(device)
 
     @property
     def arena(self) -> Callable[..., DdpArena]:
-        """What makes the arena."""
+        """Return the maker of the arena."""
         return DdpArena
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a module gets on every rank. `alone` is what one operation takes by itself, where that is known."""
+    """Parts of a module on every rank. `alone` is the duration of one operation by itself, if known."""
 
     rounds: ModuleRounds
     channel: Channel
     alone: Probe | None
     members: Sequence[int]
-    """Ranks of the job that the module's group has."""
+    """Ranks of the job in the module's group."""
     adapts: bool
-    """Whether its cut may change."""
+    """True if its cut may change."""
     may_leave: bool
-    """Whether torch's reducer is tried, too, and gets the module where it is faster."""
+    """True if torch's reducer is tried, too, and gets the module if it is faster."""
 
 
 def assemble(
@@ -121,8 +123,10 @@ def assemble(
     store: Store,
     heard: bool,
 ) -> Parts:
-    """All ranks of the module's `group` do it, who meet in `store`. `named` are its parameters that are averaged;
-    `number` counts the modules of the process. `heard`: somebody on this rank reads what happens to its blocks.
+    """Assemble a module's parts. All ranks of its `group` do it, and meet in `store`.
+
+    `named` are its averaged parameters; `number` counts the modules of the process. `heard`: somebody on this rank
+    reads the events of its blocks.
     """
     hardware = _hardware_of(ddp)
     timeout = group._get_backend(hardware.device).options._timeout
@@ -156,7 +160,7 @@ def assemble(
 
 
 def _hardware_of(ddp: Any) -> Connecting:
-    # All that are averaged are on one, as was found out before.
+    # All averaged parameters are on one device, as was checked before.
     device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
     if device == CPU:
         return OnProcessors()
@@ -166,7 +170,7 @@ def _hardware_of(ddp: Any) -> Connecting:
 
 
 def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequence[int]], Cut]:
-    """The cut that a job begins with, of gradients with these bytes."""
+    """Return the cut that a job begins with, of gradients with these bytes."""
     definition = get_definition(told.policy)
     if adapts:
         return lambda sizes: learning_cut(sum(sizes), learning_sizes(sum(sizes), delay_s))
@@ -177,10 +181,10 @@ def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequen
 
 
 def deciding_agent(parts: Parts, told: Settings) -> Turning:
-    """What decides about the module's blocks, on the first rank of its group."""
+    """Return the agent that decides about the module's blocks, on the first rank of its group."""
     rounds, definition = parts.rounds, get_definition(told.policy)
     if definition.traced or definition.of_graph is not None:
-        from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, and of all ranks one.
+        from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, and only on one rank.
 
         params = [slot.param for slot in rounds.registered]
         rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
@@ -188,7 +192,7 @@ def deciding_agent(parts: Parts, told: Settings) -> Turning:
 
 
 def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
-    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Of all ranks one needs them.
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Only one rank needs them.
 
     rounds, trace = parts.rounds, parts.rounds.trace
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
@@ -215,7 +219,7 @@ def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
 
 
 def _warm_start(parts: Parts, told: Settings) -> WarmStart:
-    """What is kept of this module of this job."""
+    """Return the store of what is kept of this module of this job."""
     where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
     where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(parts.rounds.number)}
     where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(parts.members))}
@@ -224,7 +228,7 @@ def _warm_start(parts: Parts, told: Settings) -> WarmStart:
 
 @functools.cache
 def profile_in(told: Settings) -> Profile | None:
-    """What the job is told to begin with. Raises UserError, with one line, for a file that is wrong."""
+    """Return the profile that the job is told to begin with. Raises UserError, with one line, for a wrong file."""
     if told.profile_in is None:
         return None
     from prophet_scheduler.models.profiles import load_profile

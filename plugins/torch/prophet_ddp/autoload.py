@@ -1,12 +1,12 @@
 """Switches Prophet on in a process with PROPHET_SCHEDULER set, when it makes its first DistributedDataParallel.
 
 Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
-imports this module only where it is set. An import hook stands behind torch's module of DistributedDataParallel; what
-Prophet needs besides is imported by the first constructor, so a process that trains nothing has none of it.
+imports this module only where it is set. An import hook stands behind torch's module of DistributedDataParallel. The
+first constructor imports the rest of Prophet, so a process that trains nothing has none of it.
 
 A wrong setting ends the process with one line and status 2, on every rank, since all have the same environment. A
-failure of Prophet itself is one warning, and DistributedDataParallel as it is: takeover.py sees to it that this is so
-on all ranks alike.
+failure of Prophet itself is one warning, and DistributedDataParallel stays as it is. takeover.py makes that so on all
+ranks alike.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def stand_behind(ddp_class: Any) -> None:
-    """From now on each new object of the class is handed to Prophet when it is made."""
+    """Hand each new object of the class to Prophet when it is made, from now on."""
     original = ddp_class.__init__
     signature = inspect.signature(original)
 
@@ -76,7 +76,7 @@ def stand_behind(ddp_class: Any) -> None:
 
 
 def keep_lives_apart() -> None:
-    """Where the launcher may restart ranks, and has one store for all lives of the job: alike on all of them."""
+    """Keep lives apart where the launcher may restart ranks and has one store for all lives. Alike on all ranks."""
     told = os.environ
     if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         from prophet_ddp import lives
@@ -86,9 +86,9 @@ def keep_lives_apart() -> None:
 
 @functools.cache
 def _takeover() -> Any:
-    """The module that takes over; None, with one warning, where it cannot be loaded, as with some other torch.
+    """Return the module that takes over; None, with one warning, if it cannot be loaded, as with some other torch.
 
-    Asked before anything is sent: a wrong setting ends the process here, and nobody waits for it.
+    Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
     """
     try:
         from prophet_ddp import takeover
@@ -101,7 +101,7 @@ def _takeover() -> Any:
 
 
 def install() -> None:
-    """Watches for torch from now on; nothing else happens until it is imported."""
+    """Watch for torch from now on; nothing else happens until it is imported."""
     if MODULE in sys.modules:
         stand_behind(sys.modules[MODULE].DistributedDataParallel)
         keep_lives_apart()

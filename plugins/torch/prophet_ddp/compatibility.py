@@ -1,8 +1,8 @@
-"""Whether Prophet can take the place of this torch's reducer: what it relies on beyond what torch documents.
+"""Check that Prophet can take the place of this torch's reducer: what it relies on beyond what torch documents.
 
-Rule of this file: looking, with no process group and nothing changed. Names come from the code of the torch that is
-installed, so one that another release has renamed is found before a job is started. `prophet doctor` prints what this
-finds, and `prophet run` asks it before a policy is started.
+Rule of this file: looking, with no process group and nothing changed. Names come from the code of the installed torch,
+so one that another release has renamed is found before a job is started. `prophet doctor` prints the findings, and
+`prophet run` asks for them before a policy is started.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _METHODS = (
     "register_comm_hook",
     "join",
 )
-"""Of DistributedDataParallel: called or watched by takeover.py."""
+"""Methods of DistributedDataParallel that takeover.py calls or watches."""
 _ATTRIBUTES = (
     *("process_group", "reducer", "logger", "static_graph", "find_unused_parameters"),
     *("gradient_as_bucket_view", "_static_graph_delay_allreduce_enqueued", "_comm_hooks"),
 )
-"""Of its objects: read, the two that are replaced, and the two that are set while torch's reducer is made anew."""
+"""Attributes of its objects: read, the two that are replaced, and the two set while torch's reducer is made anew."""
 _OF_DISTRIBUTED = (
     *("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group"),
     "_register_comm_hook",
@@ -43,7 +43,7 @@ _OF_C10D = ("PrefixStore", "_get_default_store")
 
 @functools.cache
 def check_torch(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """(item, whether it is as it must be, a line) for each thing that matters. `framework` is torch."""
+    """Return (item, True if it is as it must be, a line) for each thing that matters. `framework` is torch."""
     return tuple(_findings())
 
 
@@ -74,7 +74,7 @@ def _findings() -> Iterator[tuple[str, bool, str]]:
 
 
 def missing_names(module: ModuleType) -> list[str]:
-    """What Prophet relies on and `module`, that of DistributedDataParallel, or torch.distributed has not."""
+    """Return the names that Prophet relies on and `module` (DistributedDataParallel's) or torch.distributed lacks."""
     ddp: Any = module.DistributedDataParallel
     named = {node.attr for node in ast.walk(_source(module)) if isinstance(node, ast.Attribute)}
     c10d = dist.distributed_c10d
@@ -87,7 +87,7 @@ def missing_names(module: ModuleType) -> list[str]:
 
 
 def unknown_requests(module: ModuleType) -> list[str]:
-    """What DistributedDataParallel calls on its reducer that the stand-in neither has nor hands back to torch's."""
+    """Return what DistributedDataParallel calls on its reducer that the stand-in neither has nor hands back."""
     called = {
         node.attr
         for node in ast.walk(_source(module))

@@ -1,6 +1,6 @@
-"""torch's own communication hooks that Prophet does itself, by the element.
+"""torch's own communication hooks that Prophet applies itself, by the element.
 
-Rule of this file: what such a hook comes to, bit for bit as torch's default_hooks make it of a bucket. Elements are
+Rule of this file: the result of such a hook, bit for bit as torch's default_hooks compute it on a bucket. Elements are
 rounded to the small type, if there is one, divided by the number of ranks there, summed, and put back.
 """
 
@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 @dataclass(frozen=True)
 class CommHook:
-    """A hook of torch's. `half`: what gradients are rounded to before they are divided; None for their own type."""
+    """Hook of torch. `half`: type that gradients are rounded to before they are divided; None for their own type."""
 
     function: Any
     half: torch.dtype | None = None

@@ -25,14 +25,12 @@ from statistics import median
 import torch
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
+from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, Cut
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
-EARLY_ROUNDS = 32
-"""In a module's first rounds, while most is learned, every one ends with a page."""
 TRIED_ROUNDS = 8
-"""And so many that follow a decision."""
+"""Rounds after a decision that end with a page."""
 
 MOST_OWNERS = 2
 """More ranks have no rounds in two phases, in which each sends to each owner by itself, over connections of its own.

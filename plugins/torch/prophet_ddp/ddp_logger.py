@@ -1,8 +1,8 @@
-"""What DistributedDataParallel's logger says of a module under Prophet.
+"""Log entries of DistributedDataParallel for a module under Prophet.
 
 Rule of this file: the entries of `_get_ddp_logging_data()`. Those of the constructor are torch's own, which its logger
-had before Prophet came. What belongs to an iteration is taken where torch takes it, in the same units and as often. A
-module's buckets are those that torch's reducer would have of it: Prophet's blocks are in its status.
+had before Prophet came. Those of an iteration are taken where torch takes them, in the same units and as often. A
+module's buckets are those that torch's reducer would have: Prophet's blocks are in its status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.arena import Slot
 
 FIRST_ITERATIONS = 10
-"""torch looks at each of these, and later at one of so many."""
+"""torch looks at each of these, and later at one in SAMPLE_RATE."""
 SAMPLE_RATE = 100
 DURATIONS = (
     "forward_compute_time",
@@ -35,7 +35,7 @@ DURATIONS = (
 
 @dataclass
 class IterationTimes:
-    """When things began and ended in one iteration, in nanoseconds of the clock; 0 for what has not."""
+    """Begin and end of each part of one iteration, in nanoseconds of the clock; 0 if it has not happened."""
 
     forward_start: int
     backward_start: int = 0
@@ -46,26 +46,26 @@ class IterationTimes:
     """Gradients in the order in which they came, each with its time."""
 
     def gradient_ready(self, slot: Slot) -> None:
-        """One has been made."""
+        """Note a new gradient."""
         self.ready.append((slot, time.time_ns()))
 
     def started(self) -> None:
-        """A block has left."""
+        """Note that a block has left."""
         self.comm_start = self.comm_start or time.time_ns()
 
     def finished(self) -> None:
-        """A block has come back."""
+        """Note that a block has come back."""
         self.comm_end = time.time_ns()
 
     def durations(self) -> dict[str, int]:
-        """By torch's names, without those that are not known."""
+        """Return the durations by torch's names, without unknown ones."""
         ends = (self.backward_start, self.backward_end, self.comm_end, min(self.backward_end, self.comm_end))
         starts = (self.forward_start, self.backward_start, self.comm_start, self.comm_start)
         rows = zip(DURATIONS, starts, ends, strict=True)
         return {name: end - start for name, start, end in rows if start and end >= start}
 
     def moments(self) -> dict[str, int]:
-        """By torch's names."""
+        """Return the moments by torch's names."""
         return {
             "forward_compute_time_start": self.forward_start,
             "backward_compute_time_start": self.backward_start,
@@ -100,25 +100,25 @@ class DdpLogger(c10d.Logger):
         """Synchronised forward passes that have begun."""
         self._recorded = 0
         self._averages: dict[str, int] = {}
-        """Without what is `_shown`."""
+        """Averages without `_shown`."""
         self._shown: IterationTimes | None = None
         self._ended: IterationTimes | None = None
-        """Of the last iteration, where it was looked at."""
+        """Times of the last iteration, if it was looked at."""
         self._order: list[int] | None = None
         """Parameters, by place, in the order of the buckets that torch's reducer would have made anew."""
         self._unused: list[Slot] | None = None
         self.graph_static = True
-        """Whether every iteration has left the same parameters unused."""
+        """True if every iteration has left the same parameters unused."""
         self.backward_ns = [0] * len(self._places)
-        """By place: from the beginning of a backward pass until the gradient came, when it was last looked at."""
-        # Where DistributedDataParallel itself is compiled, torch's own logger is no Python that could be.
+        """Nanoseconds by place, from the beginning of a backward pass to the gradient, when last looked at."""
+        # If DistributedDataParallel itself is compiled, torch's own logger is no Python that could be compiled.
         compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
 
     def set_construction_data_and_log(self, *args: Any) -> None:
-        """Keeps nothing: torch's own logger had it."""
+        """Keep nothing: torch's own logger had it."""
 
     def set_runtime_stats_and_log(self) -> None:
-        """Takes down what the last iteration came to: a synchronised forward pass is about to begin."""
+        """Record the last iteration, before a synchronised forward pass begins."""
         self._ended, self._rounds.times = self._rounds.times, None
         if self._collects():
             self._take_down(self._ended)
@@ -127,7 +127,7 @@ class DdpLogger(c10d.Logger):
             self._rounds.times = IterationTimes(time.time_ns())
 
     def set_error_and_log(self, error: str) -> None:
-        """Keeps what ended a pass."""
+        """Keep the error that ended a pass."""
         self._strs["error"] = error
         self._ints |= {"has_error": 1, "iteration": self.iteration}
 
@@ -141,17 +141,17 @@ class DdpLogger(c10d.Logger):
         self._ints["static_graph"] = 1
 
     def _get_ddp_logging_data(self) -> Any:
-        """What is known by now. Waits for no average."""
+        """Return what is known by now. Waits for no average."""
         times = self._times() if self._recorded else {}
         native = super()._get_ddp_logging_data()  # It hears of errors in torch's functions.
         error = {"error": native.strs_map["error"]} if "error" in native.strs_map else {}
         has_error = {"has_error": 1} if error else {}
         return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | times | has_error)
 
-    # What the reducer says.
+    # Events of the reducer.
 
     def forward_ended(self) -> None:
-        """The outputs are known, and with them which parameters have no part."""
+        """Note the outputs, and the parameters that have no part in them."""
         times = self._rounds.times
         if times is not None:
             times.backward_start = time.time_ns()
@@ -162,7 +162,7 @@ class DdpLogger(c10d.Logger):
                 self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
 
     def buckets_may_change(self) -> None:
-        """torch's reducer would make its buckets anew here, once, after the first iteration with an order."""
+        """Order the buckets once, after the first iteration with an order. torch would rebuild its own here."""
         ended = self._ended
         if self._order is None and not self._rounds.finds_unused and ended is not None and ended.backward_end:
             came = [self._places[slot] for slot, _ in ended.ready]
@@ -190,7 +190,7 @@ class DdpLogger(c10d.Logger):
             "has_rebuilt_buckets": int(self._order is not None),
         }
         if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
-            # torch prints them there, and what is not there comes to be.
+            # torch prints them there, and creates missing ones.
             self._strs.setdefault("comm_hook", "")
             self._ints.setdefault("join_uneven_inputs", 0)
         if self._order is not None:
@@ -210,13 +210,13 @@ class DdpLogger(c10d.Logger):
         return durations | averages | shown.moments()
 
     def _averages_with(self, times: IterationTimes) -> dict[str, int]:
-        """As torch has them: an average stays where an iteration lacks the time."""
+        """Return the averages as torch has them: one stays if an iteration lacks the time."""
         before, now = dict.fromkeys(DURATIONS, 0) | self._averages, times.durations()
         count = self._recorded
         return {name: (now[name] + old * (count - 1)) // count if name in now else old for name, old in before.items()}
 
     def _reduced(self, unused: Sequence[Slot]) -> int:
-        """How many buckets torch's reducer would have sent."""
+        """Return how many buckets torch's reducer would have sent."""
         if self._order is not None:
             return len(self._buckets(self._order))
         if not self._skips_unused:

@@ -1,17 +1,17 @@
 """The port to a GPU for collectives of NCCL: its streams, its events and who waits for them.
 
-Rule of this file: what talks to CUDA on this way, beside what prophet_scheduler/frontends/torch/streams.py has for any
-engine. What is ordered by it is device_arena.py's. Not yet run on a GPU: tests drive what uses it on a device of their
-own (tests/support/lazy_device.py).
+Rule of this file: calls of CUDA on this way, besides what prophet_scheduler/frontends/torch/streams.py has for any
+engine. device_arena.py orders things by it. Not yet run on a GPU: tests drive its users on a device of their own
+(tests/support/lazy_device.py).
 
-NCCL works on a stream of its own. An operation there comes after what the stream that is current at its start had been
-given, and `Work.wait()` makes the stream that is current then wait for its end; neither waits on the host, and torch's
-future of it is done at once. So two streams of ours stand around it: `outward`, on which a block is brought together
-and sent, and `homeward`, on which it is put back. The end of an operation is an event of ours on the latter, and
-whoever reads an average waits for that event.
+NCCL works on a stream of its own. An operation there comes after all earlier work of the stream that is current at its
+start, and `Work.wait()` makes the then current stream wait for its end. Neither waits on the host, and torch's future
+of it is done at once. So two streams of ours surround it: `outward`, on which a block is brought together and sent, and
+`homeward`, on which it is put back. The end of an operation is an event of ours on the latter, and whoever reads an
+average waits for that event.
 
-The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize, which neither polls nor holds
-the GIL, since events are made with cudaEventBlockingSync.
+The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize. It neither polls nor holds the
+GIL, since events are made with cudaEventBlockingSync.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import torch
 from prophet_scheduler.frontends.torch.streams import CudaStreams, Event
 
 Told = Callable[[BaseException | None], None]
-"""Called when events have passed, with what the device says instead where it failed. Raises nothing."""
+"""Function called when events have passed, with the device's error if it failed. Raises nothing."""
 
 
 class EventWatch(Protocol):
-    """Who says when the device has come by events."""
+    """Watch that tells when the device has passed events."""
 
     def when(self, events: Sequence[Event], then: Told) -> None:
-        """Calls `then` when all of them have passed, and all for which this was called before."""
+        """Call `then` when all of them have passed, and all of earlier calls."""
         ...
 
 
 class DeviceStreams(CudaStreams):
-    """Those of one module's GPU."""
+    """Streams of one module's GPU."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -49,11 +49,11 @@ class DeviceStreams(CudaStreams):
         return torch.cuda.Stream(self._device)
 
     def outward(self) -> AbstractContextManager[Any]:
-        """Within it the current stream is the one on which blocks leave."""
+        """Make the stream on which blocks leave current within the context."""
         return self.on(self._outward)
 
     def homeward(self) -> AbstractContextManager[Any]:
-        """Within it the current stream is the one on which they are put back."""
+        """Make the stream on which they are put back current within the context."""
         return self.on(self._homeward)
 
     def mark(self) -> Event:
@@ -62,35 +62,37 @@ class DeviceStreams(CudaStreams):
         return event
 
     def before_push(self, copies: Iterable[Event]) -> None:
-        """Nothing: the operation itself follows them, on its stream."""
+        """Do nothing: the operation itself follows them, on its stream."""
 
     def before_average(self, ends: Iterable[Event] = ()) -> None:
         for event in ends:
             self.follow(event)
 
     def before_look(self, copied: Event) -> None:
-        """On the host: a `.grad` may be read on any stream, also on one that was made to wait before this copy."""
+        """Wait on the host: a `.grad` may be read on any stream, also on one that was made to wait before this copy."""
         self.synchronize(copied)
 
     def passed(self, event: Event) -> bool:
-        """Whether the device has come by it."""
+        """True if the device has passed it."""
         return event is None or bool(event.query())
 
     def synchronize(self, event: Event) -> None:
-        """Waits for it on the host. Raises what CUDA says where the device has failed."""
+        """Wait for it on the host. Raises CUDA's error if the device has failed."""
         event.synchronize()
 
     def enter_thread(self) -> None:
-        """In each thread of ours, before anything else: otherwise it would set up the process's first device."""
+        """Set the device of a thread of ours, before anything else: otherwise it would set up the process's first
+        device.
+        """
         torch.cuda.set_device(self._device)
 
     def capturing(self) -> bool:
-        """Whether what the current stream is given goes into a CUDA graph."""
+        """True if work given to the current stream goes into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
 
 class EventWatcher:
-    """An EventWatch that is a thread. `streams` are those of its device."""
+    """EventWatch that is a thread. `streams` are those of its device."""
 
     def __init__(self, name: str, streams: DeviceStreams) -> None:
         self._streams = streams
@@ -102,7 +104,7 @@ class EventWatcher:
         self._asked.put((events, then))
 
     def close(self, limit_s: float) -> None:
-        """Ends the thread, after what it was asked; after so many seconds it is left alone."""
+        """End the thread, after what it was asked. After `limit_s` seconds it is left alone."""
         self._asked.put(None)
         self._thread.join(limit_s)
 

@@ -1,16 +1,16 @@
 """Blocks whose gradients are on a GPU: what leaves when, and what waits for it on the device.
 
 Rule of this file: one round on a device, from copies that the host has asked for to averages that a stream can wait
-for. Streams, events and threads are device.py's; the order of operations is issuer.py's, as on processors.
+for. device.py has streams, events and threads; issuer.py orders operations, as on processors.
 
-The host runs ahead of the device, so each of its facts is known twice. Here is which one counts for what:
+The host runs ahead of the device, so each state is known twice:
 
 - A block is *sent* when the copies of all its gradients have been given to their streams. It is *ready*, and its
-  operation may be issued, when the device has made them: the profile that is learned of these moments is the device's,
-  and no operation stands on the device before others that could run.
-- An operation is *issued* when it and what puts it back have been given to their streams. From then on the averages
-  count as arrived: whoever reads them makes its stream wait for the operation's end, and the host goes on.
-- It is *done* when the device has come by its end: that frees a place among those in flight, and is what is measured.
+  operation may be issued, when the device has made them. So the learned profile is the device's, and no operation
+  stands on the device before others that could run.
+- An operation is *issued* when it and the copies back have been given to their streams. From then on the averages count
+  as arrived: whoever reads them makes its stream wait for the operation's end, and the host goes on.
+- It is *done* when the device has reached its end. That frees a place among those in flight, and is what is measured.
   Updates that nobody waits for yet are made then, since a stream would wait for the last of several.
 
 So no stream ever waits for something that has not been issued, and a host that waits for any stream waits for
@@ -34,10 +34,10 @@ from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 
 class DeviceOperation(JointOperation):
-    """The all-reduce of some blocks on a device.
+    """All-reduce of some blocks on a device.
 
-    `copies`: what its stream has to wait for. `to_send` and `to_come` of its blocks are not there yet, as the host and
-    as the device know it. `issued`: all that it does was given to the device, and `end` comes after it there.
+    `copies`: events that its stream has to wait for. `to_send` and `to_come` count its blocks that are missing, as the
+    host and as the device know it. `issued`: all of it was given to the device, and `end` comes after it there.
     """
 
     def __init__(self, start: Callable[[], Any], id: int, size_bytes: int) -> None:
@@ -49,9 +49,9 @@ class DeviceOperation(JointOperation):
 
 
 class _Ending:
-    """What an issuer asks of torch's Work and of its future, for an operation that ends with an event.
+    """torch's Work and its future, as an issuer uses them, for an operation that ends with an event.
 
-    `kept` lives until then: the device is at work in the tensors that it has.
+    `kept` lives until then: the device is at work in its tensors.
     """
 
     def __init__(self, watch: EventWatch, end: Event, kept: object) -> None:
@@ -76,7 +76,7 @@ class _Ending:
 
 
 class DeviceArena(DdpArena):
-    """Blocks on one GPU. `readies` and `ends` say when the device has made a block's copies, and its operation."""
+    """Blocks on one GPU. `readies` and `ends` tell when the device has made a block's copies, and its operation."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class DeviceArena(DdpArena):
         return operation
 
     def _issue(self, operation: DeviceOperation, start: Callable[[], Any], then: Callable[[], None]) -> _Ending:
-        """All that the operation does, in one go."""
+        """Give all of the operation to the device, in one go."""
         streams = self._streams
         with streams.outward():
             for copy in operation.copies:
@@ -146,7 +146,7 @@ class DeviceArena(DdpArena):
         return operation
 
     def _made(self, operation: DeviceOperation, id: int, size_bytes: int, error: BaseException | None) -> None:
-        """The device has made a block's copies."""
+        """Handle a block whose copies the device has made."""
         try:
             if error is not None:
                 raise error

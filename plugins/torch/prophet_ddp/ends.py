@@ -1,6 +1,6 @@
-"""When process groups or the process end, and averages are still under way.
+"""End of process groups or the process while averages are still under way.
 
-Rule of this file: for how long this rank goes on for the others, and whether its status says that something failed.
+Rule of this file: how long this rank goes on for the others, and if its status reports a failure.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.threads import OWN
 
 FAILED_PATIENCE_S = 5.0
-"""How long a process that fails goes on without any progress, for other ranks that may want what it has."""
+"""Seconds without progress that a failing process goes on, for other ranks that may want its data."""
 STILL_LIMIT_S = 2.0
-"""How long the end of the process waits for operations that fail together."""
+"""Seconds that the end of the process waits for operations that fail together."""
 
 issuers: list[Issuer] = []
-"""Of all modules, also of those that are gone while their last averages are under way."""
+"""Issuers of all modules, also of those that are gone while their last averages are under way."""
 
 
 def close_gone() -> None:
-    """Before another module's group is made: those of modules that are gone end, with their threads and connections.
-    What other ranks still want of this one has left it. Gloo looks every ten milliseconds whether it is to end, for
-    which nobody waits.
+    """End the groups of modules that are gone, with their threads and connections, before another module's group is
+    made.
+
+    What other ranks still want of this one has left it. Gloo checks every ten milliseconds if it is to end, so nobody
+    waits for that.
     """
     torch_guards.forget_dropped()
     for issuer in [issuer for issuer in issuers if issuer.over and issuer.closing is None]:
@@ -37,9 +39,10 @@ def close_gone() -> None:
 
 
 def process_ends() -> None:
-    """Other ranks may still wait for what this one has, as they would for a backward pass that has ended.
+    """Send what other ranks may still wait for, as they would for a backward pass that has ended.
 
-    What the program never waited for may fail here; torch would have raised that in backward, so the status says it.
+    An average that the program never waited for may fail here. torch would have raised that in backward, so the exit
+    status reports it.
     """
     failing = _failing()
     for issuer in issuers:
@@ -55,12 +58,12 @@ def process_ends() -> None:
 
 
 def _failing() -> bool:
-    """Whether the program ends by an exception: others may be in no state to take what this rank has."""
+    """True if the program ends by an exception: others may be in no state to take this rank's data."""
     return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
 
 
 def finish(modules: Iterable[ModuleRounds]) -> None:
-    """Nothing is under way when groups end: other ranks may wait for it, and updates of this one's `modules` do.
+    """Finish everything under way when groups end: other ranks may wait for it, and updates of this one's `modules` do.
 
     Raises what torch would have raised in backward, unless the program ends by another exception already.
     """
@@ -77,7 +80,7 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
 
 
 def give_up() -> None:
-    """Groups are aborted, by a program that would not wait any longer: nor does who waits for an average."""
+    """Abort groups, for a program that would not wait any longer. A thread that waits for an average stops as well."""
     for issuer in issuers:
         with contextlib.suppress(Exception):
             if not issuer.quiet(0.0):

@@ -1,9 +1,8 @@
-"""What happened to blocks, as the profiler reads it: the record of prophet_scheduler/core/events.py, written by
-all-reduces.
+"""Events of blocks as the profiler reads them: the record of prophet_scheduler/core/events.py, written by all-reduces.
 
 What belongs here: the log between the threads that write and the one that learns. Times are seconds of the steady
 clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both. One in two
-phases (phases.py) is a push, which an all-reduce of half the bytes takes as long as, and then a pull.
+phases (phases.py) is a push, which takes as long as an all-reduce of half the bytes, and then a pull.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.IntEnum):
-    """What part of an all-reduce an operation is."""
+    """Part of an all-reduce that an operation is."""
 
     BOTH = 0
     REDUCE = 1
@@ -32,15 +31,15 @@ class Phase(enum.IntEnum):
 
 MOST_EVENTS = 1 << 20
 _FIELDS = 5
-"""Of one that is kept: time, id, bytes, kind and phase, one after another in a list of numbers. An array comes of that
-several times sooner than of rows, and each iteration has a hundred events and more."""
+"""Numbers of one kept event: time, id, bytes, kind and phase, one after another in a list. An array is made of that
+several times faster than of rows, and each iteration has a hundred events and more."""
 
 
 class EventLog:
-    """Events since the last `drain`. One that is not `open` keeps nothing.
+    """Events since the last `drain`. A log that is not `open` keeps nothing.
 
-    Whoever trains writes, so no lock is taken: Python appends numbers to a list, and takes the first ones away, in one
-    step each.
+    The training thread writes, so no lock is taken: Python appends numbers to a list, and takes the first ones away, in
+    one step each.
     """
 
     def __init__(self, open: bool) -> None:
@@ -50,10 +49,10 @@ class EventLog:
         self._lock = free_in_forks(threading.Lock())
         self._lost = 0
         self._lost_before = 0
-        """Events that are missing between those that were drained last and the next."""
+        """Events missing between those drained last and the next."""
 
     def added(self, id: int, size_bytes: int, now: float) -> None:
-        """The block is complete."""
+        """Note that the block is complete."""
         self._write((now, id, size_bytes, EventKind.ADD, Phase.BOTH))
 
     def started(self, id: int, size_bytes: int, now: float, phase: Phase = Phase.BOTH) -> None:
@@ -63,24 +62,24 @@ class EventLog:
         self._write((now, id, size_bytes, EventKind.FINISH, phase))
 
     def forward_ended(self, now: float) -> None:
-        """A forward pass has, whose backward pass makes gradients that are averaged."""
+        """Note the end of a forward pass whose backward pass makes averaged gradients."""
         if self._open:
             self._forward_ends.append(now)
 
     def close(self) -> None:
-        """Nobody will drain it any more."""
+        """Close: nobody will drain it any more."""
         self._open = False
         self._numbers.clear()
         self._forward_ends.clear()
 
     def reopen(self) -> None:
-        """Somebody will."""
+        """Open again: somebody will drain it."""
         self._numbers.clear()  # what was written while it was being closed
         self._forward_ends.clear()
         self._open = True
 
     def drain(self) -> NDArray[Any]:
-        """All events so far (EVENT_DTYPE), in order of time."""
+        """Return all events so far (EVENT_DTYPE), in order of time."""
         with self._lock:
             gap, self._lost_before, self._lost = self._lost_before, self._lost, 0
         count = len(self._numbers)
@@ -92,7 +91,7 @@ class EventLog:
         return events
 
     def drain_forward_ends(self) -> list[float]:
-        """When forward passes have ended, in order. To be asked for after the events, or an iteration's may lack."""
+        """Return when forward passes have ended, in order. Call it after `drain`, or an iteration's may be missing."""
         return [self._forward_ends.popleft() for _ in range(len(self._forward_ends))]
 
     def _write(self, event: tuple[float, int, int, int, int]) -> None:
@@ -106,7 +105,7 @@ class EventLog:
 
 
 def _events_of(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Of rows of _FIELDS. The end of an all-reduce is that of a push and of its pull."""
+    """Return the events of rows of _FIELDS. The end of an all-reduce is that of a push and of its pull."""
     kinds, phases = numbers[:, 3].astype(np.uint8), numbers[:, 4]
     times = np.where((kinds == EventKind.FINISH) & (phases == Phase.BOTH), 2, 1)
     events = np.zeros(times.sum(), EVENT_DTYPE)

@@ -1,7 +1,7 @@
-"""Agents of policies that decide once, or cannot before the forward pass was traced.
+"""Agents of policies that decide once, or cannot decide before the forward pass was traced.
 
-Rule of this file: when such a policy is asked. How one with groups forms them, from what the events of one module say,
-is in prophet_scheduler/policies/algorithms/collective_groups.py. It does so once, and nothing is learned after that.
+Rule of this file: when such a policy is asked. prophet_scheduler/policies/algorithms/collective_groups.py forms its
+groups from the events of one module. It does so once, and nothing is learned after that.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class GroupingAgent(WatchingAgent):
-    """One module's, whose blocks are whole gradients to begin with. Time comes with the call.
+    """Agent of one module, whose blocks are whole gradients at first. Time comes with the call.
 
-    `trace`, where the policy plans with forward times, is waited for. `alone`: what one operation takes by itself.
+    `trace` is awaited where the policy plans with forward times. `alone`: duration of one operation by itself.
     """
 
     arms: tuple[ArmStatus, ...] = ()
@@ -45,7 +45,7 @@ class GroupingAgent(WatchingAgent):
         super().__init__(rounds)
         self._groups = collective_groups
         self._policy = policy
-        # The groups of these systems are neighbours in the order of generation, which the arena's is turned round.
+        # The groups of these systems are neighbours in the order of generation, which is the arena's reversed.
         self.profiler = JobProfiler(forward_ids=True)
         self._monitor = SerialMonitor(alone)
         self._trace = trace
@@ -54,7 +54,7 @@ class GroupingAgent(WatchingAgent):
 
     @property
     def network(self) -> Network | None:
-        """What was measured of it."""
+        """Measurements of the network."""
         return self._monitor.network
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
@@ -84,14 +84,14 @@ class GroupingAgent(WatchingAgent):
         )
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
-        # As in the group of torch's that the policy's authors had.
+        # As in the torch group that the policy's authors had.
         rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
 
 
 class WaitingAgent:
-    """Of one module, to which `make` gives its agent once the trace is done; None where the module is gone by then."""
+    """Agent of one module once its trace is done, made by `make`; None if the module is gone by then."""
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
         # For `make`, which another thread calls: the program might fork in the middle of an import there.
@@ -102,7 +102,7 @@ class WaitingAgent:
         self._agent: Turning | None = None
 
     def turn(self, now: float) -> bool:
-        """As the agent that is made; until then events are kept for it."""
+        """Take the agent's turn. Until it is made, events are kept for it."""
         if not self._trace.done:
             return True
         if self._agent is None:
@@ -111,15 +111,15 @@ class WaitingAgent:
 
     @property
     def decided(self) -> bool:
-        """As the agent's that is made."""
+        """True if the agent has decided."""
         return self._agent is not None and self._agent.decided
 
     def end(self) -> None:
-        """No more turns will come."""
+        """End: no more turns will come."""
         if self._agent is not None:
             self._agent.end()
 
     def leave(self) -> None:
-        """The module or the process ends."""
+        """Leave at the end of the module or the process."""
         if self._agent is not None:
             self._agent.leave()

@@ -1,21 +1,21 @@
 """The order in which all-reduces are issued: one for all ranks.
 
 Rule of this file: from blocks that are ready to collectives of a process group, and back. It knows no gradient and no
-module; what the sequence is comes from rounds.py, and why it is that one from agent.py.
+module. rounds.py supplies the sequence, and agent.py chooses it.
 
 Collectives match by the order in which they are issued, so every rank must issue the same ones in the same order. Each
 round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
 in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
 
 Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it
-has made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for what
-other ranks used in it. (What a page announces is issued at once by every rank that begins the next round.) Ranks run
-one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take the
-first round in that order that has one. Every rank ends that round: one that does not would wait for an operation of an
-earlier round, and these all end. So the data of all its operations is ready on all ranks, those before it in the
-sequence have ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank that is
-late delays it, and no more. The same holds for what the program sends itself, which goes through process groups of its
-own.
+has made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for the
+parameters that other ranks used in it. (Every rank that begins the next round issues at once what a page announces.)
+Ranks run one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and
+take the first round in that order that has one. Every rank ends that round: one that does not would wait for an
+operation of an earlier round, and these all end. So the data of all its operations is ready on all ranks, those before
+it in the sequence have ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank
+that is late delays it, and no more. The same holds for what the program sends itself, which goes through process groups
+of its own.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 
 class JointOperation:
-    """Something that all ranks do together. `start()` issues it and returns torch's Work; `then()` runs when it has
-    ended, in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes for what is none; `phase` is
-    the part of an all-reduce that it is of.
-    `coming`: its data is under way on a device, and becomes ready without anything more that the program does.
+    """Operation of all ranks together. `start()` issues it and returns torch's Work; `then()` runs when it has ended,
+    in a thread of torch's.
+
+    `id` and `size_bytes` are those of its block, 0 bytes without one; `phase` is its part of an all-reduce. `coming`:
+    its data is under way on a device, and becomes ready without any more work by the program.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class JointOperation:
         self.done = False
         self.work: Any = None
         self.times: IterationTimes | None = None
-        """Of its iteration, where they are taken."""
+        """Times of its iteration, where they are taken."""
 
 
 class Issuer:
-    """The operations of one process group. Safe to use from any thread; the lock is held for moments only.
+    """Operations of one process group. Safe to use from any thread; the lock is held for moments only.
 
     The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
     """
@@ -82,29 +83,30 @@ class Issuer:
         self._queue: deque[JointOperation] = deque()
         self._in_flight = 0
         self.at_once = LEAST_AT_ONCE
-        """Operations under way at most. Ranks may differ in it: the sequence is the same."""
+        """Most operations under way. Ranks may differ in it: the sequence is the same."""
         self._issuing = False
         self._error: BaseException | None = None
         self._error_known = False
         self._seen: dict[int, int] = {}
-        """By thread, what `_moves` was when it last looked."""
+        """Value of `_moves` at each thread's last look."""
         self._moves = 0
         self.ended = 0
         self.gone = False
-        """Its module is: nothing more is appended."""
+        """True if its module is gone: nothing more is appended."""
         self.new_group: Callable[[int], Any] | None = None
-        """Makes another group of the same ranks, which has this number among them; where there may be others."""
+        """Function that makes another group of the same ranks, with this number among them; None if there may be no
+        others."""
         self.apart: list[Any] = []
         """Such groups, by number; none before all ranks have made them."""
         self.closing: Callable[[], None] | None = None
-        """What else ends when the group does."""
+        """Function that ends what else ends with the group."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """torch's Work of a sum over all ranks, in place."""
+        """Return torch's Work of a sum over all ranks, in place."""
         return self._over(None).allreduce([tensor])
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0, connection: int | None = None) -> Any:
-        """torch's Work of a broadcast from that rank, in place."""
+        """Return torch's Work of a broadcast from rank `root`, in place."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         return self._over(connection).broadcast([tensor], options)
@@ -117,25 +119,30 @@ class Issuer:
         sends: Sequence[int],
         connection: int | None = None,
     ) -> Any:
-        """torch's Work of each rank sending `sends[r]` elements of `input`, which lie in order of ranks, to rank r, and
-        getting `receives[r]` of `output` from it.
+        """Return torch's Work of an exchange among all ranks.
+
+        Each rank sends `sends[r]` elements of `input`, which lie in order of ranks, to rank r, and gets `receives[r]`
+        of `output` from it.
         """
         options = dist.AllToAllOptions()
         return self._over(connection).alltoall_base(output, input, list(receives), list(sends), options)
 
     def _over(self, connection: int | None) -> Any:
-        """The process group; with a number that of such groups which is made for it, by all ranks together."""
+        """Return the process group; with a number, the group of that number, made for it by all ranks together."""
         assert self._group is not None
         return self._group if connection is None else self.apart[connection]
 
     def connect_apart(
         self, rank: int, ranks: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
     ) -> str:
-        """Makes such groups, one for each of the `ranks`; all of them do it, and first of all call `first()`. Where one
-        cannot no rank has any, and the first line of why is returned. `wait(operation)` returns when it has ended.
+        """Make such groups, one for each of the `ranks`. All ranks do it, and first of all call `first()`.
 
-        Whoever connects keeps Python from all threads of its process until the others do. So all come to each group
-        first, with everything issued that any of them waits for, and say whether they have what was before it.
+        If one cannot, no rank has any, and the first line of why is returned. `wait(operation)` returns when it has
+        ended.
+
+        A rank that connects keeps Python from all threads of its process until the others connect too. So before each
+        group all ranks come together, with everything issued that any of them waits for, and say if the step before it
+        worked.
         """
         make = self.new_group
         assert make is not None
@@ -156,35 +163,35 @@ class Issuer:
         return ""
 
     def append(self, operations: list[JointOperation]) -> None:
-        """What comes next in the sequence; ready or not."""
+        """Append to the sequence; ready or not."""
         with self._lock:
             self._queue.extend(operations)
             self._issue()
 
     def put(self, start: Callable[[], Any]) -> JointOperation:
-        """Comes next in the sequence, of no block, with its data there."""
+        """Append an operation without a block, with its data there."""
         operation = JointOperation(start)
         operation.ready = True
         self.append([operation])
         return operation
 
     def ready(self, operation: JointOperation) -> None:
-        """Its data is there."""
+        """Mark its data as there."""
         with self._lock:
             operation.ready = True
             self._issue()
 
     def tell(self) -> None:
-        """Something else has happened that a thread may wait for."""
+        """Signal something else that a thread may wait for."""
         with self._lock:
             self._moves += 1
             self._moved.notify_all()
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when an operation has ended or `tell` was called since this thread's last call, and after so many
-        seconds in any case.
+        """Return when an operation has ended or `tell` was called since this thread's last call, or after `limit_s`
+        seconds.
 
-        Raises what an operation has.
+        Raises the error of an operation.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -194,9 +201,9 @@ class Issuer:
             self._raise_error()
 
     def quiet(self, patience_s: float | None = None) -> bool:
-        """Waits until all is back that this rank can issue; False where nothing moved for `patience_s`.
+        """Wait until all operations that this rank can issue are back. False if nothing moved for `patience_s`.
 
-        What waits for data of this rank is left as it is. Raises what an operation has, unless someone was told of it.
+        Operations that wait for data of this rank stay. Raises an operation's error, unless someone was told of it.
         """
         with self._lock:
             while self._error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
@@ -212,27 +219,27 @@ class Issuer:
         return operation.ready or operation.coming
 
     def still(self, limit_s: float) -> bool:
-        """Waits until torch has nothing in hand that it would call back for, well or with an error."""
+        """Wait until torch has nothing in hand that it would call back for, well or with an error."""
         with self._lock:
             return self._moved.wait_for(lambda: not self._in_flight, limit_s)
 
     @property
     def over(self) -> bool:
-        """Whether its module is gone, and all has ended that was ever appended."""
+        """True if its module is gone and everything ever appended has ended."""
         with self._lock:
             return self.gone and not self._queue and not self._in_flight
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it; None where nothing has."""
+        """Return the error that ended it; None if there is none."""
         return self._error
 
     def error_is_known(self) -> None:
-        """The program has had one for the same peer."""
+        """Note that the program has had an error for the same peer."""
         self._error_known = True
 
     def close(self) -> None:
-        """Ends the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
+        """End the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
         group, self._group = self._group, None
         if isinstance(group, dist.ProcessGroup):
             with contextlib.suppress(Exception):
@@ -244,7 +251,7 @@ class Issuer:
             self.closing()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more is issued, and who waits gets this error. The first one counts: others are of its making."""
+        """Issue nothing more, and raise this error in all that wait. The first one counts: it causes the others."""
         with self._lock:
             if self._error is None:
                 self._error = error
@@ -286,7 +293,9 @@ class Issuer:
                 raise
 
     def _ended(self, operation: JointOperation, future: Any) -> None:
-        """In a thread of torch's, or in the one that issued it. torch swallows what is raised here, Ctrl-C too."""
+        """Handle its end, in a thread of torch's or in the one that issued it. torch swallows what is raised here,
+        Ctrl-C too.
+        """
         try:
             keep_thread_state()
             now = time.monotonic()

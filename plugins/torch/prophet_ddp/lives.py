@@ -1,10 +1,10 @@
-"""The lives of a job whose launcher keeps one store for all of them, as torchrun does where ranks may be restarted.
+"""Lives of a job whose launcher keeps one store for all of them, as torchrun does where ranks may be restarted.
 
-Rule of this file: in which part of that store torch.distributed begins. How ranks find it is meeting.py's.
+Rule of this file: in which part of that store torch.distributed begins. meeting.py lets ranks find it.
 
-torch names what it leaves in the store by group and rank alone, and what an earlier life has left is still there. So
-gloo may be told where a rank was that has died: it fails after seconds, which costs a restart more, or waits. Here all
-ranks first meet, and torch gets a part of the store that is of this life.
+torch names its entries in the store by group and rank alone, and an earlier life's entries are still there. So gloo may
+get the address of a rank that has died: it fails after seconds, which costs one more restart, or waits. Here all ranks
+first meet, and torch gets a part of the store for this life.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _numbers = itertools.count(1)
 
 
 def begin_apart() -> None:
-    """From now on `torch.distributed.init_process_group` begins in a part of the launcher's store, where torch would
-    wait for all ranks in that store.
+    """Begin `torch.distributed.init_process_group` in a part of the launcher's store from now on.
+
+    Only where torch would wait for all ranks in that store.
     """
     import torch.distributed as dist
 
@@ -49,15 +50,16 @@ def begin_apart() -> None:
 
 
 def _in_launchers_store(told: dict[str, Any]) -> bool:
-    """Whether that is where gloo's ranks would look for each other. Others wait for nobody there."""
+    """True if gloo's ranks would look for each other there. Others wait for nobody there."""
     backend = told.get("backend")
     gloo = "gloo" in str(backend).lower() or (backend is None and told.get("device_id") is None)
     return gloo and told.get("store") is None and told.get("init_method") in (None, "env://")
 
 
 def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, int, int]:
-    """Such a part, with this rank and how many there are, when all have come; -1 where the program does not say. Raises
-    DistStoreError, as torch does, where one does not come.
+    """Return such a part, this rank and the number of ranks, when all have come; -1 if the program does not say.
+
+    Raises DistStoreError, as torch does, if one does not come.
     """
     import torch.distributed as dist
 

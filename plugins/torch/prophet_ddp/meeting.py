@@ -1,10 +1,10 @@
-"""How ranks meet in a store: to say something, to connect a group of ours, or to begin a life of the job.
+"""Meetings of ranks in a store: to say something, to connect a group of ours, or to begin a life of the job.
 
-Rule of this file: which keys are read, and who waits for whom. What is said is takeover.py's.
+Rule of this file: which keys are read, and who waits for whom. takeover.py supplies the texts.
 
-A store may outlive the ranks: torchrun's does, and a rank that is started again finds what an earlier life has left.
-So each rank makes a random name, and what it waits for comes under that name. The group's first rank leaves its name
-where the others look; they answer under it with theirs, and get what all have said under their own. Who has found the
+A store may outlive the ranks: torchrun's does, and a restarted rank finds the entries of an earlier life. So each rank
+makes a random name, and what it waits for comes under that name. The group's first rank leaves its name where the
+others look. They answer under it with theirs, and get what all have said under their own. A rank that has found the
 name of an earlier life looks again.
 
 A rank that fails while it connects says so, and the others do not wait for it.
@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
-"""Between two looks into the store: ranks come together as a rule, and may be a minute apart."""
+"""Seconds between two looks into the store: ranks mostly come together, but may be a minute apart."""
 READ_LIMIT_S = 5.0
-"""Where ranks differ, how long the first one stays for the others to read it: the store may go with its process."""
+"""Seconds that the first rank stays for differing others to read its text: the store may go with its process."""
 CONNECT_LIMIT_S = 30.0
-"""How long a rank waits for another to connect. All have come to that."""
+"""Seconds that a rank waits for another to connect. All have come to that."""
 
 _counts: dict[str, int] = {}
 
@@ -43,7 +43,7 @@ class SilentRank(Exception):
 def agree(
     group: dist.ProcessGroup, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
 ) -> tuple[list[str], Store]:
-    """As `meet`, of the ranks of a group in the store of the default group."""
+    """Call `meet` for the ranks of a group, in the store of the default group."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
     _counts[place] = _counts.get(place, 0) + 1
@@ -54,11 +54,10 @@ def agree(
 def meet(
     store: Store, rank: int, ranks: int, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
 ) -> tuple[list[str], Store]:
-    """What each rank says, by rank, and a part of the store that no earlier life has used. In one life ranks come to
-    this in the same store once.
+    """Return each rank's text, by rank, and a part of the store that no earlier life has used.
 
-    Calls `tell(rank)` once where a rank has said nothing for `tell_after_s` seconds. Raises SilentRank after `limit_s`,
-    and what the store raises where it is gone.
+    In one life ranks call this in the same store once. Calls `tell(rank)` once if a rank has said nothing for
+    `tell_after_s` seconds. Raises SilentRank after `limit_s`, and the store's error if it is gone.
     """
     wait = _Patience(limit_s, tell_after_s, tell)
     name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
@@ -66,7 +65,7 @@ def meet(
 
 
 def met() -> int:
-    """How many times this process has agreed with others; alike on ranks that are in the same groups."""
+    """Return how many times this process has agreed with others; alike on ranks that are in the same groups."""
     return sum(_counts.values())
 
 
@@ -77,7 +76,7 @@ class _Patience:
         self._tell = tell
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
-        """Waits, `more_s` longer than its limit. `silent()` is the rank that is waited for, where that is known."""
+        """Wait, `more_s` longer than its limit. `silent()` is the awaited rank, if known."""
         if wait_until(there, min(self._tell_after_s, self._limit_s)):
             return
         if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
@@ -118,7 +117,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
         nonlocal name
         if not store.check(["first"]):
             return False
-        if (now := store.get("first")) != name:  # Another than before: that was an earlier life's.
+        if (now := store.get("first")) != name:  # Another name than before: that was an earlier life's.
             name = now
             store.set(f"{name.decode()}/{rank}", json.dumps([own, text]))
         return store.check([own])
@@ -132,7 +131,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
 
 
 def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
-    """Looks again and again, for so many seconds at most; whether it was there."""
+    """Look again and again, for `limit_s` seconds at most. True if it was there."""
     until_s = time.monotonic() + limit_s
     pause_s = SHORTEST_PAUSE_S
     while not there():
@@ -144,9 +143,7 @@ def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
 
 
 class Meeting(Store):
-    """Where the ranks of a new group find each other: a part of a `store`, in which nobody waits for a rank that has
-    failed.
-    """
+    """Part of a `store` where the ranks of a new group find each other, and nobody waits for a rank that has failed."""
 
     _FAILED = "failed"
 
@@ -155,15 +152,15 @@ class Meeting(Store):
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
-        """As the store's."""
+        """Set a key in the store."""
         self._store.set(key, value)  # type: ignore[arg-type]
 
     def get(self, key: str) -> bytes:
-        """As the store's, of what is there: who asks has waited."""
+        """Return a key that is there: the caller has waited."""
         return self._store.get(key)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta = datetime.timedelta.max) -> None:  # type: ignore[override]
-        """As the store's. Raises ConnectionError, with its reason, where a rank has failed."""
+        """Wait as the store does. Raises ConnectionError, with its reason, if a rank has failed."""
 
         def there() -> bool:
             if self._store.check([self._FAILED]):
@@ -174,7 +171,7 @@ class Meeting(Store):
             raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
 
     def fail(self, rank: int, error: Exception) -> None:
-        """Says to the others that this `rank` of the group has. Raises ConnectionError where another has been first."""
+        """Tell the others that this `rank` of the group failed. Raises ConnectionError if another was first."""
         if self._store.check([self._FAILED]):
             raise ConnectionError(self._store.get(self._FAILED).decode())
         (why, *_) = str(error).splitlines() or [type(error).__name__]

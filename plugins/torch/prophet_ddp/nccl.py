@@ -2,11 +2,11 @@
 
 Rule of this file: that decision, and the parts of one module (process group, threads, arena) put together. It stays off
 unless PROPHET_DDP_NCCL asks for it, since it has been run on one GPU that two ranks shared (docs/results/gpu.md), and
-never on several. Why it is as it is: docs/decisions/nccl.md.
+never on several. The reasons: docs/decisions/nccl.md.
 
-One process group of ours has both backends, and torch picks by tensor: gradients go over NCCL, in one communicator, and
-what the ranks agree on (pages, decisions, which parameters were used) over gloo, in tensors on the CPU that the host
-can read without the device.
+One process group of ours has both backends, and torch picks by tensor. Gradients go over NCCL, in one communicator.
+What the ranks agree on (pages, decisions, which parameters were used) goes over gloo, in tensors on the CPU that the
+host can read without the device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)
 END_LIMIT_S = 2.0
-"""How long the end of the process waits for each thread."""
+"""Seconds that the end of the process waits for each thread."""
 NOTICE = (
     "Prophet schedules this module's gradients over NCCL, which has been run on one shared GPU only: compare the "
     "weights of a short job with those of one without PROPHET_SCHEDULER before you rely on it"
@@ -41,16 +41,17 @@ NOTICE = (
 logger = logging.getLogger("prophet_scheduler")
 
 _TEARS_DOWN = ("1", "3")
-"""Of TORCH_NCCL_ASYNC_ERROR_HANDLING: an error ends the process; none goes on with what is left of an operation."""
+"""Values of TORCH_NCCL_ASYNC_ERROR_HANDLING with which an error ends the process; none goes on with the remains of an
+operation."""
 
 
 def why_not(
     devices: set[torch.device], backend: str, whole: bool, bound: bool, told: Settings, environ: Mapping[str, str]
 ) -> str | None:
-    """Why torch's reducer must stay for parameters on these devices, not all of them CPUs; None where it need not.
+    """Return why torch's reducer must stay for parameters on these devices, not all of them CPUs; None if it need not.
 
-    `backend` is the module's group's, which is the default group where `whole`; `bound`: that one has its device since
-    its start (init_process_group's device_id).
+    `backend` is the module's group's, which is the default group if `whole`; `bound`: that one has its device since its
+    start (init_process_group's device_id).
     """
     kinds = {device.type for device in devices}
     if kinds != {"cuda"}:
@@ -71,7 +72,7 @@ def why_not(
 
 
 def _torch_keeps(environ: Mapping[str, str]) -> str | None:
-    """What of torch's own settings for NCCL the stand-in cannot live with."""
+    """Return the setting of torch's for NCCL that the stand-in cannot live with."""
     for prefix in ("TORCH_", ""):
         blocking, handling = f"{prefix}NCCL_BLOCKING_WAIT", f"{prefix}NCCL_ASYNC_ERROR_HANDLING"
         if environ.get(blocking, "0") not in ("", "0"):
@@ -82,7 +83,7 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
 
 
 class OnGpu:
-    """What the parts of one module need (`assembly.Connecting`), with its parameters on `device`."""
+    """Parts of one module (`assembly.Connecting`) with its parameters on `device`."""
 
     tried = False
 
@@ -92,9 +93,9 @@ class OnGpu:
         self._watchers: list[EventWatcher] = []
 
     def new_group(self, group: dist.ProcessGroup, _store: Store, timeout: datetime.timedelta) -> dist.ProcessGroup:
-        """One with both backends. Its ranks meet as torch.distributed has them meet."""
+        """Make a group with both backends. Its ranks meet as torch.distributed makes them meet."""
         ranks = dist.get_process_group_ranks(group)
-        # Of a part of all ranks its name counts the groups that each of them is in, which must be as many
+        # The name of a group of some ranks counts the groups that each of them is in, which must be as many
         # (wide_gloo.py).
         part = len(ranks) < dist.get_world_size()
         made: dist.ProcessGroup = dist.new_group(
@@ -103,10 +104,10 @@ class OnGpu:
         return made
 
     def connect(self, own: dist.ProcessGroup) -> None:
-        """Makes the communicator, while nothing else of this process can be under way in it."""
+        """Make the communicator, while nothing else of this process can be under way in it."""
         from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
 
-        probe(own)  # All ranks are there. What it takes says nothing: blocks go another way.
+        probe(own)  # All ranks are there. The duration says nothing: blocks go another way.
         own.allreduce([torch.zeros(1, dtype=torch.uint8, device=self.device)]).wait()
         torch.cuda.synchronize(self.device)
         self._made = DeviceStreams(self.device)
@@ -114,19 +115,19 @@ class OnGpu:
         logger.warning(NOTICE)
 
     def streams(self, _device: torch.device, /) -> DeviceStreams:
-        """The module's. After `connect`."""
+        """Return the module's streams. After `connect`."""
         assert self._made is not None
         return self._made
 
     @property
     def arena(self) -> Callable[..., DdpArena]:
-        """What makes its arena. After `connect`."""
+        """Return the maker of its arena. After `connect`."""
         from prophet_ddp.device_arena import DeviceArena
 
         readies, ends = self._watchers
         return functools.partial(DeviceArena, readies=readies, ends=ends)
 
     def closing(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         for watcher in self._watchers:
             watcher.close(END_LIMIT_S)

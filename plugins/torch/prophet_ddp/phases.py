@@ -1,23 +1,22 @@
-"""A round in two phases: gradients are summed by the ranks that own them, and what they come to is gathered later.
+"""A round in two phases: gradients are summed by the ranks that own them, and the sums are gathered later.
 
-Rule of this file: who owns what, and the operations of such a round. When a job has such rounds is agent.py's, the
-order in which operations are issued issuer.py's.
+Rule of this file: who owns what, and the operations of such a round. agent.py decides when a job has such rounds;
+issuer.py orders operations.
 
 An all-reduce is a reduce-scatter and an all-gather, and brings every average to every rank. A program that clips
-gradients by the norm of all of them needs no average for that, but one number of each: whoever owns a gradient can tell
+gradients by the norm of all of them needs no average for that, but one number of each. The owner of a gradient knows
 its norm when it has been summed, with half of the bytes sent. So all blocks are *reduced* first, in the order in which
-backward generates them; then ranks tell each other the norms; then all are *gathered*, in the order in which the next
-forward pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al. 2020,
-section 5, sends the same halves for its own reasons, and waits for both).
+backward generates them. Then ranks tell each other the norms. Then all blocks are *gathered*, in the order in which the
+next forward pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al.
+2020, section 5, sends the same halves for its own reasons, and waits for both).
 
 A gradient has one owner, since the norm of two halves is not that of the whole to the last bit, and so has a block. The
-owner adds up in the order of ranks, and what it has is what all get, so with two ranks the bits are those of an
-all-reduce.
+owner adds up in the order of ranks, and all get its sum, so with two ranks the bits are those of an all-reduce.
 
-What goes to one owner, or comes from it, goes over connections of its own. Gloo sends when the receiver has said that
-it waits, and where data went both ways over one connection that word would come behind what is on its way.
+Data to and from one owner goes over connections of its own. Gloo sends when the receiver has said that it waits. If
+data went both ways over one connection, that word would queue behind it.
 
-Nothing here waits for the program: all is sent as soon as it can be, whoever looks at it and whether anybody clips.
+Nothing here waits for the program: all is sent as soon as possible, whoever looks at it and whether anybody clips.
 """
 
 from __future__ import annotations
@@ -37,13 +36,14 @@ from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.clipping import NORM
 
 AT_ONCE = 4
-"""Operations under way at most, for each owner."""
+"""Most operations under way, for each owner."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient; `imbalance` is how
-    many times its part the rank has that owns the most, 1 where all own as much.
+    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient.
+
+    `imbalance` is the largest rank's load over an equal share, 1 if all own as much.
     """
 
     cut: Borders
@@ -52,11 +52,11 @@ class Division:
 
 
 def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
-    """Gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
+    """Divide gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
 
-    Neighbours that are smaller than a block stay together. The next largest of such groups goes to the rank that has
-    the least (Graham 1969, LPT), where what differs by less than a factor of two counts as equal: of these each rank
-    has one in turn, in the order in which they are generated. The same on all ranks.
+    Neighbours that are smaller than a block stay together. The next largest of such groups goes to the rank with the
+    least (Graham 1969, LPT). Sizes that differ by less than a factor of two count as equal: each rank gets one of these
+    in turn, in the order of generation. The same on all ranks.
     """
     places = arena_places(sizes)
     groups: list[tuple[int, int]] = []
@@ -90,12 +90,12 @@ def orders_of(
     ranks: int,
     at_once: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Places of `blocks` in the order in which they are reduced, and in that in which they are gathered.
+    """Return the places of `blocks` in the order in which they are reduced, and in which they are gathered.
 
-    `owners` are those of the gradients; `ready_s`, by place, is when each block is generated, `needed` are their places
-    as forward needs them; bytes per second. So many an owner are under way `at_once`. What goes to one owner shares its
-    link, and other links would idle if all that is under way went the same way. So what would wait for its link for
-    long lets others pass.
+    `owners` are those of the gradients. `ready_s`, by place, is when each block is generated. `needed` are their places
+    as forward needs them. Bandwidth is in bytes per second; `at_once` operations an owner are under way. Blocks of one
+    owner share its link, and other links would idle if everything under way went the same way. So a block that would
+    wait long for its link lets others pass.
     """
     ways = [owners[block.pieces[0].gradient] for block in blocks]
     takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
@@ -115,8 +115,8 @@ def orders_of(
 
 
 class TwoPhases:
-    """The rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as
-    they are gathered; `owners` are those of the gradients.
+    """Rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as they
+    are gathered; `owners` are those of the gradients.
     """
 
     def __init__(
@@ -139,18 +139,18 @@ class TwoPhases:
         self._rank = rank
         self._owners = {block: owners[block.slots[0].place] for block in blocks}
         self.reduces: dict[ArenaBlock, JointOperation] = {}
-        """The round's, by block; to be made ready when all of a block is there."""
+        """Reductions of the round, by block; made ready when all of a block is there."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}
-        """And those with whose end it is back."""
+        """Gatherings of the round, by block. With its end the block is back."""
         self._lock = free_in_forks(threading.Lock())
         self._left: dict[Slot, int] = {}
-        """Of the gradients that this rank owns, how many blocks are to be reduced yet."""
+        """Blocks still to be reduced of each gradient that this rank owns."""
         self._without_norm = 0
         self._norms = torch.zeros(0)
         self._known = JointOperation(lambda: None)
 
     def operations(self) -> list[JointOperation]:
-        """A round's, in order."""
+        """Return a round's operations, in order."""
         self._norms = torch.zeros(self._slots + self._ranks, dtype=torch.float32, device="cpu")
         norms, issuer = self._norms, self._issuer
         self._known = JointOperation(lambda: issuer.all_reduce(norms))
@@ -164,7 +164,7 @@ class TwoPhases:
         return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
 
     def _reduction(self, block: ArenaBlock) -> JointOperation:
-        """After it the block is the sum of all ranks' at its owner."""
+        """Return the operation that leaves the sum of all ranks' blocks at the owner."""
         owner, data = self._owners[block], block.data
         received: list[torch.Tensor] = []
         own = data.numel() if owner == self._rank else 0
@@ -187,14 +187,14 @@ class TwoPhases:
         return JointOperation(start, block.id, data.nbytes // 2, then, Phase.REDUCE)
 
     def _gathering(self, block: ArenaBlock) -> JointOperation:
-        """After it the block is everywhere what its owner has."""
+        """Return the operation that copies the owner's block to all ranks."""
         owner, data = self._owners[block], block.data
         return JointOperation(
             lambda: self._issuer.broadcast(data, owner, owner), block.id, data.nbytes // 2, None, Phase.GATHER
         )
 
     def _reduced(self, block: ArenaBlock) -> None:
-        """In a thread of torch's."""
+        """Handle a reduced block, in a thread of torch's."""
         with self._lock:
             own = [slot for slot in block.slots if slot in self._left]
             for slot in own:
@@ -210,13 +210,14 @@ class TwoPhases:
         self._issuer.ready(self.gatherings[block])
 
     def _tell_norms(self) -> None:
-        # Of many threads each adds up a part, so the bits are another number's with another number of them.
+        # Each of many threads adds up a part, so the bits depend on the number of threads.
         self._norms[self._slots + self._rank] = torch.get_num_threads()
         self._issuer.ready(self._known)
 
     def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Of these gradients' averages in this round, each the bits that torch would have for it in this thread; None
-        where it might have others.
+        """Return the norms of these gradients' averages in this round, bit for bit as torch has them in this thread.
+
+        None if it might have others.
         """
         wait(self._known)
         threads = {int(count) for count in self._norms[self._slots :]}

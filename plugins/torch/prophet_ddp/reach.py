@@ -1,6 +1,6 @@
-"""Which of a module's parameters a graph reaches.
+"""Parameters of a module that a graph reaches.
 
-Rule of this file: pure looks at autograd's graph and at modules. What follows from them is rounds.py's.
+Rule of this file: pure looks at autograd's graph and at modules. rounds.py acts on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prophet_scheduler.frontends.torch.arena import Slot
 
 
 def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:
-    """Slots whose parameters have no part in these outputs."""
+    """Return the slots whose parameters have no part in these outputs."""
     seen: set[Any] = set()
     reached: set[int] = set()
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -35,8 +35,10 @@ def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[
 
 
 def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
-    """Whether no gradient of `module` comes to this slot any more: its parameter was replaced there, or torch has made
-    another node that adds to `.grad`, as where a parameter was moved to another type or device.
+    """True if no gradient of `module` comes to this slot any more.
+
+    Its parameter was replaced there, or torch has made another node that adds to `.grad`, as after a move to another
+    type or device.
     """
     if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
         return True

@@ -1,12 +1,12 @@
-"""What a process leaves when it ends, in the files that PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on name.
+"""Files that a process leaves at its end, by PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on.
 
 Rule of this file: what is kept for them while the job runs. prophet_scheduler/frontends/records.py writes them, as for
-a BytePS job. They are of the first module of the process that Prophet was to take over. Every rank has a status. Events
-and profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of the
-steady clock.
+a BytePS job. They describe the first module of the process that Prophet was to take over. Every rank has a status.
+Events and profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of
+the steady clock.
 
-What it says while it runs, where that is asked for (prophet_scheduler/watch), is of the same module and from the same
-values.
+What the process says while it runs, where that is asked for (prophet_scheduler/watch), is of the same module and from
+the same values.
 
 A failure in here is one warning, never a failed job.
 """
@@ -45,8 +45,9 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 def environ_of_rank() -> Mapping[str, str]:
-    """The environment, in which LOCAL_RANK tells this process from others of its machine: that of a launcher which
-    started this rank. One that a function of torch.multiprocessing started has none, or its parent's.
+    """Return the environment with the LOCAL_RANK that tells this process from others of its machine.
+
+    The launcher sets it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
     """
     if not dist.is_initialized():
         return os.environ
@@ -56,7 +57,7 @@ def environ_of_rank() -> Mapping[str, str]:
 
 
 class Learned(Protocol):
-    """What an agent has learned."""
+    """Learned values of an agent."""
 
     @property
     def profiler(self) -> JobProfiler: ...
@@ -69,53 +70,53 @@ class Learned(Protocol):
 
 
 class ModuleRecord:
-    """One module's, which outlives it: cuts that were in force, and on the rank that decides what was learned."""
+    """Record of one module, which outlives it: cuts that were in force, and on the deciding rank what was learned."""
 
     def __init__(self) -> None:
         self.cut: Cut | None = None
         self.recuts = 0
         self.last_recut_s: float | None = None
         self.why = ""
-        """Why the last cut was wanted."""
+        """Reason for the last cut."""
         self.predicted_s: float | None = None
-        """And what an iteration was predicted to take under it."""
+        """Predicted seconds of an iteration under that cut."""
         self.plans = 0
         self.waits = BarrierWatch()
         self.half = False
-        """Whether gradients travel in half precision."""
+        """True if gradients travel in half precision."""
         self.plan: Plan | None = None
         self.learner: Learned | None = None
         self.planned_from: Profile | None = None
-        """The profile that the last plan was made from; at the end of the process the newest."""
+        """Profile that the last plan was made from; at the end of the process the newest."""
         self.began_warm = False
         self.kept_was_dropped = ""
-        """Why nothing of what was kept is used any more."""
+        """Reason why nothing that was kept is used any more."""
         self.drain: Callable[[], NDArray[Any]] | None = None
-        """The events since the last call, where any are kept."""
+        """Function that returns the events since the last call, if any are kept."""
         self.decides = True
-        """Whether this rank does, for all; others leave no events."""
+        """True if this rank decides for all; others leave no events."""
         self.events: RecordBuffer | None = None
         self.predicted = Predicted()
-        """What came of the last plan, predicted."""
+        """Predictions of the last plan."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
-        """Takes in what happened since the last call, where this process says what it does."""
+        """Function that takes in the events since the last call, if this process reports while it runs."""
 
     def took_up(self, cut: Cut) -> None:
-        """This cut is in force from here on."""
+        """Note that this cut is in force from here on."""
         if self.cut is not None and cut != self.cut:
             self.recuts += 1
             self.last_recut_s = time.monotonic()
         self.cut = cut
 
     def keep(self, events: NDArray[Any]) -> None:
-        """Events that were drained."""
+        """Keep events that were drained."""
         if self.events is not None:
             self.events.keep(events)
         if self.observe is not None:
             self.observe(events)
 
     def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
-        """A plan was taken up; `why` counts where it wants another cut."""
+        """Note that a plan was taken up; `why` counts if it wants another cut."""
         self.plan, self.predicted = plan, predicted
         self.plans += 1
         if plan.cut is not None:
@@ -123,7 +124,7 @@ class ModuleRecord:
 
 
 class Records:
-    """This process's. `agent_cpu_s` says what Prophet's thread has used so far, `wake` has it make a turn at once."""
+    """Records of this process. `agent_cpu_s` returns the thread's time so far, `wake` makes it take a turn at once."""
 
     def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
         self._agent_cpu_s = agent_cpu_s
@@ -137,18 +138,19 @@ class Records:
         self._given_back = ""
 
     def begin(self, settings: Settings) -> None:
-        """The first module is there; from now on the end of the process is waited for."""
+        """Begin with the first module; from now on the end of the process is waited for."""
         if self._settings is None:
             self._settings = settings
             at_end(self.write)
 
     def observes_next(self) -> bool:
-        """Whether the next module that is taken over is the one that this process says something of while it runs."""
+        """True if this process reports on the next module that is taken over while it runs."""
         return self._settings is not None and self._settings.watched and self._module is None and not self._aside
 
     def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
-        """Of a module that is taken over, whose group has so many `ranks`; the first one counts. `rank` of so many
-        `workers` is this process in its job.
+        """Follow a module that is taken over, whose group has `ranks` ranks; the first one counts.
+
+        This process is `rank` of `workers` in its job.
         """
         if self._module is not None or self._aside:
             return
@@ -169,7 +171,7 @@ class Records:
             self.watch_by(self._settings)
 
     def watch_by(self, settings: Settings) -> None:
-        """From now on this process says what these settings ask for of the module that is followed, and no more."""
+        """Report what these settings ask for of the followed module from now on, and no more."""
         if self._observer is not None:
             self._observer.close()
             self._observer = None
@@ -184,17 +186,17 @@ class Records:
             self._observer.turn(time.monotonic(), events, self._module.predicted, profile=self._module.planned_from)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
-        """A module has torch's reducer: from its start, or `record`'s from here on."""
+        """Note that a module has torch's reducer: from its start, or `record`'s from here on."""
         if record is self._module and not self._aside:
             self._aside = why
 
     def given_back(self, why: str, record: ModuleRecord) -> None:
-        """From here on the module has torch's reducer, which was faster."""
+        """Note that the module has torch's reducer from here on, which was faster."""
         if record is self._module:
             self._given_back = why
 
     def write(self) -> None:
-        """Ends what is said while the job runs, and writes what was asked for."""
+        """End the reports of the running job, and write the files that were asked for."""
         module = self._module
         try:
             if module is not None and module.drain is not None:
@@ -218,7 +220,7 @@ class Records:
         return events.record(self._settings.watchdog_s, None, agreed=True) if events is not None else None
 
     def status(self) -> AgentStatus:
-        """Of this process, by now."""
+        """Return the status of this process by now."""
         assert self._settings is not None
         module = self._module or ModuleRecord()
         learner, plan = module.learner, module.plan

@@ -1,8 +1,7 @@
-"""What DistributedDataParallel finds in place of torch's reducer.
+"""Reducer that DistributedDataParallel finds in place of torch's.
 
-Rule of this file: the methods that torch's Reducer has, and what they come to. What they mean is rounds.py's; what its
-logger has is in ddp_logger.py. A program may call any of them: what Prophet does not do itself, torch's reducer does
-from then on (HANDED_BACK).
+Rule of this file: the methods of torch's Reducer. rounds.py implements them; ddp_logger.py has its logger. A program
+may call any of them. What Prophet does not do itself, torch's reducer does from then on (HANDED_BACK).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ HANDED_BACK: Mapping[str, str] = {
     "_reset_state": "its state is reset",
     "_update_process_group": "it gets another process group",
 }
-"""Methods that only torch's reducer has, and what the program says by them."""
+"""Methods that only torch's reducer has, each with what the program wants by calling it."""
 
 
 class LateReducer:
@@ -48,15 +47,15 @@ class LateReducer:
         self._hand_back = hand_back
         rounds.report = logger.set_error_and_log
         self._warned = False
-        # Where DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be.
+        # If DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be compiled.
         compiled.hide(LateReducer, ("prepare_for_forward", "prepare_for_backward", "_rebuild_buckets"))
 
     def prepare_for_forward(self) -> None:
-        """A forward pass begins that ends in a synchronised backward."""
+        """Begin a forward pass that ends in a synchronised backward."""
         self.rounds.forward_begins()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """It has ended. `outputs` are given where parameters may be unused."""
+        """End the forward pass. `outputs` are given where parameters may be unused."""
         self.rounds.forward_ends(outputs)
         self._logger.forward_ended()
         if self.rounds.finds_unused and not self._warned and not self.rounds.unused:
@@ -64,17 +63,17 @@ class LateReducer:
             warnings.warn(texts.NONE_UNUSED, stacklevel=2)
 
     def _delay_all_reduce(self) -> None:
-        """The first backward pass of a static graph has ended."""
+        """Handle the end of the first backward pass of a static graph."""
         self.rounds.static_backward_ends()
 
     def _rebuild_buckets(self) -> bool:
-        """There are none, but this is where torch's reducer looks whether the last round has ended."""
+        """Check that the last round has ended, as torch's reducer does here. There are no buckets."""
         self.rounds.check_finished()
         self._logger.buckets_may_change()
         return False
 
     def _set_static_graph(self) -> None:
-        """Said after the constructor too, also where that has said it."""
+        """Note a static graph. Called after the constructor too, also where that has said it."""
         if self._logger.iteration:
             self._logger.set_error_and_log(texts.STATIC_LATE)
             raise RuntimeError(texts.STATIC_LATE)
@@ -90,7 +89,7 @@ class LateReducer:
         self._logger.sample_rate = sample_rate
 
     def set_logger(self, logger: object) -> None:
-        """Keeps the one that it has, which knows what there is to be logged."""
+        """Keep the logger that it has, which knows what there is to log."""
 
     def _ddp_graph_static(self) -> bool:
         return self._logger.graph_static
@@ -99,7 +98,7 @@ class LateReducer:
         return self.rounds.used_by
 
     def get_backward_stats(self) -> list[int]:
-        """Nanoseconds by parameter, of the last iteration that the logger looked at."""
+        """Return the nanoseconds by parameter, of the last iteration that the logger looked at."""
         return list(self._logger.backward_ns)
 
     def __getattr__(self, name: str) -> Any:

@@ -29,7 +29,7 @@ from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
-from prophet_scheduler.core.choice import Ended
+from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -126,7 +126,7 @@ class ModuleRounds(AwaitedRounds):
         self.asks_norms = BarrierWatch()
         """Whether iterations ask for norms of all averages, before they look at any."""
         self._asked_for_norms = False
-        self._iterations: deque[Ended] = deque(maxlen=KEPT_ITERATIONS)
+        self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         """From one round's beginning to the next one's, those that nobody has taken yet."""
         self._began_s: float | None = None
         self._phases: TwoPhases | None = None
@@ -219,12 +219,12 @@ class ModuleRounds(AwaitedRounds):
         """An iteration has ended in which gradients were averaged this way."""
         if self.decision is not None and self.ended > WARM_UP:
             cut = TORCH_CUT if way == TORCH else self.decision.cut
-            self._iterations.append(Ended(cut, way, took_s))
+            self._iterations.append(IterationEnd(cut, way, took_s))
         on_round = self.on_round  # Another thread may take it away.
         if on_round is not None:
             on_round()
 
-    def take_ended(self) -> list[Ended]:
+    def take_ended(self) -> list[IterationEnd]:
         """The iterations that have ended since the last call. From any thread."""
         count = len(self._iterations)
         return [self._iterations.popleft() for _ in range(count)]

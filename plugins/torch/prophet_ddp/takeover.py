@@ -1,11 +1,11 @@
-"""When Prophet takes the place of a DistributedDataParallel's reducer, and when torch's own stays.
+"""Decision whether Prophet takes the place of a DistributedDataParallel's reducer or torch's own stays.
 
-Rule of this file: that decision, alike on all ranks; what a module gets instead is put together in assembly.py. Only
-public constructors and the two attributes `reducer` and `logger` are touched; everything else DistributedDataParallel
-does itself: the first broadcast, buffers, no_sync(), what forward gets and gives.
+Rule of this file: that decision, alike on all ranks. assembly.py puts together what a module gets instead. Only public
+constructors and the two attributes `reducer` and `logger` are touched. DistributedDataParallel itself does everything
+else: the first broadcast, buffers, no_sync(), forward's arguments and results.
 
-Ranks compare what they are about to do through the store of the default group, before anything of it depends on
-another rank. Where one cannot, all keep torch's reducer, with one warning.
+Ranks compare what they are about to do through the store of the default group, before anything of it depends on another
+rank. If one cannot, all keep torch's reducer, with one warning.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import get_definition, policy_from_environ
 
 AGREE_LIMIT_S = 60.0
-"""How long the ranks of a group may take to say what they are about to do, from the first one on."""
+"""Seconds for the ranks of a group to say what they are about to do, from the first one on."""
 READ_LIMIT_S = 5.0
-"""And where they differ, to read what each other says."""
+"""Seconds for differing ranks to read each other's text."""
 RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
-"""How a rank begins that does not take over."""
+"""Prefix of the message of a rank that keeps torch's reducer."""
 
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Those with something in flight live until it has ended, also where their module is gone."""
+"""Modules taken over. One with something in flight lives until it has ended, also if the module is gone."""
 _installed = False
 _numbers = itertools.count(1)
 
 
 @functools.cache
 def settings() -> Settings:
-    """What this process was told; a wrong setting ends it."""
+    """Return this process's settings; a wrong one ends it."""
     try:
         read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
         why = get_definition(read.policy, names.DDP_SCHEDULER).servers_only
@@ -80,8 +80,9 @@ def settings() -> Settings:
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
-    """Takes the reducer's place, where all ranks of the module's group can. `synced`: its constructor has waited for
-    all of them, as torch's does unless it is told otherwise.
+    """Take the reducer's place, if all ranks of the module's group can.
+
+    `synced`: the module's constructor has waited for all of them, as torch's does unless told otherwise.
     """
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
@@ -101,7 +102,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     own = terms if reason is None else f"{KEEPS}, since {reason}"
     limit_s = _timeout_s(ddp, group)
-    # Where all have been there a moment ago, one that says nothing has no Prophet, and will never say anything.
+    # All were there a moment ago, so a silent one has no Prophet and will never say anything.
     if synced:
         said, store = _agree(group, own, AGREE_LIMIT_S, "does not say with what it trains")
     else:
@@ -133,7 +134,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
 
 
 def _label_of(ddp: Any) -> str:
-    """How it is named to people: by its class, from the second module of the process on with its number."""
+    """Return the module's name in messages: its class, with a number from the process's second module on."""
     number, kind = next(_numbers), type(ddp.module).__name__
     return f"{kind} (module {number})" if number > 1 else kind
 
@@ -143,7 +144,7 @@ def _failure(error: Exception) -> str:
 
 
 def _on_processors(group: dist.ProcessGroup) -> str:
-    """What the group has for tensors on processors. One that was made without a name has gloo, and says "undefined"."""
+    """Return the group's backend for tensors on processors. One made without a name has gloo, and says "undefined"."""
     try:
         return str(group._get_backend(CPU).name())
     except (RuntimeError, AttributeError):
@@ -151,7 +152,7 @@ def _on_processors(group: dist.ProcessGroup) -> str:
 
 
 def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
-    """Why torch's reducer must stay; None where it need not."""
+    """Return why torch's reducer must stay; None if it need not."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
@@ -194,7 +195,7 @@ def _rpc_runs() -> bool:
 
 
 def _changed_methods(kind: type) -> list[str]:
-    """What a subclass does otherwise than DistributedDataParallel, beside how it is made and looked at."""
+    """Return the methods that a subclass defines differently from DistributedDataParallel, except special ones."""
     ddp_class = torch.nn.parallel.DistributedDataParallel
     own = {name for each in kind.__mro__[: kind.__mro__.index(ddp_class)] for name in vars(each)}
     theirs = {name for name, value in vars(ddp_class).items() if callable(value) and not name.startswith("__")}
@@ -202,7 +203,7 @@ def _changed_methods(kind: type) -> list[str]:
 
 
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
-    """What the reducer averages, in the order of registration, with its first name."""
+    """Return the parameters that the reducer averages, in the order of registration, each with its first name."""
     parameters, _ = ddp._build_params_for_reducer()
     names_by_id: dict[int, str] = {}
     for name, param in ddp.module.named_parameters():
@@ -211,7 +212,7 @@ def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _agree(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Any]:
-    """See meeting.agree. A rank that says nothing in time ends this one, with `silent` as the reason."""
+    """Call meeting.agree. A rank that says nothing in time ends this one, with `silent` as the reason."""
     members = dist.get_process_group_ranks(group)
 
     def tell(rank: int) -> None:
@@ -231,7 +232,7 @@ def _agree(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> 
 
 
 def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
-    """How long torch waits for a rank in an operation of the group."""
+    """Return the seconds that torch waits for a rank in an operation of the group."""
     try:
         device = next(ddp.module.parameters()).device
         timeout: datetime.timedelta = group._get_backend(device).options._timeout
@@ -267,7 +268,7 @@ def _replace(
 
 
 def _give_back(ddp: Any) -> None:
-    """torch's reducer once more, on all ranks alike: they all come to what makes this necessary."""
+    """Give the module torch's reducer again, on all ranks alike: they all reach what makes this necessary."""
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
@@ -278,7 +279,7 @@ def _give_back(ddp: Any) -> None:
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
-    """Gives the module torch's reducer, which is returned, since the program wants what only that does."""
+    """Give the module torch's reducer and return it, since the program wants what only that does."""
     ddp: Any = module()
     ddp.reducer.rounds.check_finished()
     _plain(ddp, why)
@@ -291,7 +292,7 @@ def _give_back_faster(ddp: Any, why: str) -> None:
 
 
 def _install() -> None:
-    """What must be noticed besides, once in a process."""
+    """Install the other patches, once in a process."""
     global _installed
     if _installed:
         return

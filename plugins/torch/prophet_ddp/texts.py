@@ -1,5 +1,6 @@
-"""What torch's reducer says where a pass cannot go on, word for word: programs and people look for it. And what Prophet
-says where torch has no words.
+"""Messages of torch's reducer where a pass cannot go on, word for word, since programs and people look for them.
+
+What belongs here: these, and Prophet's messages where torch has none.
 """
 
 from __future__ import annotations
@@ -59,19 +60,20 @@ NONE_UNUSED = (
 
 
 def unfinished(rank: int, missing: dict[int, str], static: bool, finds_unused: bool) -> str:
-    """A round never came to its end on this rank of the module's group: the `missing` parameters, by index, got no
-    gradient.
+    """Return the message for a round that never ended on this rank of the module's group.
+
+    The `missing` parameters, by index, got no gradient.
     """
     why = CHANGED if static else NOT_IN_LOSS + (FINDS_UNUSED if finds_unused else FIND_UNUSED) + OUTPUTS
     indices = f"\nParameter indices which did not receive grad for rank {rank}: {' '.join(map(str, missing))}"
     if c10d.get_debug_level() == c10d.DebugLevel.OFF:
         return UNFINISHED + why + indices + NAMES
-    names = ", ".join(reversed(missing.values()))  # as torch's map of names is, as a rule
+    names = ", ".join(reversed(missing.values()))  # mostly the order of torch's map of names
     return f"{UNFINISHED}{why}\nParameters which did not receive grad for rank {rank}: {names}{indices}"
 
 
 def marked_twice(index: int, name: str) -> str:
-    """A parameter has a second gradient in one backward pass."""
+    """Return the message for a parameter with a second gradient in one backward pass."""
     return (
         f"{TWICE}Parameter at index {index} with name {name} has been marked as ready twice. This means that multiple "
         "autograd engine  hooks have fired for this particular parameter during this iteration."
@@ -79,7 +81,7 @@ def marked_twice(index: int, name: str) -> str:
 
 
 def lost(error: str, rank: int, ranks: int) -> str:
-    """Why averages will not come any more, by torch's error in this `rank` of a module's group of `ranks`."""
+    """Return why averages will not come any more, by torch's error in this `rank` of a module's group of `ranks`."""
     address = re.search(r"\[([^]]+)\]:\d+", error)
     if address is None:
         return error.splitlines()[0]

@@ -1,12 +1,12 @@
 """Turns of torch's own reducer, by which Prophet is kept only where it is not slower.
 
-Rule of this file: which of the two a module has in an iteration, and for how long. When a turn is worth its while is
-the agent's to say; all ranks come to hold it by the page that control.py sends.
+Rule of this file: which of the two a module has in an iteration, and for how long. The agent says when a turn is worth
+its cost; all ranks learn it from the page that control.py sends.
 
-A turn begins before a forward pass, when all averages are at home and all updates made: what torch's reducer finds is
-what it would have left. It averages in the group of the module, as without Prophet, and writes `.grad` itself, so
-steps meanwhile are the optimizer's own. A turn's length is agreed on before it begins. What is counted on each rank
-are its rounds, which are the same on all, and not forward passes, some of which may be one rank's alone.
+A turn begins before a forward pass, when all averages are at home and all updates made: torch's reducer finds what it
+would have left. It averages in the group of the module, as without Prophet, and writes `.grad` itself, so steps
+meanwhile are the optimizer's own. A turn's length is agreed on before it begins. Each rank counts its rounds, which are
+the same on all, and not forward passes, some of which may be one rank's alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """One module's. `give_back(ddp, why)` makes torch's reducer the module's for good."""
+    """Turns of one module. `give_back(ddp, why)` makes torch's reducer the module's for good."""
 
     def __init__(self, ddp: Any, rounds: ModuleRounds, give_back: Callable[[Any, str], None]) -> None:
         self._ddp = weakref.ref(ddp)
         self._rounds = rounds
         self._give_back = give_back
         self.believed: Mapping[str, Belief] = {}
-        """What an iteration takes each way, on the rank that decides, once torch's reducer has the module for good."""
+        """Belief about each way on the deciding rank, set once torch's reducer has the module for good."""
         self._began_s: float | None = None
         self._ended = 0
         self._late: tuple[Any, Any] | None = None
@@ -48,18 +48,18 @@ class Turns:
 
     @property
     def possible(self) -> bool:
-        """Whether one may be wanted, as far as this rank knows: torch.compile traces what a module finds in a turn."""
+        """True if a turn may be wanted, as far as this rank knows: torch.compile traces what a module finds in one."""
         return self._rounds.plain and not torch_guards.after_compilation()
 
     @property
     def late_reducer(self) -> Any:
-        """Prophet's, while torch's has its turn."""
+        """Return Prophet's reducer, while torch's has its turn."""
         return self._late[0] if self._late is not None else None
 
     # While Prophet's reducer has its turn.
 
     def forward_begins(self) -> bool:
-        """Before a synchronised forward pass, when no round is open. Whether torch's reducer has it from here on."""
+        """Begin a synchronised forward pass, when no round is open. True if torch's reducer has it from here on."""
         if self._rounds.ended == self._ended:
             return False  # A forward pass that nothing came of: a round has ended between two iterations.
         self._ended = self._rounds.ended
@@ -101,7 +101,7 @@ class Turns:
     # While torch's has.
 
     def torch_forward_begins(self) -> bool:
-        """Before a synchronised forward pass. Whether torch's reducer has this one, too."""
+        """Begin a synchronised forward pass. True if torch's reducer has this one, too."""
         if not (self._expects and self._rounds.came):
             return True
         self._expects = self._rounds.came = False
@@ -121,7 +121,7 @@ class Turns:
         return False
 
     def torch_forward_ends(self) -> None:
-        """After one: gradients that come now are those of a round."""
+        """End a forward pass: gradients that come now are those of a round."""
         self._expects = True
 
     def _end(self, ddp: Any) -> None:
@@ -133,7 +133,9 @@ class Turns:
 
 
 class TurnReducer:
-    """What DistributedDataParallel finds while torch's reducer has a turn: that one, and who counts its rounds."""
+    """Reducer for DistributedDataParallel while torch's reducer has a turn: it calls that one, and its rounds are
+    counted.
+    """
 
     def __init__(self, torch_reducer: Any, torch_logger: Any, rounds: ModuleRounds, turns: Turns) -> None:
         self.rounds = rounds
@@ -142,12 +144,12 @@ class TurnReducer:
         self._turns = turns
 
     def prepare_for_forward(self) -> None:
-        """As torch's, unless its turn is over."""
+        """Call torch's, unless its turn is over."""
         if self._turns.torch_forward_begins():
             self.torch_reducer.prepare_for_forward()
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """As torch's."""
+        """Call torch's."""
         self._turns.torch_forward_ends()
         self.torch_reducer.prepare_for_backward(outputs)
 
@@ -156,17 +158,17 @@ class TurnReducer:
         self.rounds.remove()
 
     def __getattr__(self, name: str) -> Any:
-        # What torch's reducer is to do for good does not end with the turn.
+        # Hand-backs for good do not end with the turn.
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
 def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -> None:
-    """Gives the module a reducer and a logger as its constructor made them, of the parameters that it had then, and the
-    hook that the program has registered.
+    """Give the module a reducer and a logger as its constructor made them, of the parameters that it had then, with the
+    program's registered hook.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
     params = [slot.param for slot in slots]
-    # One that the program has frozen since has no node that adds to its gradient, which torch's reducer takes as it is.
+    # A parameter frozen since has no node that adds to its gradient, which torch's reducer needs.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
         param.requires_grad_(True)

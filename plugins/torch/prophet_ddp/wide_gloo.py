@@ -1,8 +1,8 @@
 """Gloo with more threads than torch gives it, for groups of Prophet's own.
 
-Rule of this file: how such a group is made, and what an operation takes there while nothing else is under way; what is
-sent over it is issuer.py's. Gloo runs as many of a group's operations at once as the group has threads, and torch gives
-it two. An all-reduce goes back and forth several times, so where that takes long two of them leave the wire idle
+Rule of this file: how such a group is made, and how long an operation takes there while nothing else is under way.
+issuer.py sends over it. Gloo runs as many of a group's operations at once as the group has threads, and torch gives it
+two. An all-reduce goes back and forth several times, so where that takes long two of them leave the wire idle
 (docs/decisions/operations-at-once.md).
 """
 
@@ -23,22 +23,24 @@ from prophet_scheduler.core.network import Probe
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
 PROBE_BYTES = 4 << 10
-"""Hardly any time on the wire, and still some for each step of a ring of many ranks."""
+"""Hardly any time on the wire, but still some for each step of a ring of many ranks."""
 PROBES = 3
 THREADS = MOST_AT_ONCE
-"""Of each group. An idle one costs nothing."""
+"""Threads of each group. An idle one costs nothing."""
 
 
 def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
-    """A group of so many ranks, made by all of them, for tensors on processors. They meet in `store`, which nobody else
-    uses. Where one fails, all do, with its reason.
+    """Make a group of `ranks` ranks for tensors on processors; all of them call it. They meet in `store`, their own.
 
-    torch.distributed does not know it. Its new_group names a group of some ranks by how many groups this process is in,
-    so ranks that are in different numbers of them would wait for each other for ever.
+    If one fails, all do, with its reason.
+
+    torch.distributed does not know the group. Its new_group names a group of some ranks by how many groups this process
+    is in, so ranks in different numbers of groups would wait for each other for ever.
     """
     gloo: Any = dist.ProcessGroupGloo
     meeting = Meeting(store)
-    bounded = hasattr(gloo, "set_timeout")  # Before torch 2.8 or so what holds for connecting holds for operations.
+    # Before torch 2.8 or so the timeout for connecting holds for operations too.
+    bounded = hasattr(gloo, "set_timeout")
     try:
         options = gloo._Options()
         options._threads = THREADS
@@ -55,8 +57,8 @@ def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeou
 
 
 def _require_room(sockets: int) -> None:
-    """Raises ConnectionError where connections would take more than half of the file descriptors that are left: the
-    program will want some, too.
+    """Raise ConnectionError if connections would take more than half of the file descriptors that are left: the program
+    will want some, too.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
@@ -70,9 +72,9 @@ def _require_room(sockets: int) -> None:
 
 
 def probe(group: Any) -> Probe:
-    """The least that one all-reduce takes, as the slowest rank saw it: the same on all of them.
+    """Return the shortest time of one all-reduce, as the slowest rank saw it: the same on all of them.
 
-    All ranks of a new group do it, and nobody goes on before all are there.
+    All ranks of a new group call it, and nobody goes on before all are there.
     """
     data = torch.zeros(PROBE_BYTES // 4, dtype=torch.float32, device="cpu")
     took_s = []
@@ -85,7 +87,7 @@ def probe(group: Any) -> Probe:
 
 
 def greatest(group: Any, value: float) -> float:
-    """Of all ranks' values, on each of them. All of them do it."""
+    """Return the greatest of all ranks' values, on each of them. All of them call it."""
     data = torch.tensor([value], dtype=torch.float64, device="cpu")
     options: Any = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
@@ -94,7 +96,7 @@ def greatest(group: Any, value: float) -> float:
 
 
 def _devices() -> list[Any]:
-    """The interfaces that gloo takes for a group of torch's."""
+    """Return the interfaces that gloo takes for a group of torch's."""
     named = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
     make: Any = dist.ProcessGroupGloo
     return [make.create_device(interface=name) for name in named] or [make.create_default_device()]

@@ -1,6 +1,6 @@
-"""`prophet advise`: what holds a job back and what would help, for people.
+"""View of `prophet advise`: what holds a job back and what would help.
 
-Rule of this file: a table and two sentences from an Advice; nothing is computed here.
+Rule of this file: a table and two sentences from an Advice; this file computes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from prophet_scheduler.lab.advice_record import Advice, Suggestion
 
 
 def verdict(advice: Advice) -> str:
-    """Whether the network holds the job back, in a sentence or two."""
+    """Say in a sentence or two if the network holds the job back."""
     took = "takes" if advice.measured_s is not None else "would take"
     waits = f"an iteration {took} {advice.iteration_s:.3f} s, computing alone {advice.computing_s:.3f} s"
     if not advice.network_holds_back:
@@ -24,7 +24,7 @@ def verdict(advice: Advice) -> str:
 
 
 def conclusion(advice: Advice) -> str:
-    """What helps most, or that nothing does."""
+    """Name the change that helps most, or say that none does."""
     best = advice.best
     if best is None:
         return "Nothing of this would help."
@@ -32,8 +32,9 @@ def conclusion(advice: Advice) -> str:
 
 
 def advice_table(advice: Advice) -> Table:
-    """One row for the job as it is and for each change: what is predicted, how many times as many samples a second that
-    is, and how far it may be off, usually and at worst.
+    """Return a table with a row for the job as it is and for each change.
+
+    A row has the predicted iteration time, the gain in samples a second, and the usual and the worst error.
     """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
     table = Table(title=f"{advice.job} under {advice.policy}, {where}", title_justify="left", box=SIMPLE)
@@ -53,7 +54,7 @@ def advice_table(advice: Advice) -> Table:
 
 
 def left_out(advice: Advice) -> list[str]:
-    """What was taken for what is not known, and what the predictions do not have in them, a line each."""
+    """Return one line for each assumed value and for each cost that a prediction leaves out."""
     left = [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
     return [*advice.assumed, *left]
 

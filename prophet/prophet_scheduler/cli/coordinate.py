@@ -1,6 +1,6 @@
-"""`prophet coordinate`: options to terms, and a server until the end.
+"""Command `prophet coordinate`: options to terms, and a server until the end.
 
-Rule of this file: what a person gives and sees. What a coordinator does is in mlfabric/.
+Rule of this file: the user's options and output. mlfabric/ has the coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def terms_of(
     dead_after: str,
     divergence_bound: float | None = None,
 ) -> Terms:
-    """The options as a job's terms. Raises UserError naming the option that is wrong."""
+    """Return the options as a job's terms. Raises UserError naming the wrong option."""
     batch_s, dead_s = parsed("--batch", batch, parse_time), parsed("--dead-after", dead_after, parse_time)
     if dead_s < LEAST_DEAD_S:
         raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
@@ -56,7 +56,7 @@ def terms_of(
 
 
 def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
-    """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
+    """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
     tokens = load_tokens(token_file)
     readable = token_file.stat().st_mode & stat.S_IROTH
     host, port = host_and_port(listen.removeprefix("tcp://"), "--listen", 0)
@@ -81,7 +81,7 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
 
 
 def summary(jobs: Mapping[str, Coordination]) -> list[str]:
-    """One line for each job that did anything."""
+    """Return one line for each job with any update."""
     lines = []
     for tenant, job in sorted(jobs.items()):
         counts = job.counts
@@ -96,10 +96,10 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
 
 
 def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
-    """`{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
+    """Return `{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
 
-    `refused` counts the messages that were refused before any job heard of them. Where there is a replica, `copies` and
-    `copies_failed` are its, and `greatest_divergence` is the most that it may have lacked while it was reached, a norm.
+    `refused` counts messages refused before they reached a job. With a replica, `copies` and `copies_failed` count its
+    copies, and `greatest_divergence` is the largest norm that it may have lacked while it was reached.
     """
     tenants = {tenant: {"version": job.version, **asdict(job.counts), **_copies(job)} for tenant, job in jobs.items()}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"

@@ -1,8 +1,8 @@
 """The `prophet` command.
 
-Rule of this file: arguments in, exit status out. Imports are inside the commands, so that `prophet --help` is
-quick. Exit status 2 is bad input, 1 an experiment in which a policy failed, a replay that differs or a script that
-failed on the testbed, 130 Ctrl-C.
+Rule of this file: arguments in, exit status out. Imports are inside the commands to keep `prophet --help` quick. Exit
+status 2 is bad input, 130 Ctrl-C; 1 is a failed policy in an experiment, a replay that differs, or a failed script on
+the testbed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def options(
 
 
 class ListsPolicies(TyperCommand):
-    """A command whose help ends with the policies, which are imported only for that."""
+    """Command whose help ends with the policies, imported only for the help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from prophet_scheduler.cli.policies_view import policies_help
@@ -243,7 +243,7 @@ def advise(
     console.print(conclusion(advice), soft_wrap=True, highlight=False)
 
 
-# What comes after the command's first word is the command's.
+# All words after the first word of the worker's command belong to that command.
 @app.command(context_settings={"allow_interspersed_args": False})
 def testbed(
     command: Annotated[list[str], typer.Argument(help="What each worker runs, such as: python train.py")],
@@ -338,21 +338,21 @@ def replicate(
 
 
 def _terminated(signum: int, frame: object) -> None:
-    # As for Ctrl-C: leave through every context manager, so that the testbed is taken down.
+    # Leave through every context manager, as Ctrl-C does, so that the testbed is taken down.
     raise KeyboardInterrupt
 
 
 _UsageError: Any = typer.BadParameter.__base__
-"""What typer raises for arguments that no command has; it has no name there."""
+"""Error that typer raises for arguments unknown to a command; typer exports no name for it."""
 
 
 def main() -> None:
-    """Entry point; every error of the user's is one line on standard error."""
+    """Run the command line; each user error becomes one line on standard error."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
         sys.exit(app(prog_name="prophet", standalone_mode=False))
     except UserError as error:
-        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may have several
+        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may span lines
         sys.exit(2)
     except MemoryError:
         print(f"prophet: there is not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
@@ -362,12 +362,12 @@ def main() -> None:
             command = error.ctx.command_path if error.ctx is not None else "prophet"
             print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # of a path that nothing could even look at: too long, say, or in a folder that is locked
+    except OSError as error:  # a path that cannot even be looked at: too long, or in a locked folder
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
         print(f"prophet: {error.filename or 'what it prints'}: cannot be used ({error.strerror})", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:  # outside of a command; typer turns one inside into the same status
+    except KeyboardInterrupt:  # outside a command; typer gives the same status for one inside
         sys.exit(130)
 
 

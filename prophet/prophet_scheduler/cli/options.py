@@ -1,7 +1,6 @@
-"""How the text of an option becomes a number.
+"""Conversion of an option's text to a number.
 
-What belongs here: that a wrong one is one line which names the option; what a rate or a time is, is
-core/units.py's.
+What belongs here: the one-line error that names the option; core/units.py parses rates and times.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from prophet_scheduler.core.errors import UserError
 
 
 def parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
-    """What a rate or a time says. Raises UserError that names the option."""
+    """Return the value of a rate or a time. Raises UserError that names the option."""
     try:
         return parse(text)
     except ValueError as error:

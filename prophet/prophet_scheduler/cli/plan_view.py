@@ -1,6 +1,6 @@
-"""`prophet plan`: what Prophet would do with a profile on a network, and how every policy would fare.
+"""View of `prophet plan`: Prophet's plan for a profile on a network, and the iteration time of every policy.
 
-Rule of this file: tables and one figure from the assembler's and the simulator's results; nothing is computed here.
+Rule of this file: tables and one figure from the results of the assembler and the simulator, which compute them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 
 ITERATIONS, WARMUP = 20, 14
-"""Blocks that were chosen are in force from the 8th or 12th iteration on, and the next are tried from the 20th."""
+"""The first chosen blocks are in force from the 8th or 12th iteration on; the next are tried from the 20th."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy."""
+    """Profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy."""
 
     profile: Profile
     network: Network
@@ -51,10 +51,10 @@ def outlook(
     servers: int = 1,
     report: Report = lambda share, words: None,
 ) -> Outlook:
-    """Plans and simulates: each worker has a limited link, servers have none. `report` is told how far it is, from 0
-    to 1, and which policy is under way.
+    """Plan and simulate with a limited link for each worker and unlimited links for servers.
 
-    A policy that cannot run on such a job is left out. Raises UserError where the cluster is impossible.
+    `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.
+    Raises UserError if the cluster is impossible.
     """
     if workers < 1 or servers < 1:
         raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
@@ -81,7 +81,7 @@ def _iteration_s(cell: Cell, policy: Contender, on_iterations: Callable[[int], N
 
 
 def block_table(plan: Outlook) -> Table:
-    """Algorithm 1's blocks: when each goes, and with what."""
+    """Return a table of Algorithm 1's blocks with their times and gradients."""
     gradients = plan.profile.gradients
     wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
     table = Table(
@@ -106,7 +106,7 @@ def block_table(plan: Outlook) -> Table:
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
-    """`0-3, 7`, for any order of indices."""
+    """Return indices in any order as ranges, such as `0-3, 7`."""
     parts: list[list[int]] = []
     for index in sorted(indices):
         if parts and index == parts[-1][-1] + 1:
@@ -118,7 +118,7 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 
 def policy_table(plan: Outlook) -> Table:
-    """Simulated iteration time of every policy, the fastest first."""
+    """Return a table of every policy's simulated iteration time, the fastest first."""
     table = Table(
         title=f"simulated iteration time (lower bound {plan.lower_bound_s:.3f} s)", title_justify="left", box=SIMPLE
     )
@@ -132,7 +132,7 @@ def policy_table(plan: Outlook) -> Table:
 
 
 def draw_outlook(plan: Outlook, path: Path) -> None:
-    """Blocks over time beside the times of generation, and the policies' iteration times. Raises UserError."""
+    """Draw blocks over time beside generation times, and the policies' iteration times. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
     gradients = plan.profile.gradients

@@ -1,6 +1,6 @@
-"""Where `--plot` leaves its figure.
+"""File of the figure that `--plot` asks for.
 
-What belongs here: the file, and every way it can be wrong as one line; what is drawn is each command's.
+What belongs here: the file, and a one-line error for every way it can be wrong; each command draws its own figure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OPTION = "--plot"
 
 
 def require_plot(path: Path) -> None:
-    """Raises UserError where no figure can be written to `path`, before any work is done for it.
+    """Raise UserError if no figure can be written to `path`, before any work is done for it.
 
-    That matplotlib is missing is said where it draws: the rest of the command can do without.
+    The drawing code reports a missing matplotlib, because the rest of the command works without it.
     """
     require_places({OPTION: path})
     try:
@@ -31,7 +31,7 @@ def require_plot(path: Path) -> None:
 
 
 def save_plot(figure: Any, path: Path) -> None:
-    """Writes a figure of matplotlib, in the format of the file's name. Raises UserError."""
+    """Write a matplotlib figure in the format of the file's name. Raises UserError."""
     try:
         save_figure(figure, placed(path))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""A profile for people: a table of its steps, and generation time by gradient as a figure.
+"""View of a profile: a table of its steps, and a figure of generation time by gradient.
 
-Rule of this file: presentation; the steps are found in core/steps.py.
+Rule of this file: presentation; core/steps.py finds the steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prophet_scheduler.core.steps import find_steps
 
 
 def profile_table(profile: Profile) -> Table:
-    """One row for each step of the stepwise pattern, most urgent first."""
+    """Return a table with a row for each step of the stepwise pattern, most urgent first."""
     steps = find_steps(profile)
     table = Table(title=f"{profile.name}: {len(profile.gradients)} gradients in {len(steps)} steps")
     for heading in ("gradients", "bytes", "generated at", "gap before", "forward"):
@@ -38,7 +38,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Writes generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises UserError."""
+    """Draw generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     colours = pyplot.get_cmap("tab20")

@@ -1,6 +1,6 @@
-"""A progress bar for a command that is mostly quick, where it is not.
+"""Progress bar for a command that is mostly quick, shown only when it is slow.
 
-Rule of this file: when a bar is drawn and what is on it; what is under way says so itself.
+Rule of this file: when to draw a bar and what to show on it; the work reports its own progress.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rich.progress import Progress
 from prophet_scheduler.lab.session import bar_columns
 
 PATIENCE_S = 1.0
-"""What takes less has no bar."""
+"""Minimum running time before a bar appears."""
 
 Report = Callable[[float, str], None]
-"""Told what share of all is done, 0 to 1, and what is under way."""
+"""Callback for the finished share, 0 to 1, and the current work."""
 
 
 @contextmanager
 def progress_where_slow(console: Console, now: Callable[[], float] = time.monotonic) -> Iterator[Report]:
-    """A bar on a terminal from PATIENCE_S on, of which nothing is left at the end. `now` is in seconds."""
+    """Show a bar on a terminal from PATIENCE_S on, and remove it at the end. `now` is in seconds."""
     progress = Progress(*bar_columns(), console=console, transient=True)
     task = progress.add_task("", total=1.0)
     began_s, drawn = now(), False

@@ -1,6 +1,6 @@
-"""`prophet replicate`: options to a replica, and a server until the end.
+"""Command `prophet replicate`: options to a replica, and a server until the end.
 
-Rule of this file: what a person gives and sees. What a replica does is mlfabric/replica_server.py's.
+Rule of this file: the user's options and output. mlfabric/replica_server.py has the replica.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.mlfabric.tokens import token_of
 
 
 def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Callable[[str], None]) -> None:
-    """Serves until KeyboardInterrupt, which is how it ends. Raises UserError for what cannot be, before it listens."""
+    """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
     name, token = token_of(token_file, tenant, "--tenant")
     host, port = host_and_port(listen, "--listen", 0)
     require_places({"--file": file})
@@ -26,7 +26,7 @@ def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Ca
     except UserError as error:
         raise UserError(f"--file {error}") from None
     with contextlib.closing(ReplicaServer(host, port, name, token, kept)) as server:
-        placed(file)  # not before it listens: what cannot be leaves nothing
+        placed(file)  # only once it listens, so that wrong input leaves no files
         has = "no model yet" if kept.updates is None else f"a model with {kept.updates} updates"
         say(f"listening on {server.address} for {name}; {file} has {has}")
         try:

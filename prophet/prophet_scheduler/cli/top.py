@@ -1,7 +1,7 @@
-"""`prophet top`: asks the workers of this machine each second, and shows what they say.
+"""Command `prophet top`: ask the workers of this machine each second, and show their status.
 
-Rule of this file: asking and the loop; what it looks like is top_view.py's. Jobs of other users, and of other machines,
-are not seen: their sockets are not this user's.
+Rule of this file: requests and the loop; top_view.py draws the screen. Jobs of other users or machines do not appear,
+because their sockets are not this user's.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from prophet_scheduler.watch.status import LiveStatus
 
 EVERY_S = 1.0
 MOST_AT_ONCE = 16
-"""Workers that are asked at the same time."""
+"""Maximum workers asked at the same time."""
 
 Document = dict[str, Any]
 
 
 def ask_all(places: Sequence[Path] | None = None) -> list[Document]:
-    """The documents of all of this user's workers on this machine, by job and rank."""
+    """Return the documents of all of this user's workers on this machine, sorted by job and rank."""
     paths = [path for folder in (folders() if places is None else places) for path in sockets_in(folder)]
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         documents = [document for document in pool.map(ask, paths) if document is not None]
@@ -46,9 +46,9 @@ def _of(document: Document, key: str, default: Any) -> Any:
 
 
 def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
-    """Those of `job`, which is its name or how that begins; all of them where none is asked for.
+    """Return the documents of `job`, a name or a prefix of one; all documents for None.
 
-    Raises UserError where there is no such job.
+    Raises UserError if there is no such job.
     """
     if not documents:
         raise UserError(
@@ -64,7 +64,7 @@ def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
 
 @dataclass
 class TopEdges:
-    """The clock, the sleep and the question of `prophet top`. Seconds."""
+    """Clock, sleep (both in seconds), request and console of `prophet top`."""
 
     ask: Callable[[], list[Document]] = ask_all
     now: Callable[[], float] = time.time
@@ -73,9 +73,9 @@ class TopEdges:
 
 
 def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[Document]]:
-    """What the workers say, each second, until the job has ended or `count` looks were taken.
+    """Yield the workers' documents each second, until the job has ended or `count` times.
 
-    Raises UserError where there is no such job at first.
+    Raises UserError if there is no such job at first.
     """
     taken = 0
     while True:
@@ -92,7 +92,7 @@ def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[
 
 
 def print_lines(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """One document a line, each worker's in turn, each second."""
+    """Print one document a line, each worker's in turn, each second."""
     edges = edges or TopEdges()
     for documents in looks(job, count, edges):
         for document in documents:
@@ -100,7 +100,7 @@ def print_lines(job: str | None, count: int | None = None, edges: TopEdges | Non
 
 
 def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """The screen, drawn anew each second; the last one stays. All of them do in a file or a pipe."""
+    """Draw the screen each second; the last one stays. A file or a pipe gets every screen."""
     edges = edges or TopEdges()
     screens = (view(statuses(documents), edges.now(), edges.console.width) for documents in looks(job, count, edges))
     if not edges.console.is_interactive:
@@ -113,7 +113,7 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
 
 
 def statuses(documents: Sequence[Document]) -> list[LiveStatus]:
-    """What can be read of them; another Prophet's may have what this one cannot read."""
+    """Return the statuses of readable documents; those of another Prophet version may be unreadable."""
     read = []
     for document in documents:
         try:

@@ -1,7 +1,7 @@
-"""What `prophet top` looks like: from statuses to a screen.
+"""Screen of `prophet top`, from statuses.
 
-Rule of this file: pure rendering, of workers side by side; nothing is asked or computed here beyond a ratio. Times are
-shown in ms or s, rates in bits per second, as everywhere on the command line.
+Rule of this file: pure rendering of workers side by side; this file computes nothing but ratios. Times are shown in ms
+or s, rates in bits per second, as everywhere on the command line.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from prophet_scheduler.watch.status import Flow, LiveStatus, UrgencyBand
 LABEL_WIDTH = 20
 WORKER_WIDTH = 30
 STALE_S = 5.0
-"""A worker whose last look at itself is older says nothing of now."""
+"""Age of a status above which the worker counts as silent."""
 BARS = " ▁▂▃▄▅▆▇█"
 BUSY_CELLS = 10
 MOST_ARMS = 4
 
 
 def view(statuses: Sequence[LiveStatus], now: float, width: int = 120) -> RenderableType:
-    """The screen, for so many letters in a row. `now` is Unix time."""
+    """Return the screen, `width` letters wide. `now` is Unix time."""
     parts: list[RenderableType] = []
     for job, group in itertools.groupby(statuses, key=lambda status: status.worker.job):
         workers = list(group)
@@ -109,7 +109,7 @@ def _flow(flow: Flow) -> Text:
 
 
 def _bands(bands: Sequence[UrgencyBand], count: str, size: str) -> Text:
-    """A bar for each stretch of gradients, the first layer's first."""
+    """Return a bar for each band of gradients, the first layer's first."""
     if not bands:
         return Text("")
     counts = [getattr(band, count) for band in bands]
@@ -135,7 +135,7 @@ def _link(status: LiveStatus) -> Text:
 
 
 def _arms(status: LiveStatus) -> Text:
-    """The fastest as believed, what was predicted of each, and how many of its iterations were measured."""
+    """Return the arms believed fastest, with the prediction for each and the number of its measured iterations."""
     lines = [
         f"{arm.words}: {format_time(arm.believed_s)} ± {arm.error:.1%} "
         f"({format_time(arm.predicted_s)} predicted, {arm.seen} seen)"

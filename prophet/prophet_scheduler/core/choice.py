@@ -76,7 +76,7 @@ class ArmName(NamedTuple):
     barrier: bool
 
 
-class Ended(NamedTuple):
+class IterationEnd(NamedTuple):
     """One that has ended: its cut, the way that its blocks went, and the seconds that it took."""
 
     cut: Cut

@@ -25,8 +25,10 @@ UNIT_BYTES = 4096
 """Starts of segments and sizes of blocks are whole numbers of these, and ids of blocks count them."""
 MOST_BLOCK_BYTES = 4_096_000
 """No block is larger, but of Borders. It is BytePS's own partition size, so that a block is one partition."""
+EARLY_ROUNDS = 32
+"""In a job's first rounds, while most is learned, workers look for another cut after each."""
 RECUT_ROUNDS = 4
-"""Workers look for another cut every so many rounds."""
+"""Later they look every so many rounds."""
 MOST_SEGMENTS = 339
 """So many fit into what workers tell each other (Cut.encode)."""
 LEARNING_SIZES = (128 * 1024, 512 * 1024, 256 * 1024, 1024 * 1024)
@@ -211,9 +213,10 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] = LEARNING_SIZES) -> Cut
     From one size nobody could tell what a message costs from what its bytes cost. Each size comes early and late in
     backward, so that what else changes with time is not taken for a property of a size.
     """
-    stretches = max(1, min(LEARNING_STRETCHES, total_bytes // max(LEAST_STRETCH_BYTES, *sizes)))
-    length = -(-total_bytes // stretches // UNIT_BYTES) * UNIT_BYTES
-    in_turn = itertools.islice(itertools.cycle(sizes), stretches)
+    # Blocks of a size lie alike here and in a cut of that size alone, which then has the fewer new ones.
+    least = max(LEAST_STRETCH_BYTES, *sizes)
+    length = (max(1, total_bytes // LEARNING_STRETCHES // least) - 1 | 1) * least
+    in_turn = itertools.islice(itertools.cycle(sizes), max(1, total_bytes // length))
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 

@@ -1,7 +1,7 @@
-"""The end of a process: what comes before it, and how one that must not go on ends without a wait for its engine.
+"""The end of a process: handlers that run before it, and an end that does not wait for the engine.
 
-Rule of this file: the end of the process and nothing about why. It runs at a BytePS import, in the program's own
-thread or in the agent's, so it needs neither NumPy nor a framework.
+Rule of this file: the end of the process and nothing about why. It runs at a BytePS import, in the program's own thread
+or in the agent's, so it needs neither NumPy nor a framework.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 WRONG = 2
-"""Status where a person has something to mend: a setting, or workers that disagree."""
+"""Exit status where a person has something to mend: a setting, or workers that disagree."""
 STALLED = 75
-"""Status where trying again may help (EX_TEMPFAIL), which a cluster's restart policy can tell from the other."""
+"""Exit status where trying again may help (EX_TEMPFAIL). A cluster's restart policy can tell it from the other."""
 
 _status = 0
 _leave = os._exit
 _ends: list[Callable[[], object]] = []
-"""What was registered to be called at the end, and was not called yet."""
+"""Functions registered for the end and not called yet."""
 
 
 def at_end(what: Callable[[], object]) -> None:
-    """`what` is called when this process ends well, before what was registered sooner; not where a fork of it ends.
+    """Register `what` to be called when this process ends well. Later registrations run first.
 
-    A fork has the files and sockets of this process, and none of its threads.
+    A fork has this process's files and sockets but none of its threads, so `what` does not run where a fork ends.
 
-    It is called where the main thread leaves by `os._exit(0)` as well, for which Python runs no handlers: so ends a
-    rank that multiprocessing has forked, when its function returns, and others may wait for what it has to send.
+    It also runs where the main thread leaves by `os._exit(0)`, for which Python runs no handlers. A rank forked by
+    multiprocessing ends so when its function returns, and other ranks may wait for what it has to send.
     """
     pid = os.getpid()
 
@@ -49,15 +49,16 @@ def at_end(what: Callable[[], object]) -> None:
 
 
 def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], object] = lambda: None) -> None:
-    """`finish` is called before the functions of the module `engine` that end it, `shutdown` and `suspend`, and `ended`
-    after them; and `finish` at the end of a process that has called its `init`.
+    """Call `finish` before the `shutdown` and `suspend` of the module `engine`, and `ended` after them.
+
+    `finish` also runs at the end of a process that has called the engine's `init`.
     """
     begin = engine.init
 
     @functools.wraps(begin)
     def init(*args: Any, **kwargs: Any) -> Any:
         result = begin(*args, **kwargs)
-        at_end(finish)  # The engine's init() has just registered its own end, so this runs before that.
+        at_end(finish)  # The engine's init() has just registered its own end, so this runs before it.
         return result
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +78,7 @@ def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], 
 
 
 def _leave_well(status: int) -> NoReturn:
-    """In place of `os._exit`."""
+    """Replace `os._exit`: run what was registered, where the main thread ends well."""
     if status == 0 and threading.current_thread() is threading.main_thread():
         for what in reversed(_ends.copy()):
             try:
@@ -89,28 +90,28 @@ def _leave_well(status: int) -> NoReturn:
 
 
 def fail_at_end(status: int) -> None:
-    """The process ends with this status, where the program itself ends well. `end_last` sees to it."""
+    """Set the exit status of a process whose program itself ends well. `end_last` applies it."""
     global _status
     _status = status
 
 
 def end_last() -> None:
-    """The last of all handlers at the end of the process: to be registered before any other."""
+    """End with the status of `fail_at_end`. Must run last of all handlers, so register it before any other."""
     if _status:
         end_process("", _status)
 
 
 def say(line: str) -> None:
-    """One line on standard error, in one write, so that other writers do not get in between."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
+    """Write one line to standard error, in a single write, so that other writers do not get in between."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or missing
         sys.stderr.write(f"Prophet: {line}\n")
         sys.stderr.flush()
 
 
 def end_process(line: str, status: int) -> NoReturn:
-    """Ends the process, from any thread. What the program printed is kept; its exit handlers do not run.
+    """End the process, from any thread. Keeps what the program printed; its exit handlers do not run.
 
-    BytePS's own handler waits for the other workers, which is what cannot be done here. An empty line is not said.
+    BytePS's own handler waits for the other workers, which is impossible here. An empty line is not written.
     """
     if line:
         say(line)

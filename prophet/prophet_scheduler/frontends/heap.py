@@ -1,16 +1,15 @@
-"""The C library's heap while Prophet has a job: what one iteration frees is there for the next, and free pages go back
-to the machine where they have become many.
+"""The C library's heap while Prophet has a job: keep freed pages for the next iteration, give back the excess.
 
-Rule of this file: these calls, where the C library has them, and when they are made. Nothing of it depends on an
-engine. turning.py has the thread that looks.
+Rule of this file: these calls, where the C library has them, and when they are made. It depends on no engine. The
+thread that looks is in turning.py.
 
-Gradients of 128 KiB to 32 MiB come from the heap of glibc, aligned to 64 bytes. What such an allocation leaves when it
-is freed is too small for the next of the same size, unless a neighbour is free as well (glibc's bug 14581), and what is
-under way under Prophet holds small neighbours. So the next gradient takes other pages and the heap becomes many times
-what is in use, though nothing is lost: docs/decisions/free-pages.md.
+Gradients of 128 KiB to 32 MiB come from glibc's heap, aligned to 64 bytes. The hole that a freed one leaves is too
+small for the next of the same size, unless a neighbour is free as well (glibc's bug 14581). Under Prophet, work in
+progress holds small neighbours. So the next gradient takes other pages, and the heap grows to many times what is in
+use, though nothing leaks: docs/decisions/free-pages.md.
 
-By itself glibc gives back only the heap's end, whenever twice the largest piece that was freed is free there. Training
-frees that much in each iteration and takes it again in the next, page by page.
+By itself glibc gives back only the heap's end, whenever twice the largest freed piece is free there. Training frees
+that much in each iteration and takes it again in the next, page by page.
 """
 
 from __future__ import annotations
@@ -23,29 +22,29 @@ from collections.abc import Callable, Mapping
 import psutil
 
 GROWN = 1.25
-"""So many times what the process had after the last call, and LEAST_BYTES more, are worth the next one. A call takes
-0.1 ms for a MB that it gives back; a job that takes the same pages again and again comes to what it needs within a
-look, and from then on there is no call."""
+"""Growth that is worth the next call: this factor over the size after the last call, plus LEAST_BYTES. A call takes 0.1
+ms for each MB that it gives back. A job that takes the same pages again and again reaches its size within a look; from
+then on there is no call."""
 LEAST_BYTES = 64 << 20
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of malloc.h."""
+"""Option numbers from malloc.h."""
 KEPT_BYTES = 1 << 30
-"""So many free bytes stay at the heap's end. More than that are given back at once, as glibc does."""
+"""Free bytes that stay at the heap's end. More are given back at once, as glibc does."""
 LARGEST_BYTES = 32 << 20
-"""Larger pieces have pages of their own, as they have in a process that has freed one of this size. glibc finds no
-size itself any more once it was told one of the two, and takes none that is larger."""
+"""Largest piece on the heap. Larger ones have pages of their own, as in a process that has freed one of this size.
+glibc stops adapting both sizes once either is set, and accepts no larger one."""
 
 
 class HeapGrowth:
-    """When a process's memory has grown so far that its heap is to give back what is free."""
+    """Decides when a process's memory has grown so far that its heap should give back free pages."""
 
     def __init__(self) -> None:
         self._settled_bytes: int | None = None
-        """What was resident one look after the last call, or at the first look. None: the next look is to say so."""
+        """Resident bytes one look after the last call, or at the first look. None: the next look sets it."""
 
     def grown(self, resident_bytes: int) -> bool:
-        """One look. Whether to call."""
+        """Look once. True if it is time to call."""
         if self._settled_bytes is None:
             self._settled_bytes = resident_bytes
             return False
@@ -56,33 +55,34 @@ class HeapGrowth:
 
 
 def find_trim() -> Callable[[int], int]:
-    """glibc's malloc_trim. Raises AttributeError or OSError where the C library is another."""
+    """Return glibc's malloc_trim. Raises AttributeError or OSError with another C library."""
     trim = ctypes.CDLL(None).malloc_trim
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
     return trim  # type: ignore[no-any-return]
 
 
 def told_by_environment(environment: Mapping[str, str]) -> bool:
-    """Whether the program's user has set something of glibc's heap, which then holds."""
+    """True if the user has set an option of glibc's heap. That setting then holds."""
     tunables = environment.get("GLIBC_TUNABLES", "")
     return "glibc.malloc." in tunables or any(name.startswith("MALLOC_") for name in environment)
 
 
 @functools.cache
 def keep_end() -> None:
-    """What is freed at the heap's end stays there for the next iteration, up to KEPT_BYTES, from now on. Raises
-    AttributeError or OSError where the C library is another than glibc.
+    """Keep up to KEPT_BYTES freed at the heap's end for the next iteration, from now on.
+
+    Raises AttributeError or OSError with a C library other than glibc.
     """
     if told_by_environment(os.environ):
         return
     set_option = ctypes.CDLL(None).mallopt
     set_option.argtypes, set_option.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    if set_option(M_MMAP_THRESHOLD, LARGEST_BYTES):  # Without it the other one would be worse than nothing.
+    if set_option(M_MMAP_THRESHOLD, LARGEST_BYTES):  # Without it the other option would do harm.
         set_option(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Resident bytes of this process."""
     resident: int = psutil.Process().memory_info().rss
     return resident
 
@@ -91,8 +91,9 @@ _growth = HeapGrowth()
 
 
 def look() -> None:
-    """The first one keeps the heap's end. Gives free pages back, if the process has grown. Raises AttributeError or
-    OSError where that cannot be.
+    """Give free pages back if the process has grown. The first look also calls `keep_end`.
+
+    Raises AttributeError or OSError where that is impossible.
     """
     trim = find_trim()
     keep_end()

@@ -1,6 +1,6 @@
-"""Warnings to the people who train: each once in a process, and in a job where all ranks have the same to say.
+"""Warnings to the people who train: each once in a process, or once in a job where all ranks say the same.
 
-What belongs here: saying it, and what is said on every engine. What else is said is the caller's.
+What belongs here: how a warning is said, and the warnings of every engine. Other texts are the caller's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ PREFIX = "Prophet: "
 logger = logging.getLogger("prophet_scheduler")
 _warned: set[str] = set()
 _first: bool | None = None
-"""Whether this process is the first rank of a module's; None where it is not known to have others."""
+"""True if this process is the first rank of a module. None where no other ranks are known."""
 
 
 class _Prefix(logging.Filter):
-    """Lets each line begin with who says it, wherever in Prophet it comes from."""
+    """Filter that puts Prophet's name before each line, wherever in Prophet it comes from."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -31,22 +31,22 @@ logger.addFilter(_Prefix())
 
 
 def speaks(first: bool) -> None:
-    """A module is trained by several ranks, of which this is the `first` or is not: the first speaks for all."""
+    """Set if this rank is the `first` of several that train a module. The first speaks for all."""
     global _first
     _first = first or bool(_first)
 
 
 def warn_once(message: str, of_this_rank: bool = False) -> None:
-    """The same warning only once in a process; on the first rank alone unless it is `of_this_rank`."""
+    """Warn once in a process. Only the first rank does, unless the message is `of_this_rank`."""
     if message not in _warned and (of_this_rank or _first is not False):
         _warned.add(message)
         logger.warning("%s", message)
 
 
 def passed_over(function: F) -> F:
-    """A function that stands between the program and torch: what torch warns its caller of has the program's line.
+    """Give torch's warnings the program's line, for a function between the program and torch.
 
-    Python counts no frames of its own importlib when it looks for the caller, and knows them by the name of the file.
+    Python skips frames of its own importlib when it looks for the caller, and knows them by the file's name.
     """
     code: Any = function.__code__
     function.__code__ = code.replace(co_filename=f"{code.co_filename} (as importlib._bootstrap)")
@@ -54,7 +54,7 @@ def passed_over(function: F) -> F:
 
 
 def warn_of_unknown_variables(names: Iterable[str]) -> None:
-    """Says which of an environment's names begin as Prophet's do and are none; nothing where there are none."""
+    """Warn of names of an environment that begin as Prophet's do but are unknown."""
     from prophet_scheduler.policies import unknown_variables
 
     unknown = unknown_variables(names)
@@ -64,5 +64,5 @@ def warn_of_unknown_variables(names: Iterable[str]) -> None:
 
 
 def warn_of_untraced(policy: str, why: str) -> None:
-    """Says what the policy does without; `why` in a few words."""
+    """Warn that the policy has no trace to use; `why` in a few words."""
     warn_once(f"Prophet has no trace of this model: {why}; {policy} takes its layers to be one after another")

@@ -1,11 +1,11 @@
-"""What a process leaves when it ends, in the files that PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and PROPHET_PROFILE_OUT
-name, whatever the engine.
+"""Files that a process leaves at its end: PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and PROPHET_PROFILE_OUT, on any
+engine.
 
-Rule of this file: how much is kept for them, and that they are written. What is in them the engine's agent knows. A
-failure in here is one warning for each file, never a failed job.
+Rule of this file: how much is kept for them, and that they are written. The engine's agent knows their content. A
+failure here is one warning for each file, never a failed job.
 
-It is imported before the program ends: a dataclass that is made after an interrupt runs `exec`, and CPython then
-forgets that the process is to end by the signal.
+Import it before the program ends. A dataclass made after an interrupt runs `exec`, and CPython then forgets that the
+signal is to end the process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 def event_buffer() -> RecordBuffer:
-    """For the events of a process that is to leave them."""
+    """Return a buffer for the events of a process that is to leave them."""
     from prophet_scheduler.core.event_record import RecordBuffer
 
     return RecordBuffer(EVENTS_KEPT)
 
 
 def require_records(settings: Settings) -> None:
-    """Raises UserError where a file that is to be left cannot be written."""
+    """Raise UserError if a requested file cannot be written."""
     if settings.outputs:
         from prophet_scheduler.core.files import require_places
 
@@ -50,7 +50,10 @@ def write_records(
     profile: Callable[[], Profile | None] = lambda: None,
     events: Callable[[], EventRecord | None] = lambda: None,
 ) -> None:
-    """Writes what the settings ask for. Each of the three is called only for its file, which None leaves unwritten."""
+    """Write the files that the settings ask for.
+
+    Each of the three functions is called only for its file. If it returns None, the file stays unwritten.
+    """
     if not settings.outputs:
         return
     from prophet_scheduler.core.files import placed, write_whole

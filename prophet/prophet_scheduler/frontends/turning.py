@@ -1,7 +1,7 @@
-"""The threads that Prophet has in a training process, whatever the engine: the agent's, and one for the heap.
+"""Prophet's threads in a training process, on any engine: the agent's, and one for the heap.
 
-Rule of this file: when a thread makes a turn, what its turns cost, and how it ends. What a turn does is its owner's. It
-imports nothing of the project when it is loaded, for it runs in scripts that only import an engine.
+Rule of this file: when a thread makes a turn, what its turns cost, and how it ends. Its owner knows what a turn does.
+Loading this file imports nothing of the project, since it runs in scripts that only import an engine.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from prophet_scheduler.forks import free_in_forks
 
 HEAP_LOOK_S = 10.0
-"""Seconds between two looks at whether the heap has grown."""
+"""Seconds between two looks at the heap's growth."""
 
 
 class TurningThread:
-    """Calls `turn` again and again, `pause_s()` seconds after the last or at once when it is woken.
+    """Thread that calls `turn` again and again, `pause_s()` seconds after the last call or at once when woken.
 
-    What `turn` raises is handed to `failed`, and there are no more turns. It is a daemon, so that a program that ends
-    badly ends; `end` is for one that ends well. A process that is forked has no such thread.
+    An exception of `turn` goes to `failed` and ends the turns. The thread is a daemon, so a program that fails can end;
+    `end` is for one that ends well. A forked process has no such thread.
     """
 
     def __init__(
@@ -39,34 +39,34 @@ class TurningThread:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self.busy_s = 0.0
-        """Seconds of processor time that the turns have taken so far."""
+        """Seconds of processor time used by the turns so far."""
 
     def start(self) -> None:
-        """Turns begin; once."""
+        """Begin the turns; once."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     @property
     def started(self) -> bool:
-        """Whether `start` has been called, here or in the process that this one was forked from."""
+        """True if `start` was called, here or in the process that this one was forked from."""
         return self._thread is not None
 
     @property
     def stopped(self) -> bool:
-        """Whether no turn begins any more."""
+        """True if no turn begins any more."""
         return self._stopped
 
     def wake(self) -> None:
-        """The next turn comes at once. From any thread."""
+        """Make the next turn come at once. From any thread."""
         self._woken.set()
 
     def stop(self) -> None:
-        """No turn begins any more. From any thread; nothing is waited for."""
+        """Begin no more turns. From any thread; it does not wait."""
         self._stopped = True
         self._woken.set()
 
     def end(self, limit_s: float) -> bool:
-        """Stops, and waits up to `limit_s` seconds for a turn under way. Whether none is under way any more."""
+        """Stop, and wait up to `limit_s` seconds for a turn under way. True if none is under way any more."""
         self.stop()
         if self._thread is None:
             return True
@@ -91,12 +91,13 @@ class TurningThread:
 
 @functools.cache
 def tend_heap() -> None:
-    """From the first look on, the C library's heap keeps what an iteration frees for the next one, and its free pages
-    go back to the machine where they have become many. Once in a process, and never an error.
+    """Start the heap's thread: keep freed memory for the next iteration, and give back free pages where they are many.
+
+    Once in a process, and never an error.
     """
 
     def look() -> None:
-        from prophet_scheduler.frontends import heap  # No start waits for it.
+        from prophet_scheduler.frontends import heap  # Imported late, so that no start waits for it.
 
         heap.look()
 

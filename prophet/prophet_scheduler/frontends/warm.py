@@ -1,12 +1,12 @@
 """Warm start: what a job learned is kept in a file, and the next start of the same job begins with it.
 
-Rule of this file: the edge, files and their folder; what is kept, and when it is wrong, is learn/kept.py's.
+Rule of this file: files and their folder. What is kept, and when it is wrong, belongs to learn/kept.py.
 
-A job is the same where its gradients have the same sizes in forward order, and it runs where an engine says that it is
-the same: under the same policy and settings of blocks, with as many machines, reached through the same interface. Each
-process that learns keeps what it measured itself. The cut is the job's: that of the first rank holds, and the others
-get it as they get every cut. Whatever is wrong with a file is one warning, and the job starts without it; the file is
-removed, so that the next start does not meet it again.
+Two jobs are the same if their gradients have the same sizes in forward order and the engine says that they run in the
+same place: the same policy and settings of blocks, as many machines, reached through the same interface. Each process
+that learns keeps its own measurements. The cut is the job's: the first rank's holds, and the others get it as they get
+every cut. A bad file causes one warning, and the job starts without it. The file is removed, so that the next start
+does not meet it again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     Learned = tuple[Profile | None, Network | None, Sequence[Believed]]
 
 MOST_FILES = 64
-"""Files kept in the folder; the oldest go. A large model's has some 100 kB."""
+"""Files kept in the folder; the oldest go. A large model's takes some 100 kB."""
 PROVED_S = 30.0
-"""A cut that has been in force for so long is kept, in case the job is killed before it ends."""
+"""Seconds after which a cut in force is kept, in case the job is killed before it ends."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class WarmStart:
-    """What is kept of this job. Safe to use from any thread; nothing here raises.
+    """Store of what this job learned. Safe to use from any thread; nothing here raises.
 
-    `folder` None keeps nothing. `where` says where the job runs, as far as that makes it another job. `learning(sizes)`
-    is the cut of a job that knows nothing. A `profile` that the user gave comes before a kept one; with `arena`, ids
-    are places and not gradients.
+    With `folder` None it keeps nothing. `where` says where the job runs, as far as that makes it another job.
+    `learning(sizes)` is the cut of a job that knows nothing. A `profile` from the user has precedence over a kept one.
+    With `arena`, ids are places and not gradients.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class WarmStart:
         self._cut_is_kept = False
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """What this worker would begin with, for gradients of these bytes in forward order.
+        """Return the cut this worker would begin with, for gradients of these bytes in forward order.
 
-        What is kept is of the first optimizer that asks; other ones begin to learn.
+        The file is the first optimizer's that asks; other ones begin to learn.
         """
         with self._lock:
             if self._sizes is None:
@@ -85,22 +85,22 @@ class WarmStart:
 
     @property
     def asked(self) -> bool:
-        """Whether it is known what the job sends."""
+        """True if the sizes that the job sends are known."""
         return self._sizes is not None
 
     @property
     def kept(self) -> Kept | None:
-        """What there was to begin with, once it is known what the job sends."""
+        """Return what there was to begin with. None until the job's sizes are known."""
         return self._kept
 
     def take(self) -> Kept | None:
-        """What there is to begin with; once."""
+        """Return what there is to begin with; once."""
         with self._lock:
             fresh, self._fresh = self._fresh, None
         return fresh
 
     def turn(self, now: float, cut: Cut | None, learned: Callable[[], Learned]) -> None:
-        """Keeps what is `learned` once `cut`, which is in force, has been for a while."""
+        """Keep what was `learned`, after `cut` has been in force for PROVED_S."""
         if cut != self._cut:
             self._cut, self._cut_since, self._cut_is_kept = cut, now, False
         elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
@@ -111,7 +111,7 @@ class WarmStart:
     def keep(
         self, cut: Cut | None, profile: Profile | None, network: Network | None, known: Sequence[Believed] = ()
     ) -> None:
-        """Writes what was learned, whole or not at all. A failure is a warning."""
+        """Write what was learned, whole or not at all. A failure is a warning."""
         with self._lock:
             if self._path is None or self._sizes is None or profile is None:
                 return
@@ -156,7 +156,7 @@ class WarmStart:
 
 
 def remove_oldest(folder: Path, most: int) -> None:
-    """Leaves the `most` newest JSON files in `folder`. Other processes may do the same."""
+    """Remove all but the `most` newest JSON files in `folder`. Other processes may do the same."""
 
     def written_s(path: Path) -> float:
         try:

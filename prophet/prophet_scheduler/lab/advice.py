@@ -1,10 +1,10 @@
-"""What would make a job faster: its iteration time as it is, and with one thing about it changed.
+"""Advice on a faster job: its iteration time as it is, and with one change.
 
-Rule of this file: pure. From a situation to predictions, and what they come to; where a situation comes from is
-advice_sources.py's, and of a job's own record advice_recorded.py's. Times are seconds, rates bits per second.
+Rule of this file: pure, from a situation to predictions and advice. advice_sources.py makes a situation, and
+advice_recorded.py makes one from a job's own record. Times are seconds, rates bits per second.
 
-Each change makes another situation, and both are predicted by the simulator. A run that was measured says how far off
-the simulator is of that very job, and its predictions are scaled by that as long as the engine stays the same.
+Each change makes another situation, and the simulator predicts both. A measured run gives the simulator's error for
+this job, and predictions on the same engine are scaled by it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.simulator_error import PredictionError
 
 ITERATIONS, WARMUP = 40, 28
-"""Of a prediction: as in the runs by which the simulator was compared with real ones."""
+"""Iterations of a prediction, as in the runs that compared the simulator with real ones."""
 WORTH = 0.05
-"""A gain below this share is none: nobody buys a network for it."""
+"""Minimum gain, as a share: nobody buys a network for less."""
 HELD_BACK = 0.05
-"""The network holds a job back where it waits for more than this share of an iteration."""
+"""Share of waiting in an iteration above which the network holds a job back."""
 
 
 @dataclass(frozen=True)
 class Situation:
     """One job on one cluster under one contender.
 
-    `workers_per_host` of them share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
-    as a multiple of the job's own. `waits`: the program looks at all averages before it uses any. `assumed` are
-    sentences on what is not known of it.
+    `workers_per_host` workers share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
+    as a multiple of the job's own. `waits`: the program reads all averages before it uses any. `assumed` has sentences
+    on its unknown facts.
     """
 
     cell: Cell
@@ -55,7 +55,7 @@ class Situation:
 
     @property
     def profile(self) -> Profile:
-        """Raises UserError where there is none."""
+        """Profile of the job. Raises UserError if there is none."""
         if self.cell.profile is None:
             raise UserError("there is no profile of this job to predict anything from")
         return self.cell.profile
@@ -63,13 +63,13 @@ class Situation:
 
 @dataclass(frozen=True)
 class JobChange:
-    """One thing about a job that may be changed: `of` a situation makes the other one, None where it is not there."""
+    """One possible change of a job. `of` returns the changed situation, or None if the change does not apply."""
 
     name: str
     words: str
     of: Callable[[Situation], Situation | None]
     note: str = ""
-    """What the prediction leaves out."""
+    """Effects that the prediction leaves out."""
 
 
 def _faster_links(role: str, factor: float, situation: Situation) -> Situation | None:
@@ -147,7 +147,7 @@ def _on_byteps(situation: Situation) -> Situation | None:
         return None
     variant = situation.contender.variant
     policy = variant.policy if variant is not None else None
-    # As BytePS advises: as many servers as workers, here on machines like the workers'.
+    # BytePS advises as many servers as workers; here they are on machines like the workers'.
     cluster = situation.cell.cluster
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
@@ -175,11 +175,11 @@ CHANGES: Sequence[JobChange] = (
     JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
     JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
 )
-"""In the order in which they are shown."""
+"""Changes in the order of their display."""
 
 
 def contender_of(name: str) -> Contender:
-    """A policy or an engine's variant by its name, such as `prophet` or `ddp-gloo`. Raises UserError."""
+    """Return a policy or an engine's variant by its name, such as `prophet` or `ddp-gloo`. Raises UserError."""
     if name not in known_policies():
         raise UserError(f"--policy: unknown policy {name!r}; the known ones are {', '.join(known_policies())}")
     (contender,) = choose_policies((), [name], "torch")
@@ -187,7 +187,7 @@ def contender_of(name: str) -> Contender:
 
 
 def predicted_s(situation: Situation) -> float:
-    """The simulator's median iteration time. Raises UserError where it does not know the contender or the cluster."""
+    """Return the simulator's median iteration time. Raises UserError for a contender or cluster it does not know."""
     cell = on_its_links(situation)
     contender = replace(situation.contender, warmup=None)
     planned = prepared(cell, contender, waits=situation.waits)
@@ -197,17 +197,17 @@ def predicted_s(situation: Situation) -> float:
 
 
 def predicted_job(seed: int = 0, compression: str = "none") -> ReplayJob:
-    """A replay that is as long as a prediction takes; its gradients are the cell's."""
+    """Return a replay of a prediction's length; its gradients are the cell's."""
     return ReplayJob.model_construct(
         kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=seed, compression=compression
     )
 
 
 def on_its_links(situation: Situation) -> Cell:
-    """The cell with each worker's own part of its link, and as long as a prediction takes.
+    """Return the cell with each worker's own part of its link and a prediction's length.
 
-    Workers that share a host each push to the servers what is theirs. A ring by rank crosses the link of a host once
-    each way, however many of its workers are there.
+    Workers on the same host each push their own gradients to the servers. A ring by rank crosses a host's link once
+    each way, for any number of workers on it.
     """
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
@@ -223,10 +223,10 @@ def advise(
     predict: Callable[[Situation], float] = predicted_s,
     error_of: Callable[[str], PredictionError | None] = lambda base: None,
 ) -> Advice:
-    """Predicts the situation and every change of it that is there. `measured_s` is the real iteration time.
+    """Predict the situation and every change that applies. `measured_s` is the real iteration time.
 
-    `error_of` a contender's base says how far off predictions of it are. Raises UserError where the situation itself
-    cannot be predicted; a change that cannot be is left out.
+    `error_of` returns the error of predictions for a contender's base. Raises UserError if the situation itself cannot
+    be predicted; changes that cannot be predicted are left out.
     """
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s

@@ -1,6 +1,6 @@
-"""What `prophet advise --json` prints.
+"""Output of `prophet advise --json`.
 
-Rule of this file: immutable values; what they come from is advice.py's. Times are seconds.
+Rule of this file: immutable values; advice.py makes them. Times are seconds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pydantic import JsonValue
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """What a change would come to.
+    """Predicted effect of a change.
 
-    `gain`: times as many samples a second as now. `error` and `worst_error` are how far real iterations were from
-    simulated ones where both were measured, as shares: usually, and at worst; None where nothing was compared.
+    `gain` is the factor in samples a second over now. `error` and `worst_error` are the usual and the worst deviation
+    of real iterations from simulated ones where both were measured, as shares; None if nothing was compared.
     """
 
     change: str
@@ -32,10 +32,10 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What `prophet advise --json` prints. Times are seconds, `waits` a share of `iteration_s`.
+    """Output of `prophet advise --json`. Times are seconds, `waits` a share of `iteration_s`.
 
-    `iteration_s` is what was measured, where that is known, and otherwise `simulated_s`. `assumed` are sentences on
-    what is not known of the job, and what was taken for it.
+    `iteration_s` is the measured time if known, else `simulated_s`. `assumed` has sentences on unknown facts of the job
+    and the assumptions in their place.
     """
 
     schema: Literal[1] = 1
@@ -58,6 +58,6 @@ class Advice:
 
     @property
     def best(self) -> Suggestion | None:
-        """The change that helps most; None where none does."""
+        """Change that helps most; None if none does."""
         helping = [suggestion for suggestion in self.suggestions if suggestion.helps]
         return max(helping, key=lambda suggestion: suggestion.gain, default=None)

@@ -1,12 +1,12 @@
-"""A situation from the record that a job has left of itself (PROPHET_RECORD).
+"""Situation of a job from its own record (PROPHET_RECORD).
 
-Rule of this file: from lines (watch/rows.py) to a Situation and what an iteration took, and every way in which
-they do not suffice as one UserError. Rates are bits per second, times seconds, sizes bytes.
+Rule of this file: from lines (watch/rows.py) to a Situation and the iteration time, with one UserError for each way in
+which they do not suffice. Rates are bits per second, times seconds, sizes bytes.
 
-A worker sees what it gets of the network while all send, and not whose link is the narrow one. Where nobody says how
-wide the servers' links are, all machines are taken to have links of one rate. How long forward takes is no event, so it
-is an estimate in what was learned; but here it is known what an iteration took, and how long of that the program waited
-for averages. All that is left besides backward counts as forward.
+A worker sees its part of the network while all send, but not whose link is the narrow one. If the servers' rate is
+unknown, all machines are assumed to have links of one rate. No event gives the forward time, so the learned one is an
+estimate. But the record has the iteration time and the time of waiting for averages. The rest of an iteration, without
+backward, counts as forward.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from prophet_scheduler.lab.workload import scaled
 from prophet_scheduler.watch.rows import BeginRow, EndRow, NetworkRow, ProfileRow, RatesRow, RecordRow, WaitsRow
 
 NEWEST_LAPS = 200
-"""What the job does at its end is the median of so many."""
+"""Iterations in the median of the job's end."""
 NARROW = 0.8
-"""Where workers together get more than this share of what servers' links have, these are the narrow ones."""
+"""Share of the servers' rate above which, if the workers together get it, the servers' links are the narrow ones."""
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
-"""The variable in which torchrun says how many ranks a machine has."""
+"""Variable of torchrun with the number of ranks of a machine."""
 
 
 def is_record(folder: Path) -> bool:
-    """Whether a job has left its record there."""
+    """True if the folder has a job's record."""
     return any(folder.glob("worker*.jsonl"))
 
 
 def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tuple[Situation, float]:
-    """The job of the record in `folder`, as it was at its end, and what an iteration took then.
+    """Return the job of the record in `folder` as it was at its end, and its iteration time then.
 
-    `links` may say what rates links have; all else the record knows. Raises UserError.
+    `links` may set only the rates of links; the record has all else. Raises UserError.
     """
     if replace(links, bandwidth=None, server_bandwidth=None) != LinkOptions():
         raise UserError(
@@ -95,7 +95,7 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
 
 @dataclass(frozen=True)
 class _Record:
-    """What all workers have written: `rows` of each, by rank. `learner` is the place of the one that learned."""
+    """Record of all workers: `rows` of each, by rank. `learner` is the place of the one that learned."""
 
     folder: Path
     rows: Sequence[Sequence[RecordRow]]
@@ -121,7 +121,7 @@ class _Record:
 
     @property
     def learned(self) -> ProfileRow:
-        """The newest."""
+        """Newest learned profile."""
         return self._profiles()[-1]
 
     @property
@@ -130,13 +130,13 @@ class _Record:
 
     @property
     def end(self) -> EndRow | None:
-        """None where the job was killed, or still runs."""
+        """Last row; None if the job was killed or still runs."""
         last = self.rows[self.learner][-1]
         return last if isinstance(last, EndRow) else None
 
     @property
     def base(self) -> str:
-        """The contender that it was."""
+        """Name of the contender under which the job ran."""
         engine, end = self.engine, self.end
         variable = settings.SCHEDULER if engine.scheduled else settings.DDP_SCHEDULER
         policy = end.agent.policy if end is not None else self._set(variable)
@@ -147,12 +147,12 @@ class _Record:
 
     @property
     def waits(self) -> bool:
-        """Whether the program looked at all averages before it used any."""
+        """True if the program read all averages before it used any."""
         return self.learned.barrier
 
     @property
     def workers(self) -> int:
-        """Those that send: ranks, or machines with BytePS, which adds up what a machine's processes have."""
+        """Number of senders: ranks, or with BytePS machines, since it sums the gradients of a machine's processes."""
         processes = self.begin.worker.workers or len(self.rows)
         return max(1, processes // self._local_size) if self.engine.topology.through_servers else processes
 
@@ -184,7 +184,7 @@ class _Record:
         return [row for row in self.rows[self.learner] if isinstance(row, ProfileRow)]
 
     def profile(self) -> Profile:
-        """With the most detail that was learned, at the pace of the newest, and the bytes of whole gradients."""
+        """Return the most detailed learned profile, at the pace of the newest, with the bytes of whole gradients."""
         whose = self.begin.worker.job, self.folder
         newest = _profile(self.learned, *whose)
         same = [_profile(row, *whose) for row in self._profiles() if sum(row.bytes) == newest.total_bytes]
@@ -197,14 +197,14 @@ class _Record:
         return replace(scaled(finest, whole_bytes, forward_s=self._forward_s(finest)), ids=())
 
     def _forward_s(self, profile: Profile) -> float | None:
-        """What an iteration takes besides backward and waiting; None where the waits are not on record."""
+        """Seconds of an iteration besides backward and waiting; None if the waits are not recorded."""
         waited_s = self._waited_s()
         rest_s = 0.0 if waited_s is None else self.iteration_s() - waited_s - profile.backward_s
         return rest_s if rest_s > 0 else None
 
     def _waited_s(self) -> float | None:
-        """Seconds an iteration that the program waited for averages since blocks last changed. In PyTorch it is the
-        program that waits; MXNet's engine does in threads of its own.
+        """Seconds an iteration that the program waited for averages since blocks last changed, None if unknown. MXNet's
+        engine waits in its own threads.
         """
         rows, since_s = self.rows[self.learner], self._chapter.recut_s
         spans = [row for row in rows if isinstance(row, RatesRow) and (since_s is None or row.from_s >= since_s)]
@@ -218,7 +218,7 @@ class _Record:
         return sum(sum(row.waited_s.values()) + row.others_s for row in waits) / count
 
     def network(self) -> Network | None:
-        """That of the slowest worker at the end: every iteration waits for it."""
+        """Network of the slowest worker at the end, for which every iteration waits."""
         newest = []
         for rows in self.rows:
             networks = [row.network for row in rows if isinstance(row, NetworkRow)]
@@ -226,7 +226,7 @@ class _Record:
         return min(newest, key=lambda network: network.bandwidth, default=None)
 
     def iteration_s(self) -> float:
-        """The median of the newest at rest: in a job of one's own what else it does now and then is no waiting."""
+        """Median of the newest iterations at rest; a median, because a user's job has other occasional work."""
         laps = self._chapter.laps
         periods = [lap.period_s for lap in laps[self._chapter.rests_from :]]
         if len(periods) < LEAST_AT_REST:
@@ -234,7 +234,7 @@ class _Record:
         return median(periods[-NEWEST_LAPS:])
 
     def notes(self) -> Sequence[str]:
-        """What is not as it would be predicted, in sentences."""
+        """Return sentences on facts that differ from the prediction's assumptions."""
         notes = []
         if self.waits:
             notes.append(
@@ -252,7 +252,7 @@ class _Record:
 
     @functools.cached_property
     def _chapter(self) -> Chapter:
-        # On the worker's own clock, as the lines have it.
+        # The worker's own clock, as in the lines.
         return chapter_of(self.rows[self.learner], self.begin.unix_s)
 
 
@@ -266,8 +266,8 @@ def _profile(row: ProfileRow, name: str, folder: Path) -> Profile:
 
 
 def _costs(network: Network, engine: EngineSpec, workers: int) -> SimulatorConfig:
-    """What messages cost there. A push goes one way and its acknowledgement back; a ring has 2 (p - 1) steps, and what
-    is known is the delay of all of them (simulate/collectives.py).
+    """Return the costs of messages there. A push goes one way and its acknowledgement back. A ring has 2 (p - 1) steps,
+    and only the delay of all of them together is known (simulate/collectives.py).
     """
     steps = 2 if engine.topology.through_servers else max(1, 2 * (workers - 1))
     return SimulatorConfig(overhead_s=network.overhead_s, latency_s=network.ack_delay_s / steps, burst=0)
@@ -276,8 +276,9 @@ def _costs(network: Network, engine: EngineSpec, workers: int) -> SimulatorConfi
 def _through_servers(
     measured: float, links: LinkOptions, workers: int, servers: int, shared: int
 ) -> tuple[float, float, str]:
-    """(rate of each host's link, of each server's, what was taken for granted). `measured` is what a worker gets while
-    all send; so many `shared` a host.
+    """Return (rate of each host's link, rate of each server's link, note on assumptions).
+
+    `measured` is a worker's rate while all send; `shared` is the number of workers on a host.
     """
     rate, server_rate = links.bandwidth, links.server_bandwidth
     if server_rate is None:
@@ -287,7 +288,7 @@ def _through_servers(
         return rate, server_rate, ""
     if measured < NARROW * server_rate * servers / workers:
         return measured * shared, server_rate, ""
-    # The servers' links are what was measured, and a worker's may be of any rate above.
+    # The servers' links were measured, and a worker's link may have any higher rate.
     rate = max(measured * shared, server_rate)
     return rate, server_rate, f"workers' links are taken to be as wide as servers', {format_rate(rate)} (--bandwidth)"
 

@@ -1,7 +1,7 @@
-"""Where the situation comes from that is to be advised on: a profile with a network, or a folder of `prophet run`.
+"""Sources of the situation for advice: a profile with a network, or a folder of `prophet run`.
 
-Rule of this file: from what a user has to a Situation, and every way it can be wrong as one UserError; what a job has
-left of itself is advice_recorded.py's. Rates are bits per second, times seconds.
+Rule of this file: from a user's files and options to a Situation, with one UserError for every mistake;
+advice_recorded.py reads a job's own record. Rates are bits per second, times seconds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from prophet_scheduler.lab.workload import scaled
 from prophet_scheduler.models.profiles import BUILTIN, load_profile
 
 PROPHET = "prophet"
-"""The policy whose run is advised on where nothing else is said."""
+"""Default policy whose run gets advice."""
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """A cluster as options say it; None where one was left out. Workers that share a host share its `bandwidth`."""
+    """Cluster from options; None if one was left out. Workers on the same host share its `bandwidth`."""
 
     bandwidth: float | None = None
     server_bandwidth: float | None = None
@@ -44,9 +44,9 @@ class LinkOptions:
 
 
 def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
-    """A job of this profile. Where `links` has no bandwidth it is what Prophet measured in a job, by its `status`.
+    """Return a job of this profile. If `links` has no bandwidth, it is Prophet's measurement in the `status` of a job.
 
-    Raises UserError where there is neither, and where the cluster cannot be.
+    Raises UserError without both, and for an impossible cluster.
     """
     for option, count in (
         ("--workers", links.workers),
@@ -79,20 +79,20 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
     network = read_status(status).network
     if network is None:
         raise UserError(f"{status}: that job measured no network; give --bandwidth")
-    # What was measured is how fast gradients go: in an all-reduce each bit crosses a link more than once.
+    # The measured rate is that of gradients: in an all-reduce, each bit crosses a link more than once.
     return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `prophet run` has left its results there."""
+    """True if the folder has results of `prophet run`."""
     return (folder / RESULTS_FILE).is_file()
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
-    """What `prophet run` left in `folder`, and what an iteration took there at rest.
+    """Return the situation of `prophet run`'s results in `folder`, and the iteration time at rest.
 
-    Of the policy of that name, or of Prophet where it ran, or of the first; in the cell of that number, which may be
-    left out where there is one. Raises UserError.
+    `policy` defaults to Prophet if it ran, else to the first one. `number` is the cell's, and may be left out if there
+    is only one. Raises UserError.
     """
     results = read_results(folder / RESULTS_FILE)
     if number is None and len(results.cells) > 1:
@@ -115,7 +115,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     contender = next(contender for contender in cell.policies if contender.name == name)
     if cell.profile is None:
         learned = _learned(runs / f"{name}-repeat1", name)
-        # What was learned are the sizes that travelled.
+        # The learned sizes are those sent.
         whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
         cell = replace(cell, profile=scaled(learned, whole_bytes))
     waits = _waits(runs / f"{name}-repeat1")
@@ -124,7 +124,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
 
 
 def _waits(run: Path) -> bool:
-    """Whether its iterations were seen to wait for all averages."""
+    """True if its iterations waited for all averages."""
     status = run / f"{WORKER}.{STATUS_FILE}"
     return status.exists() and read_status(status).barrier
 
@@ -135,12 +135,12 @@ def _is_prophet(contender: Contender) -> bool:
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
-    """The cell of the config in results.json of which these are the results."""
+    """Return the cell of the config in results.json to which these results belong."""
     raw: dict[str, Any] = dict(results.config)
     points = [dict(point) for point in _mappings(raw.get("sweep"))]
     if points:
         raw["sweep"] = points
-    # The file of a recorded profile lay beside the config; the run has it as it was replayed.
+    # The file of a recorded profile was beside the config; the run has the replayed profile.
     replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
     for part in (raw, *points):
         job = part.get("job")
@@ -151,7 +151,7 @@ def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
         cells = experiment_of(raw, path).cells
     except UserError as error:
         raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
-    # A folder may have one cell of a sweep alone.
+    # A folder may have only one cell of a sweep.
     wanted = _comparable(measured.setting)
     for cell in cells:
         if _comparable(to_jsonable_python(cell.setting)) == wanted:

@@ -1,7 +1,7 @@
-"""What happens to a job's network and programs while it trains: rates, others' traffic and faults, by time.
+"""Changes of a job's network and programs while it trains: rates, others' traffic and faults, by time.
 
-Rule of this file: from a cluster's config to what is done and when; pure but for the calls that it is given. Times are
-seconds after all workers finished their first iteration, rates bits per second.
+Rule of this file: from a cluster's config to timed actions; pure except for the calls passed in. Times are seconds
+after all workers finished their first iteration, rates bits per second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prophet_scheduler.lab.faults import FaultKind, JobFault
 
 
 class Actions(Protocol):
-    """What can be done to the nodes of a running job."""
+    """Actions on the nodes of a running job."""
 
     def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
     def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
@@ -27,12 +27,12 @@ class Actions(Protocol):
 
 
 NodeCall = Callable[[str], None]
-"""Of a node's name."""
+"""Call with a node's name."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is done at a time; `breaks` says whether a fault begins with it."""
+    """Action `make` at time `at_s`; `breaks` is True if a fault begins with it."""
 
     at_s: float
     make: Callable[[], None]
@@ -42,10 +42,9 @@ class Change:
 def changes(
     cluster: ClusterConfig, workers: Sequence[str], host: Actions, kill: NodeCall, start: NodeCall
 ) -> Iterator[Change]:
-    """All changes by time; without end where a fault comes again and again.
+    """Return all changes by time, without end if a fault repeats.
 
-    `kill` ends a node's program and `start` starts one that was killed. At one moment what ends does so before anything
-    begins.
+    `kill` ends a node's program and `start` restarts a killed one. At the same moment, ends come before beginnings.
     """
     traffic = sorted(cluster.traffic, key=lambda part: part.from_s)
     ends: list[Iterator[Change]] = [
@@ -79,7 +78,7 @@ def changes(
 
 def _rate(cluster: ClusterConfig, worker: str) -> float:
     rate = cluster.bandwidth.rate(worker)
-    assert rate is not None  # ClusterConfig has seen to it
+    assert rate is not None  # ClusterConfig checks this
     return rate
 
 
@@ -90,7 +89,7 @@ def _at(times_s: Iterator[float], make: Callable[[], None], *, breaks: bool = Fa
 def _made(
     fault: JobFault, node: str, cluster: ClusterConfig, host: Actions
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What makes a fault at `node` and what ends it."""
+    """Return the action that makes a fault at `node` and the one that ends it."""
     match fault.kind:
         case FaultKind.LINK_DOWN:
             return partial(host.set_link, node, passes=False), partial(host.set_link, node, passes=True)

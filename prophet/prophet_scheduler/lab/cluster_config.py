@@ -1,4 +1,4 @@
-"""The cluster of a config: its nodes, the bandwidth and delay of their links, and what breaks.
+"""The cluster of a config: its nodes, the bandwidth and delay of their links, and the faults.
 
 Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
 """
@@ -20,15 +20,15 @@ from prophet_scheduler.lab.faults import FaultKind, JobFault, check_apart
 from prophet_scheduler.lab.schema import MOST_COUNT, NotNegative, Rate, Seconds, Seed, Strict
 
 NOT_SHAPED = "none"
-"""The bandwidth of a link that has no limit but the machine's."""
+"""Bandwidth of a link that only the machine limits."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """The link of each shaped node, both ways, in bits per second; None means not shaped.
+    """Link rate of each shaped node, both ways, in bits per second; None means not shaped.
 
-    `default` is every worker's rate, `nodes` overrides it by name, and `changes` are later rates of
-    the workers as (seconds after all workers finished their first iteration, rate).
+    `default` is every worker's rate and `nodes` overrides it by name. `changes` are later rates of the workers as
+    (seconds after all workers finished their first iteration, rate).
     """
 
     default: float | None
@@ -36,12 +36,12 @@ class Bandwidth:
     changes: tuple[tuple[float, float], ...] = ()
 
     def rate(self, node: str) -> float | None:
-        """The rate of `node` at the start."""
+        """Return the rate of `node` at the start."""
         fallback = self.default if is_worker(node) else None
         return self.nodes.get(node, fallback)
 
     def as_setting(self) -> object:
-        """As results.json gives it."""
+        """Return it as results.json gives it."""
         if self.changes:
             return [{"at_s": at, "rate": rate} for at, rate in ((0.0, self.default), *self.changes)]
         if self.nodes:
@@ -51,7 +51,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Delay:
-    """How long a frame is under way on a link, each way, in seconds: `default` on every worker's, `nodes` by name."""
+    """One-way delay of a frame on a link in seconds: `default` for every worker's link, `nodes` by name."""
 
     default: float = 0.0
     nodes: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Delay:
         return self.nodes.get(node, self.default if is_worker(node) else 0.0)
 
     def as_setting(self) -> object:
-        """As results.json gives it."""
+        """Return it as results.json gives it."""
         return {"default": self.default, **self.nodes} if self.nodes else self.default
 
 
@@ -74,9 +74,9 @@ def _parse_delay(value: object) -> Delay:
 
 
 class Traffic(Strict):
-    """What others send and receive at a node, `rate` each way, from `from_s` to `until_s`.
+    """Traffic of others at a node, `rate` each way, from `from_s` to `until_s`.
 
-    Seconds are counted as those of a bandwidth that changes: after all workers finished their first iteration, and in a
+    Seconds count as in Bandwidth.changes: from the moment all workers have finished their first iteration, and in a
     simulation from its beginning.
     """
 
@@ -93,10 +93,10 @@ class Traffic(Strict):
 
 
 class RateMix(Strict):
-    """The workers' rates as others leave them: drawn anew for each worker every `period_s`, until `until_s`.
+    """Random rates that others leave to the workers, drawn for each worker every `period_s` until `until_s`.
 
-    `shares` are of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The same
-    seed draws the same rates. Seconds are counted as those of a bandwidth that changes.
+    `shares` are shares of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The
+    same seed draws the same rates. Seconds count as in Bandwidth.changes.
     """
 
     shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(min_length=1)
@@ -115,10 +115,10 @@ class RateMix(Strict):
         return self
 
     def draw(self, workers: int) -> list[tuple[float, int, float]]:
-        """(when in seconds, worker, share), by time."""
+        """Return tuples (time in seconds, worker, share), by time."""
         random = np.random.default_rng([self.seed, 1])
         moments = np.arange(0.0, self.until_s, self.period_s)
-        # Period by period, so that a longer mix begins with a shorter one's rates.
+        # Draw period by period, so that a longer mix begins with a shorter one's rates.
         drawn = random.choice(len(self.shares), size=(len(moments), workers), p=self.chances)
         return [
             (float(at_s), worker, self.shares[place])
@@ -155,18 +155,18 @@ def _rate_point(point: object) -> tuple[float, float]:
 
 
 class ClusterConfig(Strict):
-    """The machines, each a network namespace. The workers' links are shaped and delayed, unless named otherwise."""
+    """Machines, each a network namespace. The workers' links are shaped and delayed unless overridden by name."""
 
     workers: int = Field(default=2, ge=1, le=100_000)
     servers: int = Field(default=1, ge=1, le=100_000)
     bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
     delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
     traffic: list[Traffic] = Field(default_factory=list)
-    """What others take of the links."""
+    """Traffic of others on the links."""
     faults: list[JobFault] = Field(default_factory=list)
-    """What breaks."""
+    """Faults during the run."""
     rate_mix: RateMix | None = None
-    """What others leave of the workers' links."""
+    """Random rates that others leave of the workers' links."""
 
     @property
     def nodes(self) -> list[str]:

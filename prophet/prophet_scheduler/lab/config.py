@@ -1,8 +1,8 @@
-"""What an experiment is: the YAML file as validated values, and every way it can be wrong.
+"""Definition of an experiment: the YAML file as validated values, with an error for every mistake in it.
 
-Rule of this file: reading and checking; nothing is started or written. Each mistake is one UserError
-of the form `FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes.
-docs/experiments.md describes the keys for people.
+Rule of this file: reading and checking; it starts and writes nothing. Each mistake is one UserError of the form
+`FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes. docs/experiments.md describes the
+keys for users.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
 
 MOST_VALUES = 100_000
-"""Of a config, each counted as often as an alias stands for it."""
+"""Maximum values in a config, each counted as often as an alias repeats it."""
 SIMULATOR = "simulator"
-"""The engine of a config that is for `prophet simulate` alone."""
+"""Engine of a config for `prophet simulate` alone."""
 
 
 def _known_engine(value: object) -> object:
@@ -44,20 +44,20 @@ def _known_engine(value: object) -> object:
 
 
 class ExperimentConfig(Strict):
-    """One point of an experiment, as written in the file."""
+    """One point of an experiment as written in the file."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     engine: Annotated[str, BeforeValidator(_known_engine)] = Field(default_factory=lambda: scheduled_engine().name)
     repeats: Count = 1
     time_limit_s: Seconds = 60.0
-    """A run in which no worker finishes an iteration for so long has hung."""
+    """Time without a finished iteration on any worker after which a run counts as hung."""
     warm: bool = False
-    """A policy's later repeats begin with what its first one learned."""
+    """True if a policy's later repeats begin with what its first one learned."""
     job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
     simulator: SimulatorConfig = SimulatorConfig()
-    """What `prophet simulate` is told besides; `prophet run` leaves it alone."""
+    """Settings for `prophet simulate`; `prophet run` ignores them."""
 
     @model_validator(mode="after")
     def _stragglers_are_workers(self) -> Self:
@@ -70,38 +70,38 @@ class ExperimentConfig(Strict):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep: what is compared with each other, on one testbed."""
+    """One point of a sweep: the policies compared with each other on one testbed."""
 
     setting: Mapping[str, object]
     job: JobConfig
     cluster: ClusterConfig
     policies: tuple[Contender, ...]
     profile: Profile | None
-    """The job that is replayed, scaled as the config says; None for real training."""
+    """Replayed profile, scaled as the config says; None for real training."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     engine: EngineSpec = field(default_factory=scheduled_engine)
-    """The one that the config is for: its stock is what all are compared with, its topology that of the bound."""
+    """Engine of the config: its stock is the reference of all policies, its topology that of the bound."""
 
     @property
     def wire(self) -> Profile | None:
-        """What of the job that is replayed travels."""
+        """Replayed profile with sizes as sent; None for real training."""
         return None if self.profile is None else on_the_wire(self.profile, self.job.compression)
 
     def job_of(self, policy: Contender) -> JobConfig:
-        """The job as this policy runs it: with its own warm-up, and as many iterations after it as the others."""
+        """Return the job with this policy's own warm-up and as many iterations after it as the others have."""
         if policy.warmup is None:
             return self.job
         iterations = self.job.iterations - self.job.warmup + policy.warmup
         return self.job.model_copy(update={"iterations": iterations, "warmup": policy.warmup})
 
     def of(self, policy: Contender) -> Cell:
-        """This cell with the job as this policy runs it."""
+        """Return this cell with the job as this policy runs it."""
         return replace(self, job=self.job_of(policy))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole config, checked: `source` is the content of `file`, for results.json."""
+    """Checked config as a whole; `source` is the content of `file`, for results.json."""
 
     file: Path
     name: str
@@ -111,11 +111,11 @@ class Experiment:
     cells: tuple[Cell, ...]
     source: Mapping[str, object]
     warm: bool = False
-    """Whether what a policy learned in one repeat is used in the next."""
+    """True if a policy's later repeats begin with what its first one learned."""
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
-    """Reads a config. `policies` and `repeats`, where given, take the place of the file's own.
+    """Read a config. If given, `policies` and `repeats` replace the file's own.
 
     A name in `policies` is one of the file's policies or any known one. Raises UserError.
     """
@@ -125,10 +125,9 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
 def experiment_of(
     content: Mapping[str, Any], path: Path, policies: Sequence[str] = (), repeats: int | None = None
 ) -> Experiment:
-    """As `load_experiment`, for a config whose content is at hand already, such as that in a results.json.
+    """Do the same as `load_experiment` for the content of a config, such as that in a results.json.
 
-    `path` stands for its file: in messages, as the name of a config without one, and as the place beside which profiles
-    lie.
+    `path` stands for its file: in messages, as the name of a config without one, and to find profiles beside it.
     """
     raw = _checked_values(content, path)
     raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem))
@@ -161,7 +160,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark is not None else ""
         raise UserError(f"{path}: is not YAML{line} ({getattr(error, 'problem', None) or 'bad character'})") from None
-    except (ValueError, RecursionError) as error:  # of a date that cannot be, or of lists in lists without an end
+    except (ValueError, RecursionError) as error:  # an impossible date, or endlessly nested lists
         raise UserError(f"{path}: is not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must be a mapping with the keys {', '.join(ExperimentConfig.model_fields)}")
@@ -169,7 +168,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """A copy. Raises UserError where its values have no end, as aliases make them, or a number is beyond 64 bits."""
+    """Return a copy. Raises UserError for more than MOST_VALUES values, as aliases make, or numbers beyond 64 bits."""
     values: list[tuple[_Place, object]] = [((), content)]
     for _ in range(MOST_VALUES):
         if not values:
@@ -192,7 +191,7 @@ def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 _Place = tuple[()] | tuple["_Place", int | str]
-"""Of a value: that of the list or mapping it is in, and its place there. Shared, since nesting may be deep."""
+"""Path to a value: the path of its list or mapping, and its place there. Paths share parts, for nesting may be deep."""
 
 
 def _key_at(place: _Place) -> str:
@@ -204,7 +203,7 @@ def _key_at(place: _Place) -> str:
 
 
 _OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
-"""Keys of `cluster` with a value that is one thing, whatever its form, and that results.json has in plain values."""
+"""Keys of `cluster` whose value counts as one, whatever its form; results.json has them as plain values."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
@@ -215,7 +214,7 @@ def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the leaves of `over` in place of its own; what is said of links and a job of a `kind` are whole."""
+    """Return `base` with the leaves of `over` in place of its own; `_OF_LINKS` and a job with a `kind` stay whole."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -232,10 +231,8 @@ def _validate(raw: Mapping[str, Any], path: Path, where: str, point: Mapping[str
 
 
 def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:
-    """The first thing that pydantic found, in the words of a config file: `where`, or for a key that the `point` of a
-    sweep does not have beside the sweep.
-    """
-    # A policy is a name or a mapping, and pydantic reports both readings: that of the mapping says more.
+    """Return pydantic's first error in the words of a config file. `where` prefixes only keys of the `point`."""
+    # A policy is a name or a mapping. Pydantic reports both readings, and that of the mapping says more.
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
     where = "" if first["loc"] and first["loc"][0] not in point else where
@@ -298,7 +295,7 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
 
 
 def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str) -> None:
-    """Raises UserError where a fault can do nothing to a policy's engine, which would pass for a result under it."""
+    """Raise UserError if a fault cannot affect a policy's engine: its result would pass for one under the fault."""
     for index, fault in enumerate(cluster.faults):
         for policy in policies:
             engine = policy.engine
@@ -309,9 +306,9 @@ def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
-    """What was varied, by the last part of its key; the bandwidth always, and a whole job by its kind and model.
+    """Return the varied values by the last part of their keys, and always the bandwidth.
 
-    Delay, traffic and faults are there where they are varied, and where there are any.
+    A whole job is named by its kind and model. Delay, traffic and faults appear if varied or present.
     """
     cluster = config.cluster
     setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}

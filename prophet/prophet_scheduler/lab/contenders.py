@@ -1,8 +1,8 @@
-"""The contenders of a config: what is compared, which engine runs each, and in which framework.
+"""The contenders of a config, each with its engine and its framework.
 
-Rule of this file: from the entries of a config to values; nothing is started. A contender is a policy on the engine
-whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the other engines are
-*peers*: what a user could take instead, run as their own documentation says, and Prophet on those engines.
+Rule of this file: from the entries of a config to values; it starts nothing. A contender is a policy on the engine
+whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the other engines are *peers*:
+alternatives of a user, run as their own documentation says, and Prophet on those engines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _as_list(value: object) -> list[object]:
 
 
 class ContenderEntry(Strict):
-    """A contender with settings. A policy's own options are keys too; lists of those or of `partition_bytes` make a
+    """Contender with settings. A policy's own options are keys too; lists of them or of `partition_bytes` make a
     contender of each combination.
     """
 
@@ -41,22 +41,22 @@ class ContenderEntry(Strict):
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
-    """The policy or variant that runs; the name where left out."""
+    """Policy or variant that runs; the default is the name."""
     engine: str | None = None
-    """The engine on which `base` is a policy; the config's where left out."""
+    """Engine on which `base` is a policy; the default is the config's."""
     framework: Framework | None = None
-    """In which it runs; the job's where left out, and a peer's own."""
+    """Framework; the default is the job's, or a peer's own."""
     partition_bytes: Sizes | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
-    """Short runs in which a policy looks for its best sizes, before it is measured."""
+    """Short runs in which a policy searches its best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
-    """In place of the job's `warmup`; its runs are longer or shorter by that much."""
+    """Warm-up in place of the job's; its runs are longer or shorter by the difference."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A policy or a variant as it runs: `env` is what the config adds to the environment of every process."""
+    """A policy or a variant as it runs; the config adds `env` to the environment of every process."""
 
     name: str
     base: str
@@ -65,43 +65,43 @@ class Contender:
     tune: int = 0
     """Trials that choose credit and partition size before the first repeat."""
     warmup: int | None = None
-    """Iterations dropped at its start, where not the job's."""
+    """Iterations dropped at its start; None for the job's number."""
 
     @property
     def engine(self) -> EngineSpec:
-        """What moves the gradients."""
+        """Engine that moves the gradients."""
         return engine_of(self.base)
 
     @property
     def variant(self) -> Variant | None:
-        """How the engine runs; None for a policy on the engine with the hook."""
+        """Variant of the engine; None for a policy on the engine with the hook."""
         return self.engine.variant(self.base)
 
     @property
     def hooked(self) -> bool:
-        """Whether Prophet's hook is in the job."""
+        """True if Prophet's hook is in the job."""
         return self.variant is None
 
     @property
     def recorded(self) -> bool:
-        """Whether Prophet is in the job, and leaves its records of transfers and of itself."""
+        """True if Prophet is in the job and records its transfers and its status."""
         return self.variant is None or self.variant.policy is not None
 
     @property
     def traced(self) -> bool:
-        """Whether the engine's own trace can show the transfers instead."""
+        """True if the engine's own trace can show the transfers instead."""
         trace = self.engine.trace
         return trace is not None and self.framework in trace.frameworks and not self.recorded
 
 
 def known_policies() -> list[str]:
-    """Names that a config may give without `base`."""
+    """Return the names that a config may give without `base`."""
     own = [variant.name for variant in scheduled_engine().variants]
     return [*own, *policy_names(), *peers()]
 
 
 def simulated_contenders() -> tuple[Contender, ...]:
-    """Every contender but the peers at its own settings: those that can be simulated."""
+    """Return every contender but the peers, at its default settings: those that can be simulated."""
     return tuple(
         _expanded(ContenderEntry.model_construct(name=name), "policies", "torch")[0]
         for name in known_policies()
@@ -116,8 +116,9 @@ def expand_policies(
     where: str,
     engine: EngineSpec | None = None,
 ) -> tuple[Contender, ...]:
-    """All policies of a config's entries; `framework` is the job's, `engine` the one that the config is for, on which a
-    policy's name means that policy. Raises UserError.
+    """Return all policies of a config's entries. Raises UserError.
+
+    `framework` is the job's. `engine` is the config's, on which a policy's name means that policy.
     """
     policies: list[Contender] = []
     for index, entry in enumerate(entries):
@@ -133,10 +134,7 @@ def expand_policies(
 def choose_policies(
     policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
-    """The file's policies of these names, and known ones that the file does not have; see expand_policies.
-
-    Raises UserError.
-    """
+    """Return the policies of these names, from the file or else known ones; see expand_policies. Raises UserError."""
     by_name = {policy.name: policy for policy in policies}
     chosen = []
     for asked in dict.fromkeys(only):
@@ -153,7 +151,7 @@ def choose_policies(
 def _entry(entry: str | ContenderEntry, engine: EngineSpec | None) -> ContenderEntry:
     if not isinstance(entry, str):
         return entry
-    # Not checked as in a mapping: a name that is wrong is an unknown policy, which says more.
+    # Not checked as in a mapping, because the error for an unknown policy says more about a wrong name.
     return ContenderEntry.model_construct(name=_on(engine, entry))
 
 
@@ -201,7 +199,7 @@ def _expanded(
 
 
 def _check_values(contender: Contender, at: str) -> None:
-    """Raises UserError where a variable has a value with which no job of this contender would start."""
+    """Raise UserError if a variable has a value with which no job of this contender would start."""
     variant = contender.variant
     policy = contender.base if variant is None else variant.policy or ""
     try:
@@ -213,7 +211,7 @@ def _check_values(contender: Contender, at: str) -> None:
 
 
 def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
-    """The policy or variant that an entry means. Raises UserError."""
+    """Return the policy or variant that an entry means. Raises UserError."""
     if entry.engine is not None:
         if entry.engine not in engines():
             raise UserError(f"{at}.engine: it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}")

@@ -1,6 +1,6 @@
-"""What training without step came to: the time to a loss, seconds an applied update, delays and drops.
+"""Results of asynchronous training: the time to a loss, seconds an applied update, delays and drops.
 
-Rule of this file: arithmetic on what workers left. Times are seconds since the first of a run's workers began.
+Rule of this file: arithmetic on the workers' records. Times are seconds since the first of a run's workers began.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from prophet_scheduler.lab.records import ConvergenceResult, LossAt
 
 
 def began_s(workers: Sequence[WorkerRecord]) -> float:
-    """When the first worker began its first iteration, on the clock of the marks."""
+    """Time when the first worker began its first iteration, on the clock of the marks."""
     return min(worker.marks[0].start for worker in workers)
 
 
 def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
-    """When the first worker had weights with this loss or less; None where none ever had.
+    """Time when the first worker had weights with this loss or less; None if none ever had.
 
-    Where workers are not in step their weights are the server's, as each last pulled them.
+    Weights of workers not in step are the server's, as each last pulled them.
     """
     reached = [
         time_s
@@ -33,10 +33,10 @@ def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
 
 
 def update_s(workers: Sequence[WorkerRecord]) -> float | None:
-    """Seconds from one applied update to the next, of all workers together, while all of them train.
+    """Seconds from one applied update of any worker to the next, while all of them train.
 
-    In step that is an iteration's time by their number. None where no worker ended an iteration meanwhile. What was
-    dropped is no update; it is taken to be spread over the run evenly.
+    In step, this is an iteration's time divided by the number of workers. None if no worker ended an iteration
+    meanwhile. Dropped updates do not count and are assumed to be spread evenly over the run.
     """
     first = max(worker.marks[0].start for worker in workers)
     last = min(worker.marks[-1].start for worker in workers)
@@ -52,7 +52,7 @@ def update_s(workers: Sequence[WorkerRecord]) -> float | None:
 
 
 def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
-    """The loss over time of all workers' looks at it, in order of time: about so many of them, evenly."""
+    """Return about `points` of all workers' loss measurements, evenly spread and in order of time."""
     zero = began_s(workers)
     looks = sorted(
         (time_s - zero, loss)
@@ -65,9 +65,9 @@ def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
 
 
 def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
-    """All repeats of a policy, each as its workers; None where none kept its loss.
+    """Return the result of all repeats of a policy, each given as its workers; None if none recorded its loss.
 
-    A time to the loss is there where every repeat came to it. The curve is the first repeat's.
+    There is a time to the loss only if every repeat reached it. The curve is the first repeat's.
     """
     kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
     if not kept:

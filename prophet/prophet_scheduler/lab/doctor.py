@@ -1,4 +1,4 @@
-"""`prophet doctor`: what this machine can do, one line an item, what to do where it cannot, and a verdict.
+"""Command `prophet doctor`: the machine's abilities, one line an item, advice for missing ones, and a verdict.
 
 Rule of this file: looking, never changing anything.
 """
@@ -26,14 +26,14 @@ from prophet_scheduler.policies import unknown_variables
 _FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
 _COMMAND = re.compile(r"`([^`]+)`")
 MXNET_NUMPY = (1, 23)
-"""The last NumPy that MXNet 1.9.1 can be imported with (it uses np.bool)."""
+"""Last NumPy beside which MXNet 1.9.1 can be imported (it uses np.bool)."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One item: `ok` or not, and a line that says what was found or what to do.
+    """One item: `ok` or not, and a line with the finding or the advice.
 
-    What is a `warning` does not keep jobs from running; its `rows` say more, in two columns.
+    A `warning` does not keep jobs from running; its `rows` say more, in two columns.
     """
 
     item: str
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def command(self) -> str | None:
-        """What to run about it, which a line has between backticks; None where it names nothing."""
+        """Command between backticks in the line; None if there is none."""
         named = _COMMAND.search(self.line)
         return named[1] if named else None
 
@@ -56,7 +56,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything that matters for running jobs and experiments here."""
+    """Return all findings that matter for jobs and experiments here."""
     specs = tuple(engines().values())
     pytorch = [_framework("torch")]
     pytorch += [row for spec in specs for row in (*_hook(spec, "torch"), *_checked(spec, "torch", pytorch[0].ok))]
@@ -71,8 +71,8 @@ def examine() -> list[Finding]:
 
 
 def verdict() -> str:
-    """Whether jobs can be started under Prophet here and on which engines, and the one command to run next."""
-    # An engine that was installed for itself is what its user trains with; one that the framework brings is nearest.
+    """Say if jobs can start under Prophet here, on which engines, and which one command to run next."""
+    # Users train with an engine that they installed themselves; one that comes with the framework is easiest to get.
     specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is None)
     lacks = {spec.name: _lacks(spec) for spec in specs}
     ready = [spec for spec in specs if lacks[spec.name] is None]
@@ -85,7 +85,7 @@ def verdict() -> str:
 
 
 def _lacks(engine: EngineSpec) -> Finding | None:
-    """The first thing that a job under Prophet lacks there; None where it can start in one of its frameworks."""
+    """Return the first missing need of a job under Prophet; None if it can start in one of the engine's frameworks."""
     first: Finding | None = None
     for framework in engine.frameworks:
         missing = next((finding for finding in _needed(engine, framework, True) if not finding.ok), None)
@@ -96,7 +96,7 @@ def _lacks(engine: EngineSpec) -> Finding | None:
 
 
 def obstacle(contender: Contender) -> str | None:
-    """Why no job can start under `contender` on this machine, in one line that says what to do; None where it can."""
+    """Reason in one line, with advice, why no job can start under `contender` on this machine; None if one can."""
     findings = _needed(contender.engine, contender.framework, contender.recorded)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
@@ -111,14 +111,14 @@ def _needed(engine: EngineSpec, framework: Framework, with_prophet: bool) -> Ite
 
 
 def _package(engine: EngineSpec) -> Iterator[Finding]:
-    """Nothing where the framework brings the engine."""
+    """Check the engine's package; no finding if the engine comes with the framework."""
     if engine.package is None:
         return
     name = engine.package.distribution
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        # Built in its source's folder it has no version that Python knows.
+        # A package built in its source folder has no version for Python.
         spec = importlib.util.find_spec(name)
         yield Finding(engine.words, spec is not None, f"in {spec.origin}" if spec else engine.package.install)
     else:
@@ -126,13 +126,13 @@ def _package(engine: EngineSpec) -> Iterator[Finding]:
 
 
 def _faults(engine: EngineSpec) -> Iterator[Finding]:
-    """Nothing where no faults are known, or the engine or Prophet's plugin for it is not here."""
+    """Check for known faults; no finding if none are known, or the engine or Prophet's plugin for it is missing."""
     if engine.faults is None:
         return
     try:
         faults = pkgutil.resolve_name(engine.faults)()
     except ModuleNotFoundError:
-        return  # said of the hook
+        return  # the finding on the hook says it
     if faults is not None:
         none, line, rows = faults
         yield Finding(f"{engine.words}'s faults", True, line, warning=not none, rows=rows)
@@ -150,7 +150,7 @@ def _framework(framework: Framework) -> Finding:
 
 
 def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
-    """Nothing where Prophet does not schedule the engine."""
+    """Check the hook; no finding if Prophet does not schedule the engine."""
     if engine.hook is None or framework not in engine.frameworks:
         return
     item = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
@@ -163,7 +163,7 @@ def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
 
 
 def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Iterator[Finding]:
-    """What there is to say of Prophet without the hook; nothing without the framework."""
+    """Check Prophet without the hook; no finding without the framework."""
     if engine.check is None or framework not in engine.frameworks or not installed:
         return
     try:
@@ -175,7 +175,7 @@ def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Itera
 
 
 def _mxnet() -> list[Finding]:
-    """Nothing where MXNet is not installed: no experiment needs it."""
+    """Check MXNet; no finding if it is not installed, since no experiment needs it."""
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
@@ -213,7 +213,7 @@ def _relay() -> Finding:
 
 
 def _variables(names: Iterable[str]) -> Iterator[Finding]:
-    """Nothing where Prophet knows all that begin as its own do."""
+    """Warn of unknown variables with Prophet's prefix."""
     unknown = unknown_variables(names)
     if unknown:
         said = {

@@ -1,4 +1,4 @@
-"""Faults of a config: what breaks while a job trains, and when.
+"""Faults of a config that happen while a job trains, and their times.
 
 Rule of this file: the schema of `cluster.faults`, its checks, and each fault in words; the runner makes them happen.
 Times are seconds after all workers finished their first iteration, rates bits per second.
@@ -20,18 +20,18 @@ from prophet_scheduler.lab.testbed.shaping import check_bandwidth
 
 
 class FaultKind(StrEnum):
-    """What breaks."""
+    """Kind of a fault."""
 
     LINK_DOWN = "link-down"
-    """Nothing passes the node's link either way, and what is sent is lost. Without `until_s` the node is gone."""
+    """The node's link loses everything both ways. Without `until_s` the node is gone."""
     SLOW_LINK = "slow-link"
     """The node's link has another rate, both ways."""
     STOPPED = "stopped"
-    """The node's programs get SIGSTOP, and SIGCONT in the end: a machine that swaps, or a debugger."""
+    """The node's programs get SIGSTOP, and SIGCONT in the end, like a machine that swaps, or a debugger."""
     KILLED = "killed"
-    """The node's programs get SIGKILL; with `until_s` the node's program is started anew then."""
+    """The node's programs get SIGKILL; the node's program restarts at `until_s`, if set."""
     MESSAGES_DROPPED = "messages-dropped"
-    """Every role loses a share of the messages that it receives, for the whole job; the engine sends them again."""
+    """Every role loses a share of its received messages for the whole job; the engine sends them again."""
 
 
 def _parse_kind(value: object) -> FaultKind:
@@ -57,9 +57,9 @@ _NEEDED = {
 
 
 class JobFault(Strict):
-    """One fault at `node`, from `from_s` to `until_s`, and again every `every_s` seconds where that is said.
+    """One fault at `node`, from `from_s` to `until_s`, and again every `every_s` seconds, if set.
 
-    Which keys a kind has is checked; see FaultKind.
+    Each kind (FaultKind) has its own keys, which are checked.
     """
 
     kind: Annotated[FaultKind, BeforeValidator(_parse_kind)]
@@ -69,7 +69,7 @@ class JobFault(Strict):
     every_s: Seconds | None = None
     rate: Rate | None = None
     percent: Annotated[int | None, Field(ge=1, le=99)] = None
-    """Of messages that are lost."""
+    """Share of messages lost."""
 
     @model_validator(mode="after")
     def _keys_of_its_kind(self) -> Self:
@@ -90,11 +90,11 @@ class JobFault(Strict):
         return self
 
     def begins(self) -> Iterator[float]:
-        """When it begins, in seconds; without end where it comes again and again. Nothing for one of the whole job."""
+        """Return its starts in seconds, without end if it repeats; none for a fault of the whole job."""
         return self._times(self.from_s if self.kind is not FaultKind.MESSAGES_DROPPED else None)
 
     def ends(self) -> Iterator[float]:
-        """When it is over, in seconds."""
+        """Return its ends in seconds, without end if it repeats."""
         return self._times(self.until_s)
 
     def _times(self, first_s: float | None) -> Iterator[float]:
@@ -103,7 +103,7 @@ class JobFault(Strict):
         return iter((first_s,)) if self.every_s is None else itertools.count(first_s, self.every_s)
 
     def words(self) -> str:
-        """A few, for people."""
+        """Return a short description of the fault."""
         if self.kind is FaultKind.MESSAGES_DROPPED:
             return f"{self.percent}% of messages dropped"
         rate = "" if self.rate is None else f" to {format_rate(self.rate)}"
@@ -114,7 +114,7 @@ class JobFault(Strict):
 
 
 def check_apart(faults: Sequence[JobFault]) -> None:
-    """Raises ValueError where two faults of one kind at one node are there at once."""
+    """Raise ValueError if two faults of one kind at one node overlap."""
     kept = [fault for fault in faults if fault.kind is not FaultKind.MESSAGES_DROPPED]
     for before, after in itertools.combinations(sorted(kept, key=lambda fault: fault.from_s), 2):
         if (before.kind, before.node) != (after.kind, after.node):

@@ -1,7 +1,7 @@
 """Figures of an experiment: iteration times by policy, one iteration's transfers as a gantt, utilisation over time.
 
 Rule of this file: drawing; the numbers come from results.json's value and from transfers.py. Importing it raises
-MissingPackage where matplotlib is not installed.
+MissingPackage if matplotlib is not installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ THROUGHPUT_ITERATIONS = 3
 
 
 def draw_iteration_times(results: Results, path: Path) -> None:
-    """Mean iteration time of each policy with median and p10-p90, one panel a cell, the lower bound as a line."""
+    """Draw each policy's mean iteration time with median and p10-p90, one panel a cell, the lower bound as a line."""
     cells = results.cells
     rows = [max(2, len(cell.policies)) for cell in cells]
     figure, panels = pyplot.subplots(
@@ -74,7 +74,7 @@ def draw_iteration_times(results: Results, path: Path) -> None:
 
 
 def draw_utilisation(cell: CellResult, path: Path) -> None:
-    """Processor and link of one worker over one simulated iteration, one panel a policy."""
+    """Draw the processor and link of one worker over one simulated iteration, one panel a policy."""
     shown = {name: policy for name, policy in cell.policies.items() if policy.over_time is not None}
     figure, panels = pyplot.subplots(
         len(shown), 1, figsize=(9, 1 + 1.6 * len(shown)), squeeze=False, sharex=True, layout="constrained"
@@ -101,7 +101,7 @@ def draw_utilisation(cell: CellResult, path: Path) -> None:
 
 
 def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
-    """The last whole iteration of each run: when each gradient or block was on its way, beside computing."""
+    """Draw the last whole iteration of each run: the transfers of each gradient or block, beside computing."""
     figure, panels = pyplot.subplots(
         len(runs), 1, figsize=(9, 1 + 2.6 * len(runs)), squeeze=False, sharex=True, layout="constrained"
     )
@@ -139,9 +139,9 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
 
 
 def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> None:
-    """Each gradient's waiting and its way to the server and back (the paper's Fig. 11), one panel a policy.
+    """Draw each gradient's waiting and its way to the server and back (the paper's Fig. 11), one panel a policy.
 
-    Nothing is drawn where no policy has a whole iteration on record.
+    Does nothing if no policy has a whole recorded iteration.
     """
     runs = {name: times for name, times in runs.items() if times}
     if not runs:
@@ -172,9 +172,9 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
-    """What a worker sends and receives over its last THROUGHPUT_ITERATIONS (the paper's Fig. 10).
+    """Draw the rates of a worker over its last THROUGHPUT_ITERATIONS (the paper's Fig. 10).
 
-    An engine's own recordings know no sizes and are left out; nothing is drawn where no other run is given.
+    Recordings of an engine's own trace have no sizes and are left out. Does nothing without other runs.
     """
     shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
     if not shown:

@@ -1,10 +1,10 @@
-"""Times of iterations: how each one is kept, what is counted of them, and the columns in which tables show that.
+"""Times of iterations: their storage, their means and quantiles, and the columns of tables.
 
-Rule of this file: arithmetic on seconds, and words; whose iterations they are is others' business. Whoever counts in
-results.json, draws a table or writes a page takes it from here, so that a word means the same everywhere.
+Rule of this file: arithmetic on seconds, and words. results.json, tables and pages all take their numbers from here,
+so a word means the same everywhere.
 
-A mean is all time over all iterations, so that a throughput follows from it: a median hides what learning and stalls
-cost. It leaves out the iterations in which an engine starts; the first 50 and the first 100 are a job's very first.
+A mean is all time over all iterations, so throughput follows from it: a median hides the cost of learning and stalls.
+It excludes the iterations in which an engine starts; the first 50 and the first 100 are a job's very first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, WithJsonSchema
 
 STARTING = 2
-"""Iterations that an engine itself needs to start, and no mean has in it: with the first connections are made and
-memory is registered, and the second is the first with the buckets that DDP makes anew."""
+"""Iterations in which an engine starts, left out of means: the first makes connections and registers memory, and the
+second is the first with DDP's rebuilt buckets."""
 LEAST_AT_REST = 5
-"""Iterations from which it can be told what one takes at rest."""
+"""Minimum iterations for a mean at rest."""
 MOST_KEPT_BYTES = 1 << 26
-"""Of what one text of kept iterations unpacks to."""
+"""Maximum unpacked size of one text of kept iterations."""
 SECONDS = np.dtype("<f4")
 
 
@@ -35,7 +35,7 @@ def packed(times_s: Iterable[float]) -> str:
 
 
 def unpacked(text: str) -> tuple[float, ...]:
-    """The seconds that `packed` was given, to 32 bits. Raises ValueError for any other text."""
+    """Return the seconds that `packed` was given, to 32 bits. Raises ValueError for any other text."""
     try:
         unpacking = zlib.decompressobj()
         content = unpacking.decompress(base64.b64decode(text, validate=True), MOST_KEPT_BYTES)
@@ -50,7 +50,7 @@ def unpacked(text: str) -> tuple[float, ...]:
 
 
 def rounded(times_s: Iterable[float]) -> tuple[float, ...]:
-    """The same as they will be read again."""
+    """Return the times rounded as a file keeps them."""
     return tuple(np.asarray(times_s, SECONDS).tolist())
 
 
@@ -73,8 +73,8 @@ Kept = Annotated[
 
 
 class Times(BaseModel):
-    """Seconds of an iteration, of all workers and repeats. A file of schema 1 has the median and its neighbours alone,
-    of the iterations after the config's warm-up."""
+    """Seconds of an iteration over all workers and repeats. A file of schema 1 has only the median, p10 and p90, of the
+    iterations after the config's warm-up."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
@@ -82,41 +82,41 @@ class Times(BaseModel):
     p10: float
     p90: float
     mean: float | None = None
-    """Of all iterations but those in which the engine starts, as the median is and what lies around it."""
+    """Mean of all iterations except those in which the engine starts; the median, p10 and p90 exclude them too."""
     first_50: float | None = None
-    """The mean of a job's first 50, starting and learning in it; none where a run is shorter."""
+    """Mean of a job's first 50, with starting and learning; None if a run is shorter."""
     first_100: float | None = None
     at_rest: float | None = None
-    """The mean of those since blocks last changed, or of the last half (`rests_from`)."""
+    """Mean since blocks last changed, or of the last half (`rests_from`)."""
 
     @property
     def headline(self) -> float:
-        """The mean; the median where nothing else was kept."""
+        """Mean, or the median if nothing else was kept."""
         return self.median if self.mean is None else self.mean
 
     @property
     def rest(self) -> float:
-        """The mean at rest; the median where nothing else was kept."""
+        """Mean at rest, or the median if nothing else was kept."""
         return self.median if self.at_rest is None else self.at_rest
 
 
 def rests_from(starts_s: Sequence[float], changed_s: float | None) -> int:
-    """Of iterations that begin at `starts_s` the first one at rest, the only rule for that.
+    """Index of the first iteration at rest among those that begin at `starts_s`; the only rule for this.
 
-    It is the first after blocks last changed, at `changed_s`. Where nothing is known of that, or LEAST_AT_REST have not
-    come since, the last half is taken to be at rest.
+    It is the first after blocks last changed, at `changed_s`. If that is unknown, or fewer than LEAST_AT_REST came
+    since, the last half counts as at rest.
     """
     first = len(starts_s) if changed_s is None else bisect_left(starts_s, changed_s)
     return first if len(starts_s) - first >= LEAST_AT_REST else len(starts_s) // 2
 
 
 def counted(times_s: Sequence[float]) -> Sequence[float]:
-    """Those of a worker's iterations that a mean has in it."""
+    """Return a worker's iterations without those in which the engine starts."""
     return times_s[min(STARTING, len(times_s) - 1) :]
 
 
 def times_of(workers: Sequence[tuple[Sequence[float], int]]) -> Times:
-    """What is counted of each worker's iterations in each repeat, each with the first one at rest."""
+    """Return the Times of each worker's iterations in each repeat, given with the index of the first one at rest."""
     low, middle, high = np.percentile(_together(counted(times_s) for times_s, _ in workers), [10, 50, 90]).tolist()
     shortest = min(len(times_s) for times_s, _ in workers)
     firsts = {
@@ -138,9 +138,9 @@ def _mean(parts: Iterable[Sequence[float]]) -> float:
 def time_columns(
     several: Sequence[Times | None], form: Callable[[float], str] = "{:.3f}".format, unit: str = " (s)"
 ) -> tuple[list[str], list[list[str]]]:
-    """The columns of every table of iteration times: their headings, and a row for each of `several`.
+    """Return the columns of a table of iteration times: their headings, and a row for each of `several`.
 
-    The mean leads; what none of them has is left out, so that a table of what is known by its medians has these alone.
+    The mean leads. Columns without any value are left out, so a table of schema 1 has only medians.
     """
     fields = ("mean", "first_50", "first_100", "at_rest", "median")
     known = [field for field in fields if any(getattr(times, field, None) is not None for times in several)]
@@ -159,7 +159,7 @@ MEDIANS = "What an iteration takes is a median, of those after a warm-up: of the
 
 
 def basis(several: Sequence[Times], at_rest: bool = False) -> str:
-    """What the numbers of a page or a table are, in a sentence. `at_rest`: it shows nothing else."""
+    """Say what the numbers of a page or a table are. `at_rest`: it shows only means at rest."""
     medians = sum(times.mean is None for times in several)
     if medians == len(several):
         return MEDIANS

@@ -1,4 +1,4 @@
-"""The jobs of a config: what is trained, or replayed.
+"""The jobs of a config: training or replay.
 
 Rule of this file: the schema of `job`, one class a kind, and its checks. Sizes are bytes, times seconds.
 """
@@ -17,18 +17,18 @@ from prophet_scheduler.lab.schema import MOST_COUNT, Count, Seconds, Seed, Size,
 
 class _Job(Strict):
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch", "mxnet")
-    """Those that its kind has a script for."""
+    """Frameworks with a script for this kind."""
     framework: Framework = "torch"
-    """Of the policies that run in either and name none themselves."""
+    """Framework of policies that run in either and name none."""
     iterations: int = Field(default=30, ge=3, le=MOST_COUNT)
-    """How often each worker trains. The time of the last has no end to measure and is not counted."""
+    """Iterations of each worker. The last one does not count, because its end cannot be measured."""
     warmup: int = Field(default=10, ge=0)
-    """Iterations at the start in which a policy learns: processor time and the waits of gradients leave them out. What
-    iterations take is counted from the start (lab/iterations.py)."""
+    """First iterations, in which a policy learns. Processor time and waits of gradients exclude them; iteration times
+    include them (lab/iterations.py)."""
     batch_size: Count = 32
     """Samples of one worker and iteration."""
     compression: Literal["none", "fp16"] = "none"
-    """What gradients travel as: by DistributedDataParallel's fp16_compress_hook, or BytePS's Compression.fp16."""
+    """Form in which gradients travel: DistributedDataParallel's fp16_compress_hook, or BytePS's Compression.fp16."""
     seed: Seed = 0
 
     @model_validator(mode="after")
@@ -41,10 +41,10 @@ class _Job(Strict):
 
 
 class ScoredJob(_Job):
-    """Real training that comes to something: what it has learned is counted at its end."""
+    """Real training whose accuracy is measured at its end."""
 
     target_accuracy: float = Field(default=0.95, gt=0, le=1)
-    """Below this on any worker, the policy has failed."""
+    """Accuracy below which, on any worker, the policy has failed."""
 
 
 class DigitsJob(ScoredJob):
@@ -56,9 +56,9 @@ class DigitsJob(ScoredJob):
 
 
 class TransformerJob(ScoredJob):
-    """A small transformer trained for real on made-up text, with what such jobs are made of.
+    """A small transformer trained for real on made-up text, with the usual parts of such jobs.
 
-    AdamW, a learning rate that rises and falls again, and gradients clipped by their norm.
+    These are AdamW, a learning rate that rises and then falls, and gradients clipped by their norm.
     """
 
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
@@ -66,17 +66,17 @@ class TransformerJob(ScoredJob):
     framework: Literal["torch"] = "torch"
     model: Literal["small", "medium"] = "small"
     learning_rate: float = Field(default=0.003, gt=0)
-    """The highest, at the end of the rise."""
+    """Peak learning rate, at the end of the rise."""
     rising: Count = 10
     """Iterations in which the learning rate rises; afterwards it falls with the square root of their number."""
     clip_norm: float = Field(default=1.0, ge=0)
-    """The largest norm of all gradients together that is not scaled down; 0 leaves them as they are."""
+    """Norm of all gradients together above which they are scaled down; 0 never scales them."""
     compile: Literal["no", "blocks", "whole"] = "no"
-    """What torch.compile is used for: each layer by itself, or the model as one."""
+    """Use of torch.compile: on each layer by itself, or on the whole model."""
     compile_backend: str = "inductor"
-    """Its backend."""
+    """Backend of torch.compile."""
     target_accuracy: float = Field(default=0.5, gt=0, le=1)
-    """Of the next word, over text that was not trained on; 0.9 of the words can be known."""
+    """Accuracy for the next word, over text not trained on; 0.9 of the words can be known."""
 
 
 class SyntheticJob(_Job):
@@ -85,7 +85,7 @@ class SyntheticJob(_Job):
     kind: Literal["synthetic"]
     model: Literal["resnet18", "resnet50"] = "resnet18"
     image_size: int = Field(default=32, ge=32, le=512)
-    """Pixels on each side; computing grows with its square, and what is sent does not."""
+    """Pixels on each side; computing grows with its square, the bytes sent do not."""
     classes: int = Field(default=1000, ge=2, le=MOST_COUNT)
     learning_rate: float = Field(default=0.01, gt=0)
 
@@ -95,39 +95,39 @@ class ReplayJob(_Job):
 
     kind: Literal["replay"]
     profile: str = "resnet50"
-    """A built-in profile by name, or a file of `prophet profile`, relative to the config."""
+    """Name of a built-in profile, or path of a file for `prophet profile`, relative to the config."""
     total_bytes: Size | None = None
-    """Scales all gradients to this sum."""
+    """Sum of all gradients' sizes after scaling."""
     steps: Count | None = None
-    """Makes the gradients appear in this many steps of about equal size."""
+    """Number of steps, of about equal size, in which the gradients appear."""
     device: str | None = None
-    """A built-in profile computes as long as is published for `batch_size` samples on this GPU (docs/profiles.md)."""
+    """GPU whose published times for `batch_size` samples a built-in profile takes (docs/profiles.md)."""
     backward_s: Seconds | None = None
     forward_s: Seconds | None = None
     stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
-    """How many times as long a worker computes, by its name."""
+    """Factor by which a worker's computing takes longer, by the worker's name."""
 
 
 class AsynchronousJob(_Job):
-    """A logistic regression on scikit-learn's digits, by workers in step or not: loss against time, computing slept."""
+    """Logistic regression on scikit-learn's digits, workers in step or not: loss against time, computing as sleep."""
 
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
     kind: Literal["asynchronous"]
     framework: Literal["torch"] = "torch"
     model: Literal["logistic"] = "logistic"
     features: int = Field(default=16384, ge=64, le=1 << 22)
-    """Of each image: the update has 40 bytes for each."""
+    """Features of each image; the update has 40 bytes for each feature."""
     learning_rate: float = Field(default=1.0, gt=0)
-    """Of one worker's update."""
+    """Learning rate of one worker's update."""
     delay_constant: float = Field(default=0.0, ge=0)
-    """Makes the learning rate follow delays where workers are not in step: c of 1 / (1 / rate + c sqrt(t + delay))."""
+    """c of the learning rate 1 / (1 / rate + c sqrt(t + delay)), which follows delays of workers not in step."""
     compute_s: Seconds = 0.1
-    """What a computation lasts."""
+    """Time of a computation."""
     slow_chance: float = Field(default=0.0, ge=0, le=1)
     slow_factor: float = Field(default=1.0, ge=1, le=MOST_COUNT)
-    """With this chance a computation lasts so many times as long."""
+    """Factor by which a computation takes longer, with chance `slow_chance`."""
     target_loss: float = Field(default=0.3, gt=0)
-    """The loss whose time is counted; a policy that does not get there has failed."""
+    """Loss whose time is measured; a policy that does not reach it has failed."""
 
 
 JobConfig = DigitsJob | SyntheticJob | TransformerJob | ReplayJob | AsynchronousJob
@@ -140,4 +140,4 @@ JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
         "asynchronous": AsynchronousJob,
     }
 )
-"""The schema of each kind of job."""
+"""Schema of each kind of job."""

@@ -1,8 +1,8 @@
-"""How the processes of a job are started: what each role runs, and what its environment says.
+"""Commands and environments of a job's processes.
 
-Rule of this file: pure functions, no process and no file. What an engine wants is in its description (engines).
-Every engine is started as its own documentation says, by hand instead of by its launcher, since every role runs on a
-machine of its own.
+Rule of this file: pure functions, no process and no file. The description of an engine (engines) has its needs. Every
+engine is started as its own documentation says, but by hand instead of by its launcher, since every role runs on its
+own machine.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 
 JOB_SCRIPTS = {"torch": "prophet_scheduler.lab.jobs.pytorch", "mxnet": "prophet_scheduler.lab.jobs.gluon"}
-"""The package of each framework's job scripts, a module for each kind of job."""
+"""Package of each framework's job scripts, a module for each kind of job."""
 
 
 def nodes_of(engine: EngineSpec, cluster: ClusterConfig) -> list[str]:
-    """The nodes of `cluster` that have a role under `engine`, in the order in which they are started."""
+    """Return the nodes of `cluster` that have a role under `engine`, in the order of their start."""
     return [node for node in cluster.nodes if engine.has_role(node)]
 
 
 def server_command(engine: EngineSpec, node: str) -> list[str]:
-    """What `node`, no worker, runs under `engine`."""
+    """Return the command of `node`, which is not a worker, under `engine`."""
     return [sys.executable, "-c", engine.programs[role_of(node)]]
 
 
 def command(contender: Contender, node: str, kind: str, options: Sequence[str]) -> list[str]:
-    """What `node` runs under `contender`: a job script of this kind with `options`, or the engine's server."""
+    """Return the command of `node` under `contender`: a job script of this kind with `options`, or a server's."""
     engine, framework, variant = contender.engine, contender.framework, contender.variant
     if not is_worker(node):
         return server_command(engine, node)
@@ -42,9 +42,9 @@ def command(contender: Contender, node: str, kind: str, options: Sequence[str]) 
 
 
 def environment(contender: Contender, node: str, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of `node`: the shell's without the settings of other jobs, and the job's.
+    """Return the whole environment of `node`: the shell's without the settings of other jobs, and the job's.
 
-    A job starts cold, without what an earlier one learned, unless the contender's own settings say otherwise.
+    A job starts cold, without an earlier job's learning, unless the contender's own settings say otherwise.
     """
     env = without_jobs(shell)
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -57,16 +57,16 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
 
 
 def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
-    """The shell's environment without any setting of Prophet or of an engine."""
+    """Return the shell's environment without any setting of Prophet or of an engine."""
     foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
     names = {name for engine in engines().values() for name in engine.names}
     return {key: value for key, value in shell.items() if not key.startswith(foreign) and key not in names}
 
 
 def without_effect(shell: Mapping[str, str], config: Path) -> str:
-    """A line on Prophet's variables in the shell, which no job of an experiment gets; empty where there are none."""
+    """Return a line on Prophet's variables in the shell, which no job of an experiment gets; empty without any."""
     if settings.USER_NAMESPACE in shell:
-        return ""  # It was said before this process was started anew.
+        return ""  # the process said it before it restarted
     names = sorted(name for name in shell if name.startswith(settings.PREFIX) and name not in settings.HANDED_ON)
     if not names:
         return ""

@@ -1,11 +1,11 @@
-"""Which link of a cluster is the narrow one, where the bytes of an iteration take longest, and how far they go.
+"""The narrow link of a cluster, where the bytes of an iteration take longest, and the delay of a round trip.
 
 Rule of this file: arithmetic on a cluster's rates. Links are full duplex. Every gradient goes up and comes down once at
 each worker, and the servers carry the bytes of all workers, so a link's time for a bit of gradients is
 
     worker: 1 / rate each way            servers: workers / sum of their rates each way
 
-With other topologies (engines/topology.py) a worker's share is another, and there may be no servers.
+Other topologies (engines/topology.py) have another share of a worker, and maybe no servers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NarrowLink = Literal["worker uplink", "worker downlink", "server"]
 def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> Mapping[NarrowLink, float]:
     """Seconds that one bit of gradients keeps each shaped kind of link busy, at the rates of the start.
 
-    Of workers the slowest counts, since all wait for it; the servers may share the bytes as suits their rates, and one
-    that is not shaped takes what the others cannot.
+    The slowest worker counts, since all wait for it. The servers may share the bytes to suit their rates, and one that
+    is not shaped takes what the others cannot.
     """
     links: dict[NarrowLink, float] = {}
     rates = _rates(cluster, "worker")
@@ -38,10 +38,10 @@ def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVE
 
 
 def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> NarrowLink | None:
-    """The link that an iteration's bytes occupy longest; None where no link is limited.
+    """Return the link that an iteration's bytes occupy longest; None if no link is limited.
 
-    A cluster's links are as wide in both directions and carry as much each way, so of a worker's two the uplink is
-    named: a byte has to be up before it can come down. Of equals the workers' is named before the servers'.
+    Links are as wide and carry as much in both directions. A worker's uplink is named rather than its downlink, because
+    a byte must go up before it can come down. If equal, the workers' link is named before the servers'.
     """
     links = seconds_per_bit(cluster, topology)
     named = sorted(links, key=lambda link: -links[link])  # stable: equals stay in order
@@ -49,9 +49,10 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
 
 
 def round_trip_s(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> float:
-    """Seconds that the links' delays add at least to the way of a gradient, from the furthest worker and back to it.
+    """Minimum seconds that the links' delays add to a gradient's way from the furthest worker and back to it.
 
-    Through the nearest server; without servers, to and from the furthest of the other workers, whose part it waits for.
+    The way leads through the nearest server. Without servers it leads to and from the furthest other worker, whose part
+    the gradient waits for.
     """
     workers = sorted(_delays(cluster, "worker"))
     if topology.through_servers:
@@ -64,6 +65,6 @@ def _delays(cluster: ClusterConfig, role: str) -> list[float]:
 
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:
-    """Of the nodes of `role` that are shaped, in bits per second."""
+    """Rates of the shaped nodes of `role`, in bits per second."""
     rates = (cluster.bandwidth.rate(node) for node in cluster.nodes if role_of(node) == role)
     return [rate for rate in rates if rate is not None]

@@ -1,7 +1,7 @@
-"""`prophet testbed`: a user's own script of DistributedDataParallel, each rank on a node of the testbed.
+"""Command `prophet testbed`: a user's own script of DistributedDataParallel, each rank on a node of the testbed.
 
-Rule of this file: how the ranks are started, heard and ended. The script is the user's, as it is: it finds in its
-environment what torchrun would tell it, and the shell's variables, Prophet's among them.
+Rule of this file: starting, reading and ending the ranks. The user's script runs unchanged: its environment has
+torchrun's variables and the shell's, Prophet's among them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_WORKERS = 2
 
 
 class Nodes(Protocol):
-    """What ranks need of a testbed."""
+    """Part of a testbed that ranks need."""
 
     def address(self, name: str) -> str: ...
     def interface(self, name: str) -> str: ...
@@ -31,7 +31,7 @@ class Nodes(Protocol):
 
 
 class Said:
-    """What a program has written to its log since the last look."""
+    """Reader of a program's new lines in its log."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -39,7 +39,7 @@ class Said:
         self._begun = b""
 
     def lines(self, *, ended: bool) -> list[str]:
-        """Whole lines; the last one need not be whole where the program has `ended`."""
+        """Return the new whole lines, and the rest too if the program has `ended`."""
         if not self._log.exists():
             return []
         with self._log.open("rb") as log:
@@ -54,9 +54,10 @@ class Said:
 
 
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """The shell's, and what torchrun tells a rank. Ranks share this machine's files, so each has its number there.
+    """Return the shell's environment with torchrun's variables of a rank.
 
-    Nodes have addresses and no names. torch warns of that, unless the shell says that its warnings are wanted.
+    Ranks share this machine's files, so each has its own LOCAL_RANK. Nodes have addresses but no names. The environment
+    silences torch's warning about that, unless the shell sets TORCH_CPP_LOG_LEVEL.
     """
     own = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(network.workers)}
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -71,9 +72,9 @@ def run_ranks(
     edges: Edges | None = None,
     shell: Mapping[str, str] = os.environ,
 ) -> int:
-    """Runs `command` on all workers and says what they say, until all have ended or one has failed.
+    """Run `command` on all workers and pass on their output until all have ended or one has failed.
 
-    0 where all ended well, else 1, after a line that names the one that failed; the others still run then.
+    Returns 0 if all ended well, else 1 after a line that names the failed one; the others still run then.
     """
     edges = edges or Edges()
     addresses = {worker: nodes.address(worker) for worker in workers}
@@ -102,9 +103,9 @@ def run_ranks(
 def run_on_testbed(
     command: Sequence[str], workers: int, bandwidth_bps: float, delay_s: float, say: Callable[[str], None]
 ) -> int:
-    """`run_ranks` on a testbed with so many workers, each with a link of bits per second and seconds each way.
+    """Call `run_ranks` on a testbed; each worker's link has this bandwidth and this delay each way.
 
-    Raises UserError where there can be no such testbed, or there is no such command.
+    Raises UserError if there can be no such testbed, or there is no such command.
     """
     if workers < LEAST_WORKERS:
         raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")

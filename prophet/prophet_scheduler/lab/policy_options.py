@@ -1,7 +1,7 @@
 """The options of a config's policies: from the keys of an entry to variables of a job's environment.
 
-What belongs here: checking the keys that a policy's own file declares (policies/), and making every combination
-where a key has a list. Nothing here knows a policy by name.
+What belongs here: checking the keys that a policy's own file declares (policies/), and making every combination of
+lists. No code here knows a policy by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.policies import Option, all_definitions
 
 @dataclass(frozen=True)
 class VariedSetting:
-    """A variable and the values it is to have, with how each reads in a policy's name."""
+    """Variable with its values, and each value's label in a policy's name."""
 
     variable: str
     values: tuple[str, ...]
@@ -25,15 +25,14 @@ class VariedSetting:
 
 
 def size_setting(variable: str, sizes: Sequence[int]) -> VariedSetting:
-    """Of sizes in bytes."""
+    """Return the setting of a variable to sizes in bytes."""
     return VariedSetting(variable, tuple(str(size) for size in sizes), tuple(format_size(size) for size in sizes))
 
 
 def option_settings(base: str, keys: Mapping[str, object], others: Collection[str], at: str) -> list[VariedSetting]:
-    """What `keys` of the entry `at` set of the policy `base`; a list has several values.
+    """Return the settings from `keys` of the entry `at` for the policy `base`; a list has several values.
 
-    `others` are the keys that every entry has. Raises UserError where a key is no option of this policy, or a value is
-    wrong.
+    `others` are the keys of every entry. Raises UserError if a key is no option of this policy, or a value is wrong.
     """
     definitions = all_definitions()
     options = {option.name: option for option in definitions[base].all_options} if base in definitions else {}
@@ -48,7 +47,7 @@ def option_settings(base: str, keys: Mapping[str, object], others: Collection[st
 
 
 def refuse_tuning(base: str, keys: Collection[str], at: str) -> None:
-    """Raises UserError where nothing of the policy `base` is tuned, or `keys` of the entry set what tuning chooses."""
+    """Raise UserError if the policy `base` has nothing to tune, or `keys` of the entry set what tuning chooses."""
     definitions = all_definitions()
     tuned = definitions[base].tuned if base in definitions else ""
     if not tuned:
@@ -59,7 +58,7 @@ def refuse_tuning(base: str, keys: Collection[str], at: str) -> None:
 
 
 def combinations(settings: Sequence[VariedSetting]) -> Iterator[tuple[dict[str, str], str]]:
-    """Every choice of one value for each setting, as variables, and what to add to the policy's name ("" for none)."""
+    """Yield each choice of one value a setting, as variables, and the suffix of the policy's name ("" for none)."""
     named = any(len(setting.values) > 1 for setting in settings)
     for places in itertools.product(*(range(len(setting.values)) for setting in settings)):
         chosen = list(zip(settings, places, strict=True))
@@ -85,7 +84,7 @@ def _setting(option: Option, value: object, at: str) -> VariedSetting:
 
 
 def _text(option: Option, value: object, at: str) -> str:
-    """A value of a config as a variable has it."""
+    """Return a config's value as text for a variable."""
     if isinstance(option.default, bool):
         right, wanted = isinstance(value, bool), "true or false"
     elif isinstance(option.default, int):

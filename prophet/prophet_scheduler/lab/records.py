@@ -1,11 +1,11 @@
-"""results.json as a value, and the reading of everything that an experiment writes: checked, and older files too.
+"""Types of results.json, and checked reading of all that an experiment writes, older files included.
 
-Rule of this file: the types of results.json and one way to read each kind of record; what the numbers are is counted in
-results.py. Times are seconds. docs/schemas/ has the JSON schemas (`make schemas`). Within a schema's number keys are
-only added: a key that is not known is passed over, and one that an older file lacks has a default here. What was never
-set is not written, so a file that is read and written again stays the same.
+Rule of this file: the types of results.json and one way to read each kind of record; results.py computes the numbers.
+Times are seconds. docs/schemas/ has the JSON schemas (`make schemas`). Within a schema's number, keys are only added:
+unknown keys are ignored, and keys that an older file lacks have a default here. Unset fields are not written, so a
+file stays the same when read and written again.
 
-results.json of schema 1 has medians alone; from 2 on it has every iteration, and leads with means.
+results.json of schema 1 has only medians; from 2 on it has every iteration, and leads with means.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import LiveStatus
 
 SCHEMA: Literal[2] = 2
-"""Of results.json as it is written; the one before is read as well."""
+"""Schema of a written results.json; the previous one can still be read."""
 RESULTS_FILE = "results.json"
-"""In the folder of an experiment."""
+"""File name in the folder of an experiment."""
 T = TypeVar("T")
 
 
@@ -44,14 +44,14 @@ class _Part(BaseModel):
 
 
 class GradientTimes(_Part):
-    """Means over what travels, gradients or blocks: from generation to the wire, and to the sum's being back."""
+    """Mean times of gradients or blocks: from generation to sending (`wait_s`), and to the sum's return (`total_s`)."""
 
     wait_s: float
     total_s: float
 
 
 class TunedSizes(_Part):
-    """What a search chose, in bytes, and its trials: credit, partition size, seconds."""
+    """Sizes chosen by a search, in bytes, and its trials: credit, partition size, seconds."""
 
     credit_bytes: int
     partition_bytes: int
@@ -59,8 +59,8 @@ class TunedSizes(_Part):
 
 
 class AgentCost(_Part):
-    """What Prophet cost and did: `cpu_share` is the agent thread's processor time over that of training, where there is
-    such a thread."""
+    """Cost and actions of Prophet: `cpu_share` is the agent thread's processor time over the time of training, if there
+    is such a thread."""
 
     cpu_share: float
     plans: int
@@ -71,45 +71,45 @@ class AgentCost(_Part):
 
 
 class LossAt(_Part):
-    """What the loss was at a time, in seconds since the first worker began."""
+    """Loss at a time, in seconds since the first worker began."""
 
     time_s: float
     loss: float
 
 
 class ConvergenceResult(_Part):
-    """What a job that keeps its loss against time came to. Counts are of all workers and repeats."""
+    """Result of a job that records loss against time. Counts are sums over all workers and repeats."""
 
     target_loss: float
     time_to_loss_s: float | None = None
-    """The median of all repeats; none where one of them did not get there."""
+    """Median of all repeats; None if one of them did not reach the loss."""
     times_to_loss_s: list[float | None] = []
     update_s: float | None = None
     """Seconds from one applied update to the next, of all workers together."""
     least_loss: float | None = None
     greatest_delay: int | None = None
-    """Of updates that a coordinator counted."""
+    """Greatest delay of the updates that a coordinator counted."""
     sent: int | None = None
     dropped: int | None = None
     uncoordinated: int | None = None
-    """Of those sent, how many went without a grant."""
+    """Updates sent without a grant."""
     applied_otherwise: int | None = None
-    """Workers of whose updates the server had another number at the end than they had sent."""
+    """Workers that sent another number of updates than the server had at the end."""
     curve: list[LossAt] = []
 
 
 class PolicyResult(_Part):
-    """One policy in one cell. One that never came to its end has an `error` and no times."""
+    """One policy in one cell. A policy that never finished has an `error` and no times."""
 
     iteration_s: Times | None = None
     iterations: list[list[Kept]] = []
     """Seconds of every iteration from a job's first, by repeat and worker; none in a file of schema 1."""
     samples_per_s: float | None = None
-    """Of all workers together, in a mean iteration."""
+    """Samples per second of all workers together, in a mean iteration."""
     wait_s: float | None = None
-    """Of a mean iteration beyond computing, where that is known."""
+    """Seconds of a mean iteration beyond computing, if known."""
     repeats: list[float] = []
-    """The median of each repeat."""
+    """Median of each repeat."""
     wait_by_gradient_s: list[float] | None = None
     processor_utilisation: float | None = None
     uplink_bytes_per_s: float | None = None
@@ -118,39 +118,39 @@ class PolicyResult(_Part):
     events: int | None = None
     tuning: TunedSizes | None = None
     start_s: float | None = None
-    """From the start of a process to the end of its first iteration."""
+    """Seconds from the start of a process to the end of its first iteration."""
     processor_s: float | None = None
-    """Processor seconds of an iteration, all threads of a worker; a replay computes nothing, so the exchange's."""
+    """Processor seconds of an iteration in all threads of a worker; in a replay only those of the exchange."""
     weights_sha256: str | list[str] | None = None
-    """Of the final model; a list where repeats ended with different ones."""
+    """Hash of the final model; a list if repeats ended with different ones."""
     agent: AgentCost | None = None
     given_back: str | None = None
-    """Why DistributedDataParallel had its own reducer back in the end, where it was faster than Prophet in a repeat."""
+    """Reason why DistributedDataParallel got its own reducer back in a repeat where it was faster than Prophet."""
     accuracy: float | None = None
-    """The least of all workers and repeats."""
+    """Lowest accuracy of all workers and repeats."""
     error: str | None = None
     ended_after_s: float | None = None
-    """Where a run failed after a fault had begun: seconds from the first fault to its end, the most of all repeats."""
+    """Seconds from the first fault to the end of a run that failed after it, the most of all repeats."""
     log_tail: dict[str, list[str]] = {}
     narrow_link: str | None = None
-    """Where it is another than the cell's."""
+    """Narrow link of this policy if it differs from the cell's."""
     same_weights_as_stock: bool | None = None
-    """None where that was not compared, and where others would say nothing: sums of more than two depend on timing."""
+    """True if equal to stock's; None if not compared, or if a difference means nothing (`_sums_vary` in results.py)."""
     gradient: GradientTimes | None = None
     convergence: ConvergenceResult | None = None
 
     @property
     def time_s(self) -> float | None:
-        """The mean iteration; None where it failed, and the median of a file of schema 1."""
+        """Mean iteration, or the median in a file of schema 1; None if the policy failed."""
         return None if self.iteration_s is None else self.iteration_s.headline
 
     @property
     def rest_s(self) -> float | None:
-        """The same of iterations at rest."""
+        """Mean iteration at rest, or the median in a file of schema 1; None if the policy failed."""
         return None if self.iteration_s is None else self.iteration_s.rest
 
     def iterations_s(self) -> list[list[float]]:
-        """Seconds of every iteration of each repeat from its first, those of its workers averaged."""
+        """Return the seconds of each repeat's iterations from its first, averaged over the workers."""
         return [[fmean(times_s) for times_s in zip(*workers, strict=False)] for workers in self.iterations]
 
 
@@ -158,59 +158,59 @@ class CellResult(_Part):
     """One point of a sweep. `ratios` are stock's iteration time over each policy's: above 1 is faster than stock."""
 
     setting: dict[str, JsonValue]
-    """What was varied, by the last part of its key; `bandwidth` in bits per second."""
+    """Varied values by the last part of their keys; `bandwidth` in bits per second."""
     emulated: str = ""
     narrow_link: str | None = None
     links: dict[str, float] = {}
-    """What the testbed measured before the first run, in bits per second."""
+    """Rates in bits per second that the testbed measured before the first run."""
     round_trips: dict[str, float] = {}
-    """What the testbed measured before the first run, in seconds, by node: to a node of its own and back."""
+    """Round trips in seconds to the testbed's own node and back, by node, measured before the first run."""
     relays: dict[str, RelayReport] = {}
-    """How well delayed links kept their delay during the runs, by node."""
+    """Accuracy of the delayed links' delay during the runs, by node."""
     compute_s: float | None = None
     lower_bound_s: float | None = None
     bound_is_measured: bool = False
-    """Whether a rate of the bound is what the testbed measured of a link that is not shaped."""
+    """True if the bound uses a rate that the testbed measured on a link without shaping."""
     policies: dict[str, PolicyResult]
     ratios: dict[str, float] = {}
 
     def measured(self, name: str) -> PolicyResult | None:
-        """The policy of that name, None where there is none or it failed."""
+        """Return the policy of that name; None if there is none or it failed."""
         policy = self.policies.get(name)
         return None if policy is None or policy.iteration_s is None else policy
 
     @property
     def times_s(self) -> dict[str, float]:
-        """`time_s` of each policy that did not fail."""
+        """Times (`time_s`) of the policies that did not fail."""
         return {name: policy.time_s for name, policy in self.policies.items() if policy.time_s is not None}
 
     @property
     def rests_s(self) -> dict[str, float]:
-        """`rest_s` of each policy that did not fail."""
+        """Times at rest (`rest_s`) of the policies that did not fail."""
         return {name: policy.rest_s for name, policy in self.policies.items() if policy.rest_s is not None}
 
 
 class Results(_Part):
-    """results.json."""
+    """Content of results.json."""
 
     schema_: Literal[1, 2] = Field(default=SCHEMA, alias="schema")
     config: dict[str, JsonValue]
-    """The content of the config file."""
+    """Content of the config file."""
     repeats: int | None = None
     cells: list[CellResult]
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written: what was never set is left out."""
+        """Return the content to write, without unset fields."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Writes results.json as a whole or not at all."""
+    """Write results.json as a whole or not at all."""
     write_whole(json.dumps(results.as_json(), indent=2, allow_nan=False) + "\n", path)
 
 
 def read_results(path: Path) -> Results:
-    """Reads a results.json of this version or an older one. Raises UserError naming the file and the key."""
+    """Read a results.json of this version or an older one. Raises UserError naming the file and the key."""
     return read(path, Results.model_validate, "results", (1, SCHEMA))
 
 
@@ -219,17 +219,17 @@ _STATUS = TypeAdapter(AgentStatus)
 
 
 def read_worker(path: Path) -> WorkerRecord:
-    """Reads what a worker left. Raises UserError."""
+    """Read a worker's record file. Raises UserError."""
     return read(path, _WORKER.validate_python, "a worker's result")
 
 
 def read_status(path: Path) -> AgentStatus:
-    """Reads what Prophet wrote in a worker. Raises UserError."""
+    """Read the status file that Prophet wrote in a worker. Raises UserError."""
     return read(path, _STATUS.validate_python, "a status of Prophet")
 
 
 def read(path: Path, check: Callable[[Any], T], what: str, schemas: Sequence[int] = (1,)) -> T:
-    """Reads and checks a JSON file of the project. Raises UserError: one line with file and key."""
+    """Read and check a JSON file of the project. Raises UserError: one line with file and key."""
     try:
         raw = parse_json(read_text(path))
     except OSError as error:
@@ -246,7 +246,7 @@ def read(path: Path, check: Callable[[Any], T], what: str, schemas: Sequence[int
 
 
 def first_error(error: Exception) -> str:
-    """The first thing that pydantic found, as `key: what is wrong`; the message of another error."""
+    """Return pydantic's first finding as `key: what is wrong`, or the message of another error."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
@@ -258,12 +258,12 @@ _ROW: TypeAdapter[RecordRow] = TypeAdapter(Annotated[RecordRow, Field(discrimina
 
 
 def live_status(document: Mapping[str, Any]) -> LiveStatus:
-    """What a worker's status socket has said. Raises ValidationError for what is none."""
+    """Return the status from a worker's status socket. Raises ValidationError for anything else."""
     return _LIVE.validate_python(document)
 
 
 def record_row(line: bytes) -> RecordRow:
-    """A line of a job's record. Raises ValueError or UserError for what is none."""
+    """Return the row in a line of a job's record. Raises ValueError or UserError for anything else."""
     return _ROW.validate_python(parse_json(line.decode()))
 
 

@@ -1,7 +1,6 @@
-"""What an experiment found: numbers from its runs.
+"""Results of an experiment: numbers from its runs.
 
-Rule of this file: arithmetic. results.json itself is records.py's, and the table for people is results_view.py's. Times
-are seconds.
+Rule of this file: arithmetic. records.py has results.json itself, results_view.py the printed table. Times are seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
-    """results.json as a value."""
+    """Return results.json as a value."""
     return Results(
         schema=SCHEMA,
         config=to_jsonable_python(experiment.source),
@@ -41,7 +40,7 @@ def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
 
 
 def summarize_cell(done: CellRuns) -> CellResult:
-    """One cell: its setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
+    """Return one cell's setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
     contenders = {policy.name: policy for policy in cell.policies}
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
@@ -71,7 +70,7 @@ def summarize_cell(done: CellRuns) -> CellResult:
 
 
 def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
-    """`cell` with the rates that the testbed measured of links that are not shaped; the lesser of a link's two ways."""
+    """Return `cell` with the measured rates of links without shaping, the lesser of a link's two ways."""
     bandwidth = cell.cluster.bandwidth
     rates = {}
     for node in cell.cluster.nodes:
@@ -85,12 +84,12 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
 
 
 def simulated_topology(cell: Cell) -> Topology:
-    """Of the exchange that the config names for the simulator, and otherwise of its engine."""
+    """Topology of the exchange that the config names for the simulator, else of its engine."""
     return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else cell.engine.topology
 
 
 def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:
-    """`results` with each policy's `gradient`, by cell and policy, where it was recorded and measured."""
+    """Return `results` with each policy's `gradient` from `times` (by cell and policy), if recorded and measured."""
     cells = []
     for cell, by_policy in zip(results.cells, times, strict=True):
         ways = {name: way for name, way in by_policy.items() if way and cell.measured(name)}
@@ -104,10 +103,11 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Says of each policy whether its model is that of stock in the same framework (they begin differently), where both
-    train for as long: of the config's engine, or where that did not run of the policy's own.
+    """Set `same_weights_as_stock` of the policies that can be compared with stock.
 
-    Another one says nothing where sums depend on who comes first: there stock's own is another one each time.
+    Stock is that of the config's engine, or if it did not run, that of the policy's own. It has the same framework
+    (each begins differently) and trains as long. A difference means nothing where sums depend on timing: stock's own
+    models then differ each time.
     """
 
     def trained(policy: Contender, base: str) -> tuple[object, ...]:
@@ -131,7 +131,7 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
 
 
 def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
-    """One policy over its repeats. What succeeded is counted also where another repeat failed."""
+    """Return one policy over its repeats. Successful repeats count even if another one failed."""
     good = [run for run in runs if run.error is None]
     summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
     if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
@@ -144,7 +144,7 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
 
 
 def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
-    """Parts of a PolicyResult from runs that came to their end; without those that such a job does not have."""
+    """Return the parts of a PolicyResult from finished runs, without those that such a job does not have."""
     by_repeat = [_iterations(run) for run in good]
     times = times_of([worker for repeat in by_repeat for worker in repeat])
     compute = compute_s(cell)
@@ -159,7 +159,7 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
     if (measures := good[0].measures) is not None:
         parts |= vars(measures)
     if starts := [worker.start_s for worker in workers if worker.start_s is not None]:
-        # A real job, with a start and a model at its end.
+        # Only a real job has a start and a model at its end.
         digests = sorted({worker.weights_sha256 for worker in workers if worker.weights_sha256})
         parts |= {"start_s": median(starts), "weights_sha256": digests[0] if len(digests) == 1 else digests or None}
     if isinstance(cell.job, ScoredJob):
@@ -176,7 +176,7 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
 
 
 def _iterations(run: Run) -> list[tuple[list[float], int]]:
-    """Each worker's iterations, and the first of them at rest."""
+    """Return each worker's iterations with the index of the first one at rest."""
     return [
         (worker.iteration_s, rests_from([mark.start for mark in worker.marks[:-1]], run.recut_s))
         for worker in run.workers
@@ -184,7 +184,7 @@ def _iterations(run: Run) -> list[tuple[list[float], int]]:
 
 
 def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
-    """Processor time of one iteration of one worker after the warm-up, in seconds; None where it is not on record."""
+    """Processor seconds of one worker's iteration after the warm-up; None if not recorded."""
     records = [worker.processor_s for run in runs for worker in run.workers]
     means = [
         (record[-1] - record[warmup]) / (len(record) - 1 - warmup) for record in records if len(record) > warmup + 1
@@ -194,7 +194,7 @@ def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
 
 def _agent(runs: Sequence[Run]) -> AgentCost:
     pairs = [pair for run in runs for pair in zip(run.workers, run.statuses, strict=True)]
-    # On an engine of collectives one worker learns for all.
+    # With collectives, one worker learns for all.
     learning = [(worker, status) for worker, status in pairs if status.agent_cpu_s > 0] or pairs
     shares = [status.agent_cpu_s / sum(worker.iteration_s) for worker, status in learning]
     statuses = [status for _, status in learning]
@@ -209,7 +209,7 @@ def _agent(runs: Sequence[Run]) -> AgentCost:
 
 
 def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None:
-    """One line, or None where nothing went wrong."""
+    """Return the error as one line, or None if there is none."""
     failed = [(repeat, run.error) for repeat, run in enumerate(runs) if run.error is not None]
     if failed:
         repeat, error = failed[0]
@@ -227,30 +227,28 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
 
 
 def _models_differ(cell: Cell, runs: Sequence[Run]) -> bool:
-    """Whether workers or repeats came to other models than one seed explains."""
+    """True if workers or repeats ended with models that one seed does not explain."""
     by_run = [{worker.weights_sha256 for worker in run.workers} for run in runs]
     return not _sums_vary(cell) or any(len(digests) > 1 for digests in by_run)
 
 
 def _sums_vary(cell: Cell) -> bool:
-    """Whether rounding depends on timing. The sum of two is the same in either order. That of more is not, and what
-    comes first is a matter of time.
-    """
+    """True if rounding depends on timing: a sum of two is the same in either order, a sum of more is not."""
     return cell.cluster.workers > 2
 
 
 def compute_s(cell: Cell) -> float | None:
-    """Seconds of computing in an iteration, where that is known: in a replay."""
+    """Seconds of computing in an iteration; known only in a replay."""
     return None if cell.profile is None else cell.profile.backward_s + cell.profile.forward_s
 
 
 def lower_bound(cell: Cell) -> float | None:
-    """Seconds an iteration takes at least; None where no bound is known.
+    """Lower bound of an iteration in seconds; None if unknown.
 
-    That is so for real training, whose compute is not known exactly, for asynchronous servers and under a changing
-    rate. The rate of the bound (core/bound.py) is that of the slowest worker's link, or a worker's part of
-    the servers' links where that is less: every worker's bytes go through them. In an all-reduce of p workers
-    each sends at least 2 (p-1)/p of the bytes. Delays of the links come on top.
+    It is unknown for real training, whose compute is not known exactly, for asynchronous servers and under a changing
+    rate. The rate of the bound (core/bound.py) is the lesser of the slowest worker's link and a worker's part of the
+    servers' links, which carry every worker's bytes. In an all-reduce of p workers each sends at least 2 (p-1)/p of the
+    bytes. Delays of the links come on top.
     """
     from prophet_scheduler.core.bound import lower_bound_s
 
@@ -265,7 +263,7 @@ def lower_bound(cell: Cell) -> float | None:
 
 
 def emulation(cell: Cell, *, simulated: bool = False) -> str:
-    """What was real and what was not, in one line."""
+    """Say in one line what was real and what was not."""
     if simulated:
         traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]
         more = f"; forward times of {', '.join(traced)} from a trace of operations" if traced else ""
@@ -288,5 +286,5 @@ def emulation(cell: Cell, *, simulated: bool = False) -> str:
 
 
 def failures(results: Results) -> int:
-    """How many policies failed, in all cells."""
+    """Return the number of failed policies in all cells."""
     return sum(policy.error is not None for cell in results.cells for policy in cell.policies.values())

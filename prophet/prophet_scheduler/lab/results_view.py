@@ -1,6 +1,6 @@
-"""What an experiment found, for people: a cell's setting in words, and a table of each cell.
+"""View of an experiment's results: a cell's setting in words, and a table of each cell.
 
-Rule of this file: from results.json to words. What the numbers are is results.py's.
+Rule of this file: from results.json to words. results.py computes the numbers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def describe_narrow_link(name: str | None) -> str:
-    """For people. A link is as wide down as up, so a worker's two are named together."""
+    """Name the narrow link. A link is as wide down as up, so a worker's two are named together."""
     words = "worker uplink, and the downlink alike" if name == "worker uplink" else name
     return f"narrow link: {words or 'none, no link is limited'}"
 
 
 def describe_setting(setting: Mapping[str, Any]) -> str:
-    """A cell in a few words: `250mbit, total_bytes 25.6MB`."""
+    """Describe a cell in a few words: `250mbit, total_bytes 25.6MB`."""
     words: list[str] = []
     for key, value in setting.items():
         try:
             words += _words(key, value)
-        except (TypeError, ValueError, LookupError, AttributeError):  # of a file that is damaged
+        except (TypeError, ValueError, LookupError, AttributeError):  # from a damaged file
             words.append(f"{key} {value}")
     return ", ".join(words)
 
@@ -74,7 +74,7 @@ def _describe_traffic(part: Mapping[str, Any]) -> str:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """One table a cell, and below it what else is to be said of each policy."""
+    """Print one table a cell, and notes on each policy below it."""
     several = [policy.iteration_s for cell in results.cells for policy in cell.policies.values() if policy.iteration_s]
     if several:
         console.print(basis(several), markup=False)
@@ -97,7 +97,7 @@ def _table(cell: CellResult) -> RenderableType:
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
     table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
-    table.padding = 0  # what stands beside a mean is to fit into 80 columns
+    table.padding = 0  # so that all columns fit into 80 letters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
         (

@@ -1,9 +1,8 @@
-"""Runs an experiment: starts the roles of each job on a testbed, watches them, collects what they wrote.
+"""Runner of an experiment: starts the roles of each job on a testbed, watches them, and collects their files.
 
-Rule of this file: processes, files and time limits; what is counted and drawn is elsewhere. The
-testbed, the clock and sleeping are passed in. Policies are interleaved (A B C, A B C), so that a slow
-change of the machine meets all of them. A run that fails or hangs is reported with the last lines of
-every role and never repeated.
+Rule of this file: processes, files and time limits; other files count and draw. The testbed, the clock and sleeping are
+passed in. Policies are interleaved (A B C, A B C), so that a slow change of the machine affects all of them. A run that
+fails or hangs is reported with the last lines of every role and never repeated.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ T = TypeVar("T")
 POLL_S = 0.1
 TAIL_LINES = 5
 FIRST_PORT = 23000
-"""The port of the first run; each has its own, since a port stays busy for a while."""
+"""Port of the first run; each run has its own, since a port stays busy for a while."""
 TOLERANCE = 0.10
-"""How far the achieved rate and round trip of a link may be from what was asked for."""
+"""Maximum relative error of a link's rate and round trip."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
-"""What marks the line of an error in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
+"""Marks of an error's line in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 CACHE = "cache"
-"""The folder of a cell in which its policies keep what they learned, where repeats begin with that."""
+"""Folder of a cell in which its policies keep what they learned, if repeats begin warm."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
-"""Length of the run that is made only to see the transfers of an engine without the hook, by its own trace."""
+"""Length of the run that only records the transfers of an engine without the hook, by its own trace."""
 
 
 class Process(Protocol):
-    """What a testbed starts; subprocess.Popen is one."""
+    """Process on a testbed; subprocess.Popen is one."""
 
     def poll(self) -> int | None: ...
 
 
 class Host(Actions, Protocol):
-    """A testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
+    """Testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
 
     def address(self, name: str) -> str: ...
     def interface(self, name: str) -> str: ...
@@ -78,19 +77,19 @@ class Host(Actions, Protocol):
 
 HostFactory = Callable[[Cell], AbstractContextManager[Host]]
 Obstacle = Callable[[Contender], str | None]
-"""Why a policy cannot start on this machine, in one line; None where it can."""
+"""Function that returns in one line why a policy cannot start on this machine; None if it can."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """The clock and the sleep of the runner, in seconds."""
+    """Clock and sleep of the runner, in seconds."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 class Listener(Protocol):
-    """Told how far an experiment is."""
+    """Listener to the progress of an experiment."""
 
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
@@ -98,7 +97,7 @@ class Listener(Protocol):
 
 
 class JobFailed(Exception):
-    """A job did not come to its end; the message is one line."""
+    """Failure of a job before its end; the message is one line."""
 
 
 def run_experiment(
@@ -109,9 +108,9 @@ def run_experiment(
     edges: Edges | None = None,
     obstacle: Obstacle = lambda policy: None,
 ) -> list[CellRuns]:
-    """Runs every cell, `repeats` times all of its policies; logs and records go under `out/runs`.
+    """Run all policies of every cell `repeats` times; logs and records go under `out/runs`.
 
-    A policy with an obstacle is not started: its runs have that for an error, and the others run.
+    A policy with an obstacle does not start: its runs have the obstacle as their error, and the others run.
     """
     edges = edges or Edges()
     ports = itertools.count(FIRST_PORT)
@@ -146,20 +145,20 @@ def _run_cell(
 
         links = host.check(TOLERANCE)
         round_trips = host.check_round_trips(TOLERANCE)
-        host.relays()  # what they did for the checks is not counted
+        host.relays()  # reset the counts of the checks
         runs = run_repeats(cell, experiment.repeats, run)
         recordings = {
             policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
             for policy in cell.policies
             if is_recorded_apart(cell, policy) and obstacle(policy) is None
         }
-        # A relay that has ended was named by the runs that it failed.
+        # The runs that a dead relay failed have already named it.
         relays = host.relays() if host.fault() is None else {}
     return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
 
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
-    """Interleaves the policies of a cell, after tuning those that are to be tuned. A failed trial fails its policy."""
+    """Run the policies of a cell interleaved, after tuning those with trials. A failed trial fails its policy."""
     tuned: dict[str, Tuned | str] = {}
     for policy in cell.policies:
         try:
@@ -178,23 +177,23 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
 
 
 def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
-    """Whether a short run is made of `policy` for the figures alone: none where what breaks is what is looked at."""
+    """True if `policy` gets a short run for the figures alone; experiments with faults have none."""
     return policy.traced and not cell.cluster.faults
 
 
 def recorded_cell(cell: Cell) -> Cell:
-    """The job of `cell`, as short as a record of its transfers needs."""
+    """Return `cell` with a job just long enough to record its transfers."""
     return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
 
 
 def recorded_policy(policy: Contender) -> Contender:
-    """`policy` with its engine's own trace."""
+    """Return `policy` with its engine's own trace."""
     trace = policy.engine.trace
     return policy if trace is None else replace(policy, env={**policy.env, **trace.settings(RECORD_ITERATIONS)})
 
 
 class Watch:
-    """Tells a hang from slowness: `limit_s` without another finished iteration. Pure; time is passed in."""
+    """Detector of a hang: `limit_s` without another finished iteration. Pure; the time is passed in."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self._limit_s = limit_s
@@ -239,10 +238,10 @@ class JobRun:
         self._broke_at: float | None = None
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
-        """Runs the job to its end or its failure; nothing of it is left running."""
+        """Run the job to its end or its failure, and leave no process running."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        # Names of UNIX sockets are short, so these do not go under the user's folder.
+        # Paths of UNIX sockets must be short, so these do not go under the user's folder.
         with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
             try:
                 self._sockets = Path(sockets)
@@ -261,7 +260,7 @@ class JobRun:
         return Run(self._folder, workers, statuses, recut_s=max(recuts_s, default=None))
 
     def start(self, node: str) -> None:
-        """Starts the node's program, again where it was killed."""
+        """Start the node's program, or restart it after a kill."""
         again = node in self._processes
         private, working = self._sockets / node, self._record(node, "cwd")
         private.mkdir(exist_ok=again)
@@ -275,13 +274,13 @@ class JobRun:
         self._killed.discard(node)
 
     def kill(self, node: str) -> None:
-        """Ends the node's program at once; its machine is still there and closes its connections."""
+        """Kill the node's program; its machine stays and closes its connections."""
         self._killed.add(node)
         self._has_killed = True
         self._host.send_signal(node, signal.SIGKILL)
 
     def _mend(self) -> None:
-        """Makes the network what it was before the job."""
+        """Restore the network as it was before the job."""
         cluster = self._cell.cluster
         slow = {fault.node for fault in cluster.faults if fault.kind is FaultKind.SLOW_LINK} - {None, *self._workers}
         for node in (*self._workers, *sorted(filter(None, slow))):
@@ -293,7 +292,7 @@ class JobRun:
                 self._host.set_link(fault.node, passes=True)
 
     def _write_spec(self) -> Path:
-        """What the workers are told; the same file for every policy."""
+        """Write the workers' spec, which is the same for every policy."""
         job = self._cell.job
         spec = job.model_dump(mode="json")
         if isinstance(job, ReplayJob):
@@ -306,7 +305,7 @@ class JobRun:
         return path.resolve()
 
     def _environment(self, node: str, sockets: Path) -> dict[str, str]:
-        """What one process of the job sees: what its engine needs, and where a worker leaves its records."""
+        """Return the environment of one process: the engine's settings, and the paths of a worker's records."""
         cluster = self._cell.cluster
         addresses = {name: self._host.address(name) for name in cluster.nodes}
         interface = self._host.interface(node)
@@ -329,7 +328,7 @@ class JobRun:
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
-        """Returns when every worker has ended well. Raises JobFailed otherwise."""
+        """Wait until every worker has ended well. Raises JobFailed otherwise."""
         watch = Watch(self._limit_s, self._edges.now())
         schedule = changes(self._cell.cluster, self._workers, self._host, self.kill, self.start)
         coming = next(schedule, None)
@@ -337,7 +336,7 @@ class JobRun:
         while True:
             codes = {node: process.poll() for node, process in self._processes.items()}
             gone = [node for node, code in codes.items() if code not in (None, 0) and node not in self._killed]
-            # Where a program was killed, others than workers may fall with it: what becomes of the workers is the end.
+            # A killed program may take other programs with it, but only the workers decide how the job ends.
             fallen = [node for node in gone if self._has_killed and node not in self._workers]
             if failed := [node for node in gone if node not in fallen]:
                 raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
@@ -372,17 +371,17 @@ class JobRun:
         return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
 
     def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
-        """What else had ended by itself, beside what a fault killed."""
+        """Describe the programs that had ended by themselves, apart from those that a fault killed."""
         return "".join(f" ({self._how_it_ended(node, codes)})" for node in nodes)
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
-        """(the workers' results, what Prophet wrote in them). Raises JobFailed where one is missing."""
+        """Return (the workers' results, Prophet's statuses). Raises JobFailed if one is missing."""
         results = tuple(
             _record(read_worker, self._result(worker), f"{worker} left no result") for worker in self._workers
         )
         if not self._policy.recorded:
             return results, ()
-        # Prophet steps aside rather than fail a job; here that would pass the stock engine off as a policy.
+        # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
         absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
         statuses = tuple(
             _record(read_status, self._record(worker, STATUS_FILE), absent.format(worker)) for worker in self._workers
@@ -407,12 +406,12 @@ class JobRun:
         return [line for line in text.splitlines() if line.strip()]
 
     def _logs(self, node: str) -> tuple[Path, Path]:
-        """What the node's program says, and what it says when it was killed and started anew."""
+        """Return the log of the node's program, and that of its restart after a kill."""
         return self._folder / f"{node}.log", self._folder / f"{node}.again.log"
 
 
 def last_words(log: Sequence[str]) -> str:
-    """The line of a log that says best why its process ended: the last one that names an error, or the last one."""
+    """Return the last line of a log that names an error, or else the last line."""
     errors = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
     return (errors or list(log) or ["it said nothing"])[-1].strip()
 
@@ -422,7 +421,7 @@ def _lines(path: Path) -> int:
 
 
 def _record(read: Callable[[Path], T], path: Path, absent: str) -> T:
-    """A worker's record. Raises JobFailed: `absent` where it did not write one, and what is wrong with it otherwise."""
+    """Read a worker's record. Raises JobFailed with `absent` if it is missing, or with the error in it."""
     if not path.exists():
         raise JobFailed(absent)
     try:

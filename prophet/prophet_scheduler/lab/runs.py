@@ -1,4 +1,4 @@
-"""What an experiment leaves: the runs of each cell, for whoever counts or draws them.
+"""Runs of an experiment's cells.
 
 Rule of this file: values only; the runner and the simulator make them.
 """
@@ -17,15 +17,14 @@ from prophet_scheduler.lab.testbed import RelayReport
 from prophet_scheduler.simulate.measures import Measures
 
 EVENTS_FILE, STATUS_FILE, PROFILE_FILE = "events.npz", "status.json", "profile.json"
-"""How the names of the files end that Prophet leaves in a worker, after the worker's own."""
+"""Endings of the names of Prophet's files for a worker, after the worker's own name."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One job under one policy. `workers` are the results of its workers, empty where it failed.
+    """One job under one policy. `workers` are the results of its workers, empty if it failed.
 
-    `statuses` are what Prophet wrote in the workers; `error` is one line, and `log_tail` then has the
-    last lines of each role.
+    `statuses` are Prophet's in the workers. `error` is one line; `log_tail` then has the last lines of each role.
     """
 
     folder: Path
@@ -34,24 +33,24 @@ class Run:
     error: str | None = None
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measures: Measures | None = None
-    """What only a simulation can measure."""
+    """Measures that only a simulation has."""
     ended_after_s: float | None = None
-    """Seconds from the beginning of the first fault to the failure; None where there was none of either."""
+    """Seconds from the beginning of the first fault to the failure; None without a fault or a failure."""
     tuning: TunedSizes | None = None
-    """What a search chose, where the policy was tuned."""
+    """Sizes that a search chose, if the policy was tuned."""
     recut_s: float | None = None
-    """When blocks last changed, on the clock of the workers' marks; None where they never did, or nobody says."""
+    """Time of the last change of blocks, on the clock of the workers' marks; None if there was none or if unknown."""
 
 
 @dataclass(frozen=True)
 class CellRuns:
     """All runs of a cell: `runs[name][i]` is policy `name` in repeat i.
 
-    `links` (bits per second) and `round_trips` (seconds) are what the testbed measured before them, and `relays` what
-    delayed links did during them.
+    The testbed measured `links` (bits per second) and `round_trips` (seconds) before them; `relays` are the reports of
+    delayed links during them.
 
-    `recordings` are short runs of the policies that their engine's own trace can show, with it on, for the
-    figures; nothing in them is counted, since a trace costs time.
+    `recordings` are short runs for the figures, of policies that their engine's own trace can show. Their times do not
+    count, since a trace costs time.
     """
 
     cell: Cell

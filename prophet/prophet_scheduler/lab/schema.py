@@ -1,7 +1,7 @@
-"""What the parts of a config's schema share.
+"""Shared parts of a config's schema.
 
-Rule of this file: types of pydantic for keys that several parts have, and how a key is written in a message. A key that
-is no part of the schema is an error.
+Rule of this file: pydantic types for keys of several parts, and the form of a key in a message. A key outside the
+schema is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from prophet_scheduler.core.units import MOST_S, parse_rate, parse_size
 
 MOST_COUNT = 10**6
-"""No job has more iterations, samples or repeats, and a larger number is a mistake."""
+"""Maximum iterations, samples or repeats of a job; a larger number is a mistake."""
 Seconds = Annotated[float, Field(gt=0, le=MOST_S)]
 NotNegative = Annotated[float, Field(ge=0, le=MOST_S)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
@@ -26,11 +26,11 @@ Rate = Annotated[float, BeforeValidator(parse_rate)]
 
 
 def key_of(steps: Iterable[int | str]) -> str:
-    """The place of a value as people write it, such as `sweep[0].job.kind`; empty for the whole."""
+    """Return the path of a value as text, such as `sweep[0].job.kind`; empty for the whole."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
 
 
 class Strict(BaseModel):
-    """A mapping of a config: no other keys, no other types, only numbers that are some, and no changes afterwards."""
+    """Mapping of a config: no other keys, no other types, no infinite numbers or NaN, and immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

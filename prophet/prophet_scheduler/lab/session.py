@@ -1,6 +1,6 @@
-"""One `prophet run` from start to end: the testbed, the progress bar, and everything that is written.
+"""One `prophet run` from start to end: the testbed, the progress bar, and all output.
 
-Rule of this file: putting the parts together; each part is another file's.
+Rule of this file: putting the parts together; each part has its own file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from prophet_scheduler.lab.turnaround import Turnaround, turnarounds
 
 
 class ProgressBar:
-    """Shows where an experiment is; one unit is one iteration of one run."""
+    """Progress bar of an experiment; one unit is one iteration of one run."""
 
     def __init__(self, experiment: Experiment, progress: Progress, *, recordings: bool) -> None:
         self._progress = progress
@@ -72,7 +72,7 @@ class ProgressBar:
 
 
 def bar_columns() -> tuple[ProgressColumn, ...]:
-    """What the bar of every command shows."""
+    """Return the columns of every command's progress bar."""
     return (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -84,17 +84,17 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
 
 @contextmanager
 def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
-    """A bar on the console; `recordings` says whether runs without the hook are made again for the figures."""
-    # Drawn by the experiment's own calls: a thread that draws would take time from what is measured.
+    """Show a bar on the console; `recordings` counts the extra runs for the figures, of engines without the hook."""
+    # The experiment's own calls draw it: a drawing thread would take time from the measured job.
     with Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
         yield ProgressBar(experiment, progress, recordings=recordings)
 
 
 def run_session(experiment: Experiment, out: Path) -> int:
-    """Runs the experiment and writes results.json, figures and traces into `out`; how many policies failed.
+    """Run the experiment, write results.json, figures and traces into `out`, and return the number of failed policies.
 
-    A policy that this machine cannot start is one that failed. Raises UserError where that is so for all of them, or
-    where there can be no testbed; nothing is written then.
+    A policy that this machine cannot start has failed. Raises UserError, and writes nothing, if no policy can start or
+    there can be no testbed.
     """
     if experiment.engine == SIMULATOR:
         raise UserError(
@@ -140,10 +140,10 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
 
 def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
-    """The processor cores of each worker: as many for one as for another, and none is shared.
+    """Return the processor cores of each worker: the same number for each, none shared.
 
-    A cluster's workers do not take each other's cores, and a machine's scheduler that lets them makes one worker late
-    for the other, in every iteration anew. Where there are fewer cores than workers, nobody has one of his own.
+    Workers of a real cluster do not share cores. A scheduler that shares them makes one worker late for the other in
+    every iteration. With fewer cores than workers, no worker has its own.
     """
     each = len(available) // workers
     if each == 0:
@@ -152,7 +152,7 @@ def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int,
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
-    """Writes and prints all that is to be said of an experiment that has run; how many policies failed."""
+    """Write and print the results of a finished experiment, and return the number of failed policies."""
     recorded = [one_run_each(cell) for cell in done]
     times = []
     for cell, runs in zip(done, recorded, strict=True):
@@ -180,9 +180,9 @@ def draw(
     times: Sequence[Mapping[str, Sequence[Turnaround]]],
     out: Path,
 ) -> None:
-    """Draws the figures of an experiment; `recorded` and `times` have an entry for each cell.
+    """Draw the figures of an experiment; `recorded` and `times` have an entry for each cell.
 
-    Raises MissingPackage without matplotlib; nothing is written then.
+    Raises MissingPackage, and writes nothing, without matplotlib.
     """
     from prophet_scheduler.lab.figures import (
         draw_gantt,

@@ -1,7 +1,7 @@
-"""`prophet simulate`: an experiment's cells and policies as simulated runs, with the outputs of `prophet run`.
+"""Simulated runs of `prophet simulate`: an experiment's cells and policies, with the outputs of `prophet run`.
 
 Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job leaves.
-They are counted in results.py and drawn in figures.py, as those of real runs are.
+results.py and figures.py treat them like those of real runs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
 
 NEVER_S = 1e9
 MOST_GRADIENT_BYTES = 4_000_000_000
-"""The simulator counts the bytes of what travels as one in 32 bits."""
+"""Maximum size of a gradient; the simulator counts a transfer's bytes in 32 bits."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One policy of a cell, ready to be simulated."""
+    """One policy of a cell, ready for simulation."""
 
     job: Job
     cluster: Cluster
@@ -55,7 +55,7 @@ class Planned:
 
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
-    """By cell, repeat and policy. Raises UserError where the config cannot be simulated."""
+    """Return the simulations by cell, repeat and policy. Raises UserError if the config cannot be simulated."""
     require_search(experiment)
     return [
         [[prepare(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
@@ -66,9 +66,9 @@ def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
 def simulate_experiment(
     experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: Listener
 ) -> list[CellRuns]:
-    """Simulates what `prepare_experiment` made of it; records go under `out/runs`, as in `prophet run`.
+    """Simulate the runs from `prepare_experiment`; records go under `out/runs`, as in `prophet run`.
 
-    Repeats differ in the seed of the jitter, and without jitter not at all.
+    Repeats differ only in the seed of the jitter.
     """
     done = []
     for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
@@ -80,7 +80,7 @@ def simulate_experiment(
 
 @dataclass(frozen=True)
 class _Simulated:
-    """Runs of one cell: those that were prepared, and those that tuning thinks of."""
+    """Runs of one cell: the prepared ones, and those of tuning."""
 
     cell: Cell
     prepared: list[list[Planned]]
@@ -107,17 +107,17 @@ def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[in
     folder.mkdir(parents=True)
     save_record(run.record, folder / f"{WORKER}.{EVENTS_FILE}")
     profile = cell.wire
-    assert profile is not None  # prepare() saw to it
+    assert profile is not None  # prepare() checks this
     return replace(run_of(run, folder), measures=measures(run, profile, cell.job.warmup))
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
-    """Simulates one policy."""
+    """Simulate one policy."""
     return simulate(planned.job, planned.cluster, planned.policy, planned.options, on_iterations)
 
 
 def run_of(run: SimulatedRun, folder: Path) -> Run:
-    """What each worker of a real job would have written, and when blocks last changed."""
+    """Return each worker's record as a real job would write it, and when blocks last changed."""
     workers = (
         WorkerRecord(
             np.diff(marks["start_s"]).tolist(),
@@ -130,9 +130,9 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
-    """What of a config makes a simulation. `waits`: the program looks at all averages before it uses any.
+    """Return the simulation of a config's policy. `waits`: the program reads all averages before it uses any.
 
-    Raises UserError where something of it cannot be simulated.
+    Raises UserError if a part of the config cannot be simulated.
     """
     profile = cell.wire
     if profile is None:
@@ -169,7 +169,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         iterations=cell.job.iterations,
         partition_bytes=_partition_bytes(policy, engine.partition),
         monitor_s=float(policy.env.get(settings.MONITOR_S, settings.DEFAULT_MONITOR_S)),
-        # An all-reduce of a whole tensor may take longer than the watchdog of a job has patience.
+        # An all-reduce of a whole tensor may take longer than a job's watchdog waits.
         watchdog_s=float(policy.env.get(settings.WATCHDOG_S, NEVER_S if collective else settings.DEFAULT_WATCHDOG_S)),
         barrier=waits,
         compute_scale=scale,
@@ -201,7 +201,7 @@ def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
 
 
 def _sizes_set(policy: Contender, partition: PartitionSetting) -> bool:
-    """Whether the config says how large blocks are."""
+    """True if the config sets the size of blocks."""
     return settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
 
 
@@ -217,7 +217,7 @@ def _cluster(cell: Cell) -> Cluster:
             links[node] = steps
     rates = [steps[0][1] for steps in links.values()]
     if config.burst == "testbed":
-        # The testbed's buckets grow with the rate; links of several rates are given the narrowest's.
+        # The testbed's token buckets grow with the rate; links of several rates get the narrowest link's.
         burst = float(token_bucket(8 * min(rates)).burst) if rates else 0.0
     else:
         burst = float(config.burst)
@@ -240,7 +240,7 @@ def _cluster(cell: Cell) -> Cluster:
 
 
 def _path_delay_s(cell: Cell) -> float:
-    """How long a frame is under way between the two ends of a message, beside what the testbed's own wires take."""
+    """Delay of a frame between the two ends of a message, beyond that of the testbed's own wires."""
     cluster = cell.cluster
     far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
     delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
@@ -250,7 +250,7 @@ def _path_delay_s(cell: Cell) -> float:
 
 
 def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
-    """The node's rate over time in bytes per second; changes are those of the workers, as on the testbed."""
+    """Return the node's rate over time in bytes per second; only workers' rates change, as on the testbed."""
     rate = bandwidth.rate(node)
     if rate is None:
         return ()
@@ -259,7 +259,7 @@ def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
 
 
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
-    """The collective's channel: its cost of s bytes is overhead + s / rate, by the paper's model (collectives.py)."""
+    """Return the collective's channel. By the paper's model (collectives.py), s bytes cost overhead + s / rate."""
     rates = [steps for node, steps in links.items() if is_worker(node) and steps]
     if not rates:
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")

@@ -1,17 +1,17 @@
 """Contenders of DistributedDataParallel on the simulator's ring.
 
-Rule of this file: from a contender of that engine to a run of the simulator, by what the engine and the plugin are
-known to do; nothing is measured here, or fitted to a job. Times are seconds, sizes bytes.
+Rule of this file: from a contender of that engine to a run of the simulator, by the known behaviour of the engine and
+the plugin; this file measures nothing and fits nothing to a job. Times are seconds, sizes bytes.
 
-Gloo's all-reduce is a ring, so the channel's cost is that of simulate/collectives.py, with the overhead and the
-latency that the simulator has for BytePS's testbed. What an operation takes besides is measured apart from any job
-(docs/results/operations.md): a message goes when its receiver has said that it waits for it, a large operation goes in
-pieces, and processors have their part in each message and byte. Of operations two are in flight, as many as torch's
-gloo has threads; under a policy without groups as many as the plugin takes for that delay. DDP waits for all averages
-in backward, and so do policies with a barrier of their own (Definition.waits), and any job that looks at all averages
-before it uses one. A policy that learns is simulated with what it comes to: of the cuts that its search finds best for
-the job's own profile and for that cost, the one that is the fastest here, as a job keeps the one that it measures to
-be. Training for real has no profile, and is left out.
+Gloo's all-reduce is a ring, so the channel's cost is that of simulate/collectives.py, with the simulator's overhead and
+latency for BytePS's testbed. Further costs of an operation were measured apart from any job
+(docs/results/operations.md): a message waits until its receiver asks for it, a large operation goes in pieces, and
+processors handle each message and byte. Two operations are in flight, because torch's gloo has two threads; under a
+policy without groups, as many as the plugin takes for that delay. DDP waits for all averages in backward. So do
+policies with a barrier of their own (Definition.waits), and jobs that read all averages before they use one. A policy
+that learns is simulated with its final choice: the fastest here of the cuts that its search finds best for the job's
+own profile and that cost, as a job keeps the cut that it measures to be fastest. Real training has no profile and is
+left out.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ from prophet_scheduler.simulate.run import Options, channel, simulate
 
 RING = "ring"
 WAYS_A_MESSAGE = 2
-"""Of gloo: the receiver's word that it waits for it, and the message itself."""
+"""Trips of a gloo message: the receiver's request, then the message itself."""
 SEGMENT_BYTES = 1 << 20
-"""The largest message of gloo's ring, of which two are under way at a time (gloo/allreduce.cc, maxSegmentSize)."""
+"""Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 MESSAGE_S = 0.0000535
-"""What a message takes of a machine's two cores."""
+"""Processor seconds of a message on a machine with two cores."""
 MOVED_RATE = 5.3e9
-"""Bytes per second that these send, receive and add."""
+"""Bytes per second that the two cores send, receive and add."""
 ISSUE_S = 0.000364
-"""What a block takes of two ranks' cores that Prophet issues, beside its operation."""
+"""Processor seconds of a block that Prophet issues, on two ranks' cores, beside its operation."""
 COPIED_RATE = 6.6e9
-"""Bytes per second of gradients, on their way in and on their way back."""
+"""Bytes per second at which gradients are copied, in and back."""
 RENEWED_BYTES = 32 << 20
-"""What is larger has new memory each time, page by page: the C library's greatest M_MMAP_THRESHOLD (mallopt)."""
+"""Size above which memory is new each time, page by page: the C library's greatest M_MMAP_THRESHOLD (mallopt)."""
 RENEWED_RATE = 2.7e9
-"""Bytes per second of gradients that are copied to such memory."""
+"""Bytes per second at which gradients are copied to such memory."""
 UPDATED_RATE = 7.6e9
-"""Bytes per second of parameters that SGD updates."""
+"""Bytes per second at which SGD updates parameters."""
 NOTHING = Contender("fifo", "fifo")
-"""Under which a cell's cluster is prepared; job and plan are replaced."""
+"""Contender to prepare a cell's cluster; job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
 def prepared(cell: Cell, contender: Contender, *, waits: bool = False, replayed: bool = False) -> Planned | None:
-    """One contender of a cell, ready to be simulated; None where the simulator does not know it.
+    """Return the simulation of a cell's contender; None if the simulator does not know the contender.
 
-    `waits`: the program looks at all averages before it uses any, as one that clips gradients by the norm of all does.
-    `replayed`: as `prophet run` replays a profile, with all ranks on one machine's cores, and copies and updates beside
-    what the profile has of computing; one that was recorded of a job has these in it.
+    `waits`: the program reads all averages before it uses any, as clipping by the norm of all gradients does.
+    `replayed`: simulate a replay of `prophet run`. All ranks share one machine's cores, and the profile's computing
+    times get copies and updates added; the times of a profile recorded from a job include them already.
     """
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, waits=waits)
@@ -121,13 +121,13 @@ def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Networ
 
 
 def _tried_s(planned: Planned) -> float:
-    """Seconds that an iteration takes once it goes on as the one before."""
+    """Seconds of an iteration in the steady state."""
     short = replace(planned.options, iterations=TRIED_ITERATIONS, compute_scale=())
     return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
 
 
 def buckets_of(cap_mb: str | None) -> Ddp:
-    """DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py)."""
+    """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py)."""
     if cap_mb is None:
         return Ddp()
     bucket_bytes = int(float(cap_mb) * MEBIBYTE)
@@ -135,8 +135,9 @@ def buckets_of(cap_mb: str | None) -> Ddp:
 
 
 def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
-    """The cluster of a ring, with what gloo's takes besides, but for what the config has `given`. `hooked`: Prophet
-    issues the operations. `together`: all ranks share one machine's cores.
+    """Return the ring's cluster with gloo's further costs, except those `given` in the config.
+
+    `hooked`: Prophet issues the operations. `together`: all ranks share one machine's cores.
     """
     workers, costs = cluster.workers, cluster.costs
     ranks, rounds = workers if together else 1, 2 * (workers - 1)
@@ -146,7 +147,7 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
         costs,
         latency_s=WAYS_A_MESSAGE * costs.latency_s,
         piece_bytes=2 * workers * SEGMENT_BYTES,
-        # Two ranks have one connection, where the word for one message waits behind the bytes of another.
+        # Two ranks have one connection, where the request for one message waits behind the bytes of another.
         meanwhile=1 - 1 / rounds if workers > 2 else 0.0,
         operation_s=costs.operation_s if "operation_s" in given else operation_s,
         operation_rate=costs.operation_rate if "operation_rate" in given else operation_rate,
@@ -155,9 +156,10 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
 
 
 def handled(profile: Profile, *, back: bool) -> Profile:
-    """`profile` with what processors have to do with gradients: one leaves when autograd has copied it to where the
-    program finds it, and that is copied to where it is sent from. A layer computes when its parameters are updated and,
-    with `back`, its averages copied to where its gradients were.
+    """Return `profile` with the processors' work on gradients.
+
+    Before a gradient leaves, autograd copies it to the program's memory, and a second copy moves it to the send buffer.
+    Before a layer computes, its parameters are updated and, with `back`, its averages copied to its gradients' place.
     """
     later_s = 1 / UPDATED_RATE + (1 / COPIED_RATE if back else 0.0)
     copied_s, gradients = 0.0, []
@@ -171,12 +173,12 @@ def handled(profile: Profile, *, back: bool) -> Profile:
 
 
 def cost(cluster: Cluster) -> Network:
-    """What an operation adds to the time while others are in flight, and the ring's latency as its delay."""
+    """Return the cost of an operation while others are in flight, with the ring's latency as its delay."""
     return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
 
 
 def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool = False) -> list[Cut]:
-    """What the search that Prophet's plugin has finds best, and next best."""
+    """Return the TRIED_CUTS best cuts that the search of Prophet's plugin finds, the best first."""
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
     question = Question(profile, network, Shape(workers, 1), (first,), anew=True, barrier=waits)
     search = CollectivePolicy(ForwardOrder(), ArrivalOrder()).search(question)
@@ -196,5 +198,5 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
 
 
 def _counted(options: Options, plan: Plan, at_once: int) -> Options:
-    """`options` with this plan, under which operations in flight count, and not their bytes."""
+    """Return `options` with this plan, limiting the operations in flight instead of their bytes."""
     return replace(options, plan=replace(plan, push=replace(plan.push, credit=None)), at_once=at_once)

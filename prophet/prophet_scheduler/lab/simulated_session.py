@@ -1,6 +1,6 @@
-"""One `prophet simulate` from start to end: the progress bar, and everything that is written.
+"""One `prophet simulate` from start to end: the progress bar, and all output.
 
-Rule of this file: putting the parts together; each part is another file's.
+Rule of this file: putting the parts together; each part has its own file.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experim
 
 
 def simulate_session(experiment: Experiment, out: Path) -> int:
-    """Simulates the experiment and writes what `prophet run` writes, and utilisation; how many policies failed.
+    """Simulate the experiment and return the number of failed policies.
 
-    Raises UserError where the config cannot be simulated; nothing is written then.
+    Writes the outputs of `prophet run`, and utilisation. Raises UserError, and writes nothing, if the config cannot be
+    simulated.
     """
     require_folder(out, "--out")
     planned = prepare_experiment(experiment)

@@ -1,4 +1,4 @@
-"""What a config says of the simulated machines beyond the cluster: the section `simulator`.
+"""Section `simulator` of a config: the simulated machines beyond the cluster.
 
 Rule of this file: keys, their defaults and checks. Rates are bits per second as in the rest of a config.
 """
@@ -29,24 +29,24 @@ def _parse_burst(value: object) -> object:
 
 
 class SimulatorConfig(Strict):
-    """The defaults are the testbed on two cores; docs/simulator.md says how they were measured."""
+    """Costs of simulated machines. The defaults are the testbed's on two cores; docs/simulator.md has the method."""
 
     exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER
     overhead_s: NotNegative = 0.0001
-    """What a message with data costs beside its bytes."""
+    """Overhead of a message with data, beside its bytes."""
     latency_s: NotNegative = 0.00014
-    """From the last byte of a message leaving to the receiver acting on it."""
+    """Time from the departure of a message's last byte to the receiver's reaction."""
     sum_rate: Rate | None = None
-    """Bits per second that a server (or a worker of a collective) adds up; no limit where left out."""
+    """Bits per second that a server (or a worker of a collective) adds up; the default is no limit."""
     server_overhead_s: NotNegative = 0.0
-    """What a message with data costs a parameter server's processor, in and out, beside the bytes that it sums."""
+    """Processor time of a parameter server for a message with data, in and out, beside the bytes that it sums."""
     operation_s: NotNegative = 0.0
-    """What an operation of a collective takes of the workers' processors, one after another. Contenders that are
-    DistributedDataParallel's have gloo's where this and the next are left out."""
+    """Processor time of the workers for a collective's operation, one operation after another. Contenders of
+    DistributedDataParallel default to gloo's value, here and for `operation_rate`."""
     operation_rate: Rate | None = None
-    """Bits per second of a collective's operations that processors move and add while the wire carries others; no limit
-    where left out."""
+    """Bits per second of a collective's operations that processors move and add while the wire carries others; the
+    default is no limit."""
     burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
-    """Bytes that an idle link may catch up with; `testbed` as its token buckets do, 0 for a wire."""
+    """Bytes that a link may catch up at once after idling: `testbed` as its token buckets allow, 0 for a wire."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""

@@ -1,7 +1,7 @@
-"""How far off the simulator is: measured by running the same experiments for real and on the virtual clock.
+"""Error of the simulator, from the same experiments run for real and on the virtual clock.
 
-Rule of this file: reading simulator-errors.json, which `make pages` makes from the kept validation runs
-(docs/results/validation.md), and what follows from it; nothing is measured here.
+Rule of this file: reading and evaluating simulator-errors.json; it measures nothing. `make pages` makes that file from
+the kept validation runs (docs/results/validation.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("simulator-errors.json")
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorErrors:
-    """simulator-errors.json. `ratios`: real over simulated iteration times, one a cell, by policy or variant."""
+    """Content of simulator-errors.json. `ratios`: real over simulated times by policy or variant, one a cell."""
 
     schema: Literal[1] = 1
     ratios: Mapping[str, Sequence[float]]
@@ -31,9 +31,9 @@ class SimulatorErrors:
 
 @dataclass(frozen=True)
 class PredictionError:
-    """Of the cells that were run both ways, how far real times were off, as a part of the simulated ones.
+    """Deviation of real times as a share of the simulated ones, over `cells` cells that were run both ways.
 
-    `usual`: half of the cells are nearer. `cells` are how many there were.
+    `usual` is the median, `worst` the maximum.
     """
 
     usual: float
@@ -42,9 +42,9 @@ class PredictionError:
 
 
 def prediction_error(base: str) -> PredictionError | None:
-    """Of `base`, a policy or a variant of an engine; where it was never compared, of all others on its engine.
+    """Error for `base`, a policy or a variant of an engine; if it was never compared, that of all others on its engine.
 
-    None where nothing on that engine was.
+    None if nothing on that engine was compared.
     """
     ratios = _ratios()
     own = ratios.get(base) or [

@@ -1,4 +1,4 @@
-"""A trace of a few iterations for Perfetto or Chrome's tracing page.
+"""Trace of a few iterations for Perfetto or Chrome's tracing page.
 
 Rule of this file: the Trace Event format (microseconds); no statistics.
 """
@@ -16,11 +16,11 @@ from prophet_scheduler.lab.transfers import WORKER, RecordedRun
 
 ITERATIONS = 3
 Event = dict[str, Any]
-"""One event of the format, whose keys go by its kind."""
+"""One event of the format; its keys depend on its kind."""
 
 
 def trace_events(run: RecordedRun, process: int) -> list[Event]:
-    """One process a policy, with threads for compute, push and pull; times start at the first iteration shown."""
+    """Return one policy's process with threads for compute, push and pull; times start at the first iteration shown."""
     first = max(0, len(run.marks) - 1 - ITERATIONS)
     began, ended = run.iterations(first, min(ITERATIONS, len(run.marks) - 1 - first))
     events: list[Event] = [
@@ -38,7 +38,7 @@ def trace_events(run: RecordedRun, process: int) -> list[Event]:
             complete("compute", f"forward {number}", mark.start, mark.backward)
     for number, transfer in enumerate(run.transfers):
         if began <= transfer.start_s < ended:
-            # Several are in flight at once, so these are asynchronous events: they may overlap.
+            # Transfers overlap, so these are asynchronous events.
             common = {
                 "pid": process,
                 "tid": transfer.queue.name.lower(),
@@ -54,6 +54,6 @@ def trace_events(run: RecordedRun, process: int) -> list[Event]:
 
 
 def write_trace(runs: Sequence[RecordedRun], path: Path) -> None:
-    """Writes all policies into one file, each as a process."""
+    """Write all policies into one file, each as a process."""
     events = [event for process, run in enumerate(runs) for event in trace_events(run, process)]
     write_whole(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}) + "\n", path)

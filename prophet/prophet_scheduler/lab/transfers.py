@@ -1,4 +1,4 @@
-"""Transfers of a finished run, from the hook's events or the engine's own trace: what the figures are drawn from.
+"""Transfers of a finished run for the figures, from the hook's events or the engine's own trace.
 
 Rule of this file: events and marks in, plain values out. Times are seconds on the run's steady clock.
 """
@@ -21,14 +21,14 @@ from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns
 
 logger = logging.getLogger("prophet_scheduler")
 WORKER = "worker0"
-"""The figures show one worker; the others do the same at the same time."""
+"""Worker in the figures; the others do the same at the same time."""
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena and count no gradients.
+    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena, not numbers of gradients.
 
-    `all_reduce`: a push is on record, and is the way back as well.
+    `all_reduce`: only pushes are recorded, and a push is its own pull.
     """
 
     policy: str
@@ -38,12 +38,12 @@ class RecordedRun:
     all_reduce: bool = False
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
-        """From the start of backward of iteration `first` to that of `first + count`."""
+        """Return the starts of backward of iterations `first` and `first + count`."""
         return self.marks[first].backward, self.marks[first + count].backward
 
 
 def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
-    """Matches the events of each task (EVENT_DTYPE, in order of time); what never finished is left out."""
+    """Match the events of each task (EVENT_DTYPE, in order of time), leaving out unfinished tasks."""
     open_tasks: dict[tuple[int, int, int], list[float]] = {}
     transfers = []
     columns = (events[name].tolist() for name in ("time_s", "gradient", "partition", "bytes", "queue", "kind", "gap"))
@@ -66,7 +66,7 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
 
 
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
-    """A good run of each policy that left a record of its transfers: Prophet's events, or the engine's own."""
+    """Return a good run of each policy with recorded transfers: Prophet's events, or the engine's own trace."""
     recorded = []
     engines = {policy.name: policy.engine for policy in cell.cell.policies}
     for name, runs in cell.runs.items():
@@ -85,12 +85,12 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
                 recorded.append(RecordedRun(name, transfers, tuple(worker.marks), arena, all_reduce))
             elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
                 recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
-        except UserError as error:  # what was measured is there all the same
+        except UserError as error:  # the measured times remain
             logger.warning("Prophet draws nothing of %s: %s", name, error)
     return recorded
 
 
 def _events_of(folder: Path) -> Path | None:
-    """The file of the recorded worker's events, which runs of earlier releases called by another name."""
+    """Return the file of the recorded worker's events, which had another name in earlier releases."""
     paths = (folder / f"{WORKER}.{name}" for name in (EVENTS_FILE, "events.npy"))
     return next((path for path in paths if path.exists()), None)

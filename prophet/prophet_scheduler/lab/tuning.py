@@ -1,7 +1,7 @@
 """ByteScheduler's tuning in an experiment: short runs before the first repeat, then the policy with the best sizes.
 
-Rule of this file: which trials are run and what is kept of them. The search is policies/algorithms/autotune.py;
-running a trial, really or simulated, is the caller's.
+Rule of this file: the choice of trials and their record. policies/algorithms/autotune.py searches; the caller runs the
+trials, really or simulated.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from prophet_scheduler.policies.algorithms.autotune import DEFAULT_INITIAL, tune
 
 TRIAL_ITERATIONS = 10
 TRIAL_WARMUP = 3
-"""A trial's first iterations, which are not counted: the job starts, and a broadcast may still be under way."""
+"""First iterations of a trial that do not count: the job starts, and a broadcast may still be under way."""
 
 RunOnce = Callable[[Cell, Contender, str, int], Run]
-"""(cell, policy, label, number of the repeat from 0) -> how it went."""
+"""Function (cell, policy, label, number of the repeat from 0) -> run."""
 
 
 class TrialFailed(Exception):
-    """A trial did not come to its end; the message is one line."""
+    """Failure of a trial before its end; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A policy with the sizes that were best; `record` is for results.json, None where nothing was tuned."""
+    """Policy with the best sizes; `record` is for results.json, None if nothing was tuned."""
 
     policy: Contender
     record: TunedSizes | None = None
 
 
 def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
-    """Runs `policy.tune` trials of `cell`'s job, cut short. Raises TrialFailed where one fails."""
+    """Run `policy.tune` short trials of `cell`'s job. Raises TrialFailed if one fails."""
     short = trial_cell(cell)
     count = 0
 
@@ -64,22 +64,22 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
 
 
 def require_search(experiment: Experiment) -> None:
-    """Raises MissingPackage where a policy is to be tuned and what the search computes with is not installed."""
+    """Raise MissingPackage if a policy needs tuning and the search's package is not installed."""
     if any(policy.tune for cell in experiment.cells for policy in cell.policies):
         require("scipy", "policies: tune")
 
 
 def trial_cell(cell: Cell) -> Cell:
-    """The job of `cell`, as short as a trial is."""
+    """Return `cell` with a job of a trial's length."""
     iterations = min(cell.job.iterations, TRIAL_ITERATIONS)
     warmup = min(TRIAL_WARMUP, iterations - 2)
     return replace(cell, job=cell.job.model_copy(update={"iterations": iterations, "warmup": warmup}))
 
 
 def sized(policy: Contender, credit_bytes: int, partition_bytes: int) -> Contender:
-    """`policy` with these sizes, in bytes, and nothing left to tune."""
+    """Return `policy` with these sizes in bytes and no tuning."""
     partition = policy.engine.partition
-    assert partition is not None  # who is tuned has one: contenders.py sees to it
+    assert partition is not None  # contenders.py checks this for tuned policies
     credit = variable(get_definition(policy.base).tuned)
     sizes = {credit: str(credit_bytes), partition.variable: str(partition_bytes)}
     return replace(policy, env={**policy.env, **sizes}, tune=0)

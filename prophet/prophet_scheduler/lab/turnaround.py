@@ -1,4 +1,4 @@
-"""How long each gradient, or block of gradients, waits for the wire and is on its way: what the paper draws in Fig. 11.
+"""Waiting and transfer times of each gradient or block, as in the paper's Fig. 11.
 
 Rule of this file: arithmetic on the transfers of a finished run. Times are seconds.
 """
@@ -19,9 +19,9 @@ from prophet_scheduler.lab.transfers import RecordedRun
 
 @dataclass(frozen=True)
 class Turnaround:
-    """One gradient in one iteration: seconds after backward began until it was generated, sent from, and back.
+    """One gradient in one iteration: seconds after backward began until it was generated, first sent, and back.
 
-    What is cut into blocks counts by blocks: a block is generated when the last of what is in it is there.
+    Gradients cut into blocks count by blocks; a block is generated when its last part is.
     """
 
     gradient: int
@@ -32,29 +32,29 @@ class Turnaround:
 
     @property
     def wait_s(self) -> float:
-        """Until its first partition is handed to the network, whose own queue it may then wait in: BytePS's does."""
+        """Seconds until the network gets its first partition, which may then wait in the network's queue (BytePS)."""
         return self.starts_s - self.generated_s
 
     @property
     def total_s(self) -> float:
-        """From generation until the sum of all workers is there."""
+        """Seconds from generation until the sum of all workers is there."""
         return self.back_s - self.generated_s
 
 
 def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
-    """Each gradient's medians over the iterations after `warmup` whose end is known, by gradient.
+    """Return each gradient's medians over the iterations after `warmup` with a known end, by gradient.
 
-    Where blocks were cut anew meanwhile these are the blocks of the last iteration, in all iterations that had them.
-    Empty where the run has no such iteration, as a short recording.
+    If the cut changed meanwhile, these are the blocks of the last iteration, over all iterations that had them. Empty
+    if the run has no such iteration, as in a short recording.
     """
     by_block: dict[tuple[int, int], list[Turnaround]] = {}
     last: set[tuple[int, int]] = set()
     backward_s = [mark.backward for mark in run.marks]
-    # An all-reduce is on record as a push alone, and brings the sum itself.
+    # An all-reduce is recorded as a push alone, and brings the sum itself.
     brought_by = QueueKind.PUSH if run.all_reduce else QueueKind.PULL
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
-        # A pull can end in the forward pass that follows, which belongs to the same iteration here.
+        # A pull can end in the next forward pass, which belongs to the same iteration here.
         by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
     for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
         ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration], brought_by))
@@ -66,7 +66,7 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
 
 
 def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
-    """For results.json: means over the gradients of waiting and of the whole way."""
+    """Return the means over the gradients of `wait_s` and `total_s`, for results.json."""
     return GradientTimes(
         wait_s=float(np.mean([time.wait_s for time in times])),
         total_s=float(np.mean([time.total_s for time in times])),

@@ -1,6 +1,6 @@
-"""The profile that a replay runs: a built-in or recorded one, scaled as the config asks, and what of it travels.
+"""Profile of a replay: a built-in or recorded one, scaled as the config asks, and its sizes as sent.
 
-Rule of this file: profiles in, a profile out; the only file read is the recorded profile.
+Rule of this file: profiles in, a profile out; it reads no file but the recorded profile.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.models.profiles import BUILTIN, load_profile
 
 ELEMENT_BYTES = 4
-"""Replayed gradients are float32."""
+"""Bytes of an element of a replayed gradient (float32)."""
 
 
 def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
-    """The profile of `job`; a file is looked for beside the config, in `folder`.
+    """Return the profile of `job`; a file is looked for beside the config, in `folder`.
 
     Raises UserError; `where` is the place of the job in its config, for the message.
     """
@@ -43,7 +43,7 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
 
 
 def on_the_wire(profile: Profile, compression: str) -> Profile:
-    """`profile` with the bytes that its gradients take on the network. `compression` is that of the job's config."""
+    """Return `profile` with its gradients' sizes as sent. `compression` is that of the job's config."""
     if compression == "none":
         return profile
     gradients = tuple(replace(gradient, size_bytes=gradient.size_bytes // 2) for gradient in profile.gradients)
@@ -53,10 +53,10 @@ def on_the_wire(profile: Profile, compression: str) -> Profile:
 def scaled(
     profile: Profile, total_bytes: int | None = None, backward_s: float | None = None, forward_s: float | None = None
 ) -> Profile:
-    """`profile` with its sizes and times in the same proportions but with these sums.
+    """Return `profile` with its sizes and times scaled to these sums.
 
-    Sizes are whole float32 elements. Where the profile knows no forward times, the layers share
-    `forward_s` equally. Raises UserError where there is nothing to scale.
+    Sizes are whole float32 elements. If the profile has no forward times, the layers share `forward_s` equally. Raises
+    UserError if there is nothing to scale.
     """
     bytes_by = 1.0 if total_bytes is None else total_bytes / profile.total_bytes
     if backward_s is not None and profile.backward_s == 0:

@@ -15,8 +15,17 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from prophet_scheduler.core.arena import at_pace, profile_under, span_s
-from prophet_scheduler.core.choice import ArmName, Choice, ChoosingPolicy, Ended, Measured, Question, Search, Shape
-from prophet_scheduler.core.cut import Cut, Refusal
+from prophet_scheduler.core.choice import (
+    ArmName,
+    Choice,
+    ChoosingPolicy,
+    IterationEnd,
+    Measured,
+    Question,
+    Search,
+    Shape,
+)
+from prophet_scheduler.core.cut import Cut, Refusal, blocks_of
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.profile import Profile
@@ -40,19 +49,21 @@ WAY_COST = 1.0
 
 @dataclass(frozen=True)
 class Changes:
-    """What a change of blocks costs a job on its engine, in iterations, and how many kinds of blocks it may have."""
+    """Cost of a change of blocks on an engine, beside CHANGE_COST, and the number of cuts that a job may have."""
 
-    cost: float
-    """Also of one back to blocks that the job has had."""
+    new_sends: int
+    """How often a block that the job never had travels before its first round."""
     lasts: int
-    """Iterations over which that is paid."""
+    """Iterations over which a change is paid."""
     most_cuts: int
 
 
-NEW_KEYS = Changes(cost=1.6, lasts=2, most_cuts=8)
-"""Parameter servers: new blocks are new keys, two sets in turn, and servers keep the gradients for each of them."""
-NOTHING_NEW = Changes(cost=0.1, lasts=1, most_cuts=24)
+NEW_KEYS = Changes(new_sends=2, lasts=2, most_cuts=8)
+"""Parameter servers: a new block has two new keys, and a worker sends a key's bytes once to make room for them."""
+NOTHING_NEW = Changes(new_sends=0, lasts=1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
+CHANGE_COST = 0.1
+"""Iterations that any change of blocks costs."""
 
 
 MoreChoices = Callable[[Question], Sequence[Choice]]
@@ -86,7 +97,7 @@ class Choosing:
         self._way = ""
         self._used: list[Cut] = []
         self._recent_s: deque[float] = deque(maxlen=RECENT)
-        self._untold: list[Ended] = []
+        self._untold: list[IterationEnd] = []
         self._finest: Profile | None = None
         self._question: Question | None = None
         self._more: MoreChoices | None = None
@@ -106,7 +117,7 @@ class Choosing:
 
     # What comes in.
 
-    def in_force(self, cut: Cut, way: str = "", ended: Sequence[Ended] = ()) -> None:
+    def in_force(self, cut: Cut, way: str = "", ended: Sequence[IterationEnd] = ()) -> None:
         """What holds now, and the iterations that have ended since the last call."""
         if (cut, way) != (self._cut, self._way):
             self._cut, self._way = cut, way
@@ -222,16 +233,30 @@ class Choosing:
         assert question is not None
         more = () if self._more is None else self._more(question)
         self._choices = {self._name(choice): choice for choice in (*choices, *more)}
+        total_bytes = question.profile.total_bytes
+        had = {block for cut in self._used for block in self._blocks(cut, total_bytes)}
         arms = []
         for name, choice in self._choices.items():
-            size_bytes = choice.cut.typical_bytes(question.profile.total_bytes)
+            size_bytes = choice.cut.typical_bytes(total_bytes)
             kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Sizes that are mixed err otherwise.
-            cost = WAY_COST if choice.way else changes.cost
-            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, cost, cost, changes.lasts))
+            cost = WAY_COST if choice.way else CHANGE_COST
+            new_bytes = sum(size for _, size in self._blocks(choice.cut, total_bytes) - had)
+            sends_s = changes.new_sends * new_bytes / question.network.bandwidth
+            first_cost = cost + sends_s / choice.iteration_s
+            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, changes.lasts))
         self.tuner.predict(arms)
         for one in [one for one in self._recalled if one.name in self._choices]:
             self.tuner.recall(one.name, one.iteration_s, one.error)
             self._recalled.remove(one)
+
+    def _blocks(self, cut: Cut, total_bytes: int) -> set[tuple[int, int]]:
+        """Start and bytes of each block; empty where new blocks cost nothing."""
+        if not self._changes.new_sends:
+            return set()
+        if not self._arena:  # Each gradient has partitions of its own, and all are other ones under another size.
+            return {(cut.block_bytes_at(0), total_bytes)}
+        blocks = blocks_of([total_bytes], [""], cut)
+        return {(block.id, block.size_bytes) for block in blocks}
 
     def _tell(self, question: Question) -> bool:
         """What iterations took, once the arms are known. Whether there was any."""

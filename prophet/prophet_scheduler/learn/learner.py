@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from prophet_scheduler.core.choice import Choice, Ended, Shape
+    from prophet_scheduler.core.choice import Choice, IterationEnd, Shape
     from prophet_scheduler.core.cut import Cut, Refusal
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.policy import Policy
@@ -94,6 +94,9 @@ class Learner:
         self._ranks: Mapping[int, int] = {}
         self._ranks_of: dict[Cut, Mapping[int, int]] = {}
         self._ranked = False
+        self._reordered = False
+        self._held_s: list[float] = []
+        """Iterations under this cut, until it is known whether its blocks were in order."""
         self._choosing: Choosing | None = None
         if learns_order or (shape is not None and not follows):
             # Few policies need it.
@@ -219,7 +222,7 @@ class Learner:
         credit: int | None = None,
         barrier: bool = False,
         way: str = "",
-        ended: Sequence[Ended] | None = None,
+        ended: Sequence[IterationEnd] | None = None,
         more: MoreChoices | None = None,
         pace: float = 1.0,
     ) -> Plan | None:
@@ -236,6 +239,7 @@ class Learner:
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
             self.profiler.restart()
+            self._held_s.clear()
             self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
         else:
             self.profiler.observe(events)
@@ -282,20 +286,29 @@ class Learner:
         if self.profiler.ready and (due or not self._ranked):
             profile = self.profiler.profile
             if profile is not None:
-                self._ranks = self._ranks_of[cut] = ranks_of(profile, self._ranks)
+                before, self._ranks = self._ranks, ranks_of(profile, self._ranks)
+                self._ranks_of[cut] = self._ranks
                 self._ranked = True
+                self._reordered = self._reordered or self._ranks != before
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
-    def _ended(self, cut: Cut) -> Sequence[Ended]:
+    def _ended(self, cut: Cut) -> Sequence[IterationEnd]:
         """Iterations under this cut, without those before the order of its blocks was learned."""
-        from prophet_scheduler.core.choice import Ended
+        from prophet_scheduler.core.choice import IterationEnd
 
         took_s = self.profiler.take_took_s()
         in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
         if self._learns_order and not self._ranked and not in_places:
+            self._held_s += took_s
             return ()
-        return [Ended(cut, "", each_s) for each_s in took_s]
+        if self._reordered:
+            self._held_s.clear()
+            if took_s:
+                took_s, self._reordered = took_s[1:], False  # The first one began in the former order.
+        took_s = [*self._held_s, *took_s]
+        self._held_s.clear()
+        return [IterationEnd(cut, "", each_s) for each_s in took_s]
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from prophet_scheduler.core._native import ClusterSpec, Exchange, Simulation
 from prophet_scheduler.core.choice import Shape
-from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
+from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, Cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import EventRecord
 from prophet_scheduler.core.events import DRAIN_S, EVENT_DTYPE
@@ -196,7 +196,8 @@ class _Layouts:
             self._numbers[cut] = self._simulation.add_layout(
                 list(job.tensors), [list(places) for places in job.generates]
             )
-        since = self._simulation.use_layout(self._numbers[cut], RECUT_ROUNDS)
+        every = 1 if self._simulation.iterations_done < EARLY_ROUNDS else RECUT_ROUNDS
+        since = self._simulation.use_layout(self._numbers[cut], every)
         self.rounds = [(before, other) for before, other in self.rounds if before < since] + [(since, job)]
 
 

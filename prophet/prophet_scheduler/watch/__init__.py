@@ -1,1 +1,1 @@
-"""What a worker says of itself while it runs: a status that can be asked for, figures for Prometheus, a record."""
+"""Reports of a running worker: a status on request, metrics for Prometheus, a record."""

@@ -1,8 +1,8 @@
-"""From events to what a worker's wire does: rates, the share of time that it is busy, blocks by urgency.
+"""Statistics of a worker's wire from events: rates, the busy share of time, blocks by urgency.
 
-Rule of this file: pure statistics over events (core/events.py); the time comes with the call. Times are seconds
-of the steady clock, sizes bytes. It is called about once a second in a job that trains, with up to some ten thousand
-events, so nothing here goes through them one by one.
+Rule of this file: pure statistics over events (core/events.py); the caller passes the time. Times are seconds of the
+steady clock, sizes bytes. A training job calls this about once a second with up to some ten thousand events, so no
+code here loops over single events.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BANDS = 8
-"""Stretches of gradients that are told apart by urgency."""
+"""Number of urgency bands of gradients."""
 WINDOW_S = 5.0
-"""Rates are over the turns of so long; an iteration is often longer than one."""
+"""Length of the window for rates; an iteration is often longer than one turn."""
 PERIODS = 50
-"""Iterations of which the spread is told, as many as the profiler looks at."""
+"""Iterations in the spread, as many as the profiler looks at."""
 MOST_OPEN = 1 << 16
-"""Events kept of transfers that have not ended; more are of an engine that forgot them."""
+"""Maximum events kept of unfinished transfers; more come from an engine that forgot them."""
 
 TRANSFER_DTYPE = np.dtype(
     [
@@ -40,24 +40,26 @@ TRANSFER_DTYPE = np.dtype(
         ("finish_s", "<f8"),
     ]
 )
-"""One transfer that has ended."""
+"""Layout of one finished transfer."""
 
 
 @dataclass(frozen=True)
 class MeterTurn:
-    """What one turn saw: the transfers (TRANSFER_DTYPE) that ended in it, and what moved in `seconds`."""
+    """Transfers (TRANSFER_DTYPE) that ended in one turn, and the bytes moved in its `seconds`."""
 
     seconds: float
     ended: NDArray[Any]
     sent_bytes: int
     received_bytes: int
     busy_s: tuple[float, float]
-    """By lane: pushes, pulls."""
+    """Busy seconds of pushes and of pulls."""
 
 
 class Meter:
-    """Of one worker. `all_reduce_ranks`: an all-reduce among so many is on record as a push and is the way back as
-    well; None for an engine with pushes and pulls. `arena`: see name_of.
+    """Meter of one worker. `arena`: see name_of.
+
+    `all_reduce_ranks` is the number of ranks in an all-reduce, recorded as a push that is its own pull; None for an
+    engine with pushes and pulls.
     """
 
     def __init__(self, all_reduce_ranks: int | None = None, arena: bool = True) -> None:
@@ -71,13 +73,13 @@ class Meter:
         self._waiting = self._in_flight = self._open
 
     def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
-        """Takes in the events since the last turn, in order of time."""
+        """Take in the events since the last turn, in order of time."""
         ended = np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
         since = self._before if self._before is not None else float(events["time_s"][0]) if len(events) else now
         self._before = now
         moved = [int(ended["bytes"][ended["queue"] == lane].sum()) for lane in QueueKind]
         if self._ranks is not None:
-            # A ring's: each rank sends, and receives, all but one part in so many, twice.
+            # In a ring of n ranks, each rank sends and receives (n - 1)/n of the bytes twice.
             moved = [round(moved[QueueKind.PUSH] * 2 * (self._ranks - 1) / self._ranks)] * 2
         self._total = [total + more for total, more in zip(self._total, moved, strict=True)]
         busy = [self._busy_s(ended, lane, since, now) for lane in QueueKind]
@@ -90,7 +92,7 @@ class Meter:
         return latest
 
     def flows(self) -> tuple[Flow, Flow]:
-        """What is sent and what is received, over the last seconds."""
+        """Return what was sent and received over the last WINDOW_S."""
         seconds = sum(turn.seconds for turn in self._turns)
         if seconds <= 0:
             return Flow(self._total[0]), Flow(self._total[1])
@@ -103,7 +105,7 @@ class Meter:
         )
 
     def urgency(self) -> tuple[UrgencyBand, ...]:
-        """Transfers by the place of their gradient in forward order, the most urgent stretch first."""
+        """Return transfers by the place of their gradient in forward order, the most urgent band first."""
         if not self._turns:
             return ()
         top = self._most_id + 1
@@ -123,8 +125,8 @@ class Meter:
         return tuple(rows)
 
     def where(self, ids: list[int]) -> str | None:
-        """How the transfers of these gradients, or blocks, stand: "waiting" where one is still to be sent, or "push" or
-        "pull" in flight; None where there is none.
+        """State of these gradients' or blocks' transfers: "waiting" if one must still be sent, else "push" or "pull" in
+        flight; None if there is none.
         """
         if np.isin(self._waiting["gradient"][self._waiting["queue"] == QueueKind.PUSH], ids).any():
             return "waiting"
@@ -134,7 +136,7 @@ class Meter:
         return "pull" if np.isin(self._waiting["gradient"], ids).any() else None
 
     def _pair(self, after_gap: bool, events: NDArray[Any]) -> NDArray[Any]:
-        """Matches the events of each transfer with those before that are still open; transfers that ended."""
+        """Match events with earlier ones that are still open, and return the transfers that ended."""
         if after_gap:
             self._open = self._waiting = self._in_flight = self._open[:0]
         own = (events["kind"] <= EventKind.FINISH) & (events["gradient"] < UNPROFILED_GRADIENT)
@@ -146,7 +148,7 @@ class Meter:
         order = np.argsort(keys, kind="stable")
         rows, keys = rows[order], keys[order]
         kinds = rows["kind"]
-        same = np.append(False, keys[1:] == keys[:-1])  # as the row before
+        same = np.append(False, keys[1:] == keys[:-1])  # same transfer as the row before
         started = (kinds == EventKind.START) & same & (np.append(255, kinds[:-1]) == EventKind.ADD)
         ends = np.flatnonzero((kinds == EventKind.FINISH) & same & np.append(False, started[:-1]))
         last = np.append(keys[1:] != keys[:-1], True)
@@ -172,7 +174,7 @@ class Meter:
 
 
 def covered_s(starts: NDArray[Any], stops: NDArray[Any]) -> float:
-    """How long the union of these intervals is."""
+    """Return the length of the union of these intervals."""
     if not len(starts):
         return 0.0
     order = np.argsort(starts, kind="stable")
@@ -182,7 +184,7 @@ def covered_s(starts: NDArray[Any], stops: NDArray[Any]) -> float:
 
 
 def _by_band(rows: NDArray[Any], counts: int, top: int) -> list[tuple[int, int]]:
-    """(how many, bytes) of these transfers, by band."""
+    """Return (count, bytes) of these transfers for each band."""
     band_of = rows["gradient"].astype(np.int64) * counts // top
     several = np.bincount(band_of, minlength=counts)
     sizes = np.bincount(band_of, rows["bytes"], counts)
@@ -190,14 +192,14 @@ def _by_band(rows: NDArray[Any], counts: int, top: int) -> list[tuple[int, int]]
 
 
 class Periods:
-    """What iterations take, from their ends."""
+    """Durations of the newest iterations, from their ends."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
         self._periods_s: deque[float] = deque(maxlen=PERIODS)
 
     def add(self, ends_s: Iterable[float]) -> None:
-        """Ends in order; NaN where there was a pause."""
+        """Add ends in order; NaN stands for a pause."""
         for end_s in ends_s:
             if np.isnan(end_s):
                 self._last_s = None
@@ -207,12 +209,12 @@ class Periods:
             self._last_s = end_s
 
     def spread(self) -> Spread | None:
-        """Of the newest; None before there are any."""
+        """Spread of the newest iterations; None before there are any."""
         return spread_of(list(self._periods_s))
 
 
 def spread_of(periods_s: list[float]) -> Spread | None:
-    """Of these iterations, the last one last."""
+    """Spread of these iterations, given in order; None without any."""
     if not periods_s:
         return None
     low, middle, high = np.quantile(periods_s, (0.1, 0.5, 0.9)).tolist()

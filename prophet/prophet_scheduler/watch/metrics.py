@@ -1,8 +1,8 @@
-"""A status as a page of figures for Prometheus.
+"""A status as a page of metrics for Prometheus.
 
 Rule of this file: from a LiveStatus to the text format, version 0.0.4 (prometheus.io/docs/instrumenting,
-"Exposition formats"); the page's address is server.py's. Times are seconds, sizes bytes. Figures are only added, and
-one that is not known is left out.
+"Exposition formats"); server.py has the page's address. Times are seconds, sizes bytes. Metrics are only added, never
+removed. The page leaves out unknown values.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 Values = list[tuple[dict[str, str], float | int | None]]
-"""By labels; None for one that is not known."""
+"""Values by labels; None for an unknown value."""
 
 
 class Figure(NamedTuple):
-    """One figure with its help, and its values by labels beside the worker's."""
+    """One metric with its help and its values by labels beside the worker's."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class Figure(NamedTuple):
 
 
 def metrics_page(status: LiveStatus) -> str:
-    """The page. Every line of a value has the labels job, rank and policy."""
+    """Return the page. Every line of a value has the labels job, rank and policy."""
     own = {"job": status.worker.job, "rank": str(status.worker.rank), "policy": status.agent.policy}
     lines = []
     for figure in figures(status):
@@ -44,7 +44,7 @@ def metrics_page(status: LiveStatus) -> str:
 
 
 def figures(status: LiveStatus) -> Iterable[Figure]:
-    """All that there are, known or not."""
+    """Return all metrics, including those with unknown values."""
     agent, spread, network = status.agent, status.iteration, status.agent.network
 
     def alone(name: str, kind: str, help: str, value: float | int | None) -> Figure:

@@ -1,8 +1,8 @@
-"""What one worker says of itself: its status when it is asked, its figures, and its record.
+"""Observer of one worker: its status on request, its metrics and its record.
 
-Rule of this file: putting meter, status, record and server together, and that nothing of it can harm a job: whatever
-fails is one warning, and there is no more of it. An engine's agent calls `turn` once a second, in its own thread; who
-asks is answered in the server's. What the agent knows comes as the AgentStatus that both engines have.
+Rule of this file: joining meter, status, record and server. Nothing here can harm a job: a part that fails logs one
+warning and stops. An engine's agent calls `turn` once a second in its own thread; the server's thread answers
+requests. Both engines report what the agent knows as an AgentStatus.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ SETTINGS_SHOWN = (
     "MASTER_",
     "GLOO_",
 )
-"""Beginnings of the variables that a record has."""
+"""Prefixes of the environment variables kept in a record."""
 
 FRESH_S = 0.1
-"""What was looked at so short a time ago is not looked at anew for one who asks."""
+"""Maximum age of a turn that still answers a request without a new turn."""
 WAKE_LIMIT_S = 0.25
-"""How long one who asks waits for the agent's thread, which may be in the middle of something."""
+"""Maximum time a request waits for the agent's thread, which may be busy."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class Observer:
-    """Of one worker. `agent` says what it has planned so far, from any thread; `wake` has the agent's thread make a
-    turn at once. `all_reduce_ranks` and `arena`: see Meter. None of its calls raises.
+    """Observer of one worker. None of its calls raises. `all_reduce_ranks` and `arena`: see Meter.
+
+    `agent` returns what the agent has planned so far, from any thread; `wake` makes the agent's thread take a turn at
+    once.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Observer:
         arena: bool = True,
         all_reduce_ranks: int | None = None,
     ) -> Observer | None:
-        """What the settings ask for; None where that is nothing. What cannot be had is one warning each."""
+        """Return the observer that the settings ask for; None if they ask for none. Each failed part logs a warning."""
         if not settings.watched:
             return None
         observer = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
@@ -115,7 +117,7 @@ class Observer:
         return observer
 
     def record_into(self, folder: Path, command: bool = False) -> None:
-        """From now on also writes a record, with the command line where that is asked for."""
+        """Start to write a record, with the command line if `command`."""
         begin = BeginRow(
             self._worker,
             unix_s=time.time() - self._clock(),
@@ -163,8 +165,9 @@ class Observer:
         periods_s: NDArray[Any] | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """What happened since the last turn. `periods_s` are the newest iterations by the events, for a program whose
-        front end does not say when they end; `profile` is what the last plan was made from.
+        """Take in what happened since the last turn. `profile` is the one of the last plan.
+
+        `periods_s` are the newest iterations according to the events, for a front end that does not report their ends.
         """
         if self._over:
             return
@@ -205,7 +208,7 @@ class Observer:
                     writer.give_up()
 
     def status(self) -> LiveStatus:
-        """As it stood at the last turn, but for what the program waits for and what the agent says."""
+        """Return the status of the last turn, with the current wait and the agent's current status."""
         agent = self._agent()
         with self._lock:
             now = self._clock()
@@ -230,11 +233,11 @@ class Observer:
             )
 
     def document(self) -> bytes:
-        """The status by now, as its socket says it."""
+        """Return the current status as its socket sends it."""
         return self._asked(lambda: json.dumps(as_json(self.status()), allow_nan=False) + "\n")
 
     def page(self) -> bytes:
-        """The figures by now, as Prometheus reads them."""
+        """Return the current metrics as Prometheus reads them."""
         return self._asked(lambda: metrics_page(self.status()))
 
     def _asked(self, answer: Callable[[], str]) -> bytes:
@@ -249,7 +252,7 @@ class Observer:
         return text.encode()
 
     def close(self) -> None:
-        """The process ends: nothing is answered any more, and the record is whole. In a fork of it nothing happens."""
+        """Stop the server and complete the record at the end of the process. Do nothing in a fork of it."""
         if self._over or os.getpid() != self._pid:
             return
         try:
@@ -276,8 +279,9 @@ class Observer:
 
 
 def whom(where: str | None, all_reduce: bool) -> str:
-    """What is still to come where a transfer stands so, and from whom. A server acknowledges a push as soon as it has
-    it, and answers a pull when every worker has pushed the key; an all-reduce ends when all ranks are in it.
+    """Name whom a transfer in this state waits for (see Meter.where).
+
+    A server acknowledges a push on receipt, and answers a pull once every worker has pushed. All ranks join all-reduces.
     """
     if where is None:
         return "not known"
@@ -289,12 +293,12 @@ def whom(where: str | None, all_reduce: bool) -> str:
 
 
 def settings_shown(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say how the job was set up, in order; none that could be a secret."""
+    """Return the variables that set up the job, sorted by name; none could be a secret."""
     return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS_SHOWN)}
 
 
 def job_name(script: str, port: str) -> str:
-    """A job by its script and the port that its workers meet at."""
+    """Name a job by its script and the port where its workers meet."""
     path = Path(script)
     stem = path.parent.name if path.stem == "__main__" else path.stem
     return f"{stem or 'python'}-{port}" if port else stem or "python"
@@ -303,6 +307,6 @@ def job_name(script: str, port: str) -> str:
 def worker_name(
     engine: Literal["byteps", "ddp"], framework: str, rank: int, workers: int | None, local_rank: int, port: str
 ) -> WorkerName:
-    """This process."""
+    """Return the name of this process."""
     job = job_name(sys.argv[0] if sys.argv else "", port)
     return WorkerName(job, rank, engine, framework, workers, local_rank, socket.gethostname(), os.getpid())

@@ -1,8 +1,8 @@
-"""Writes a job's record, a line at a time.
+"""Writer of a job's record, one line at a time.
 
-Rule of this file: one worker's file, and what is summed up between two lines; what the lines are is rows.py's. Lines
-are written whole, so a job that is killed leaves a record up to its last turn. Called from the agent's thread, and at
-last from the one that ends the process.
+Rule of this file: one worker's file and the sums between two lines; rows.py defines the lines. Lines are written
+whole, so a killed job leaves a record up to its last turn. The agent's thread calls this, and at the end the thread
+that ends the process.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ from prophet_scheduler.watch.rows import (
 from prophet_scheduler.watch.status import Predicted, WorkerName
 
 DIGITS = 6
-"""Times are written to the microsecond."""
+"""Digits of times in a record (microseconds)."""
 MOST_ENDS_A_LINE = 200
 ANOTHER_RATE = 0.02
-"""The network is written anew where what a megabyte takes differs by more than this share."""
+"""Relative change in the time of a megabyte above which the network is written again."""
 ANOTHER_PACE = 0.02
-"""A profile where what it says of the same gradients differs by more than this share of an iteration's computing."""
+"""Change of a profile, as a share of an iteration's computing, above which it is written again."""
 
 
 def file_name(worker: WorkerName) -> str:
-    """Of a worker's record in its folder."""
+    """Name of the file of a worker's record."""
     return f"worker{worker.rank}.jsonl"
 
 
 class RecordWriter:
-    """One worker's. Every call may raise OSError; then it is to be closed and used no more."""
+    """Writer of one worker's record. Every call may raise OSError; the caller must then close it."""
 
     def __init__(self, folder: Path, begin: BeginRow, most_bytes: int = MOST_RECORD_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / file_name(begin.worker)
         if path.is_file() and not path.is_symlink():
-            path.unlink()  # an older one may be there for all to read
+            path.unlink()  # an older file may be readable by everybody
         path.touch(OWNER)
         self._file: TextIO = path.open("w", encoding="utf-8")
         self._left = most_bytes - END_BYTES
@@ -92,8 +92,9 @@ class RecordWriter:
         iteration_s: float | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """What one turn saw; `ends_s` as TrainingLog.take_ends gives them, `waited_s` as its waited_s. An iteration
-        takes about `iteration_s`; `profile` is what was learned of the job, where that is known.
+        """Record one turn; `ends_s` and `waited_s` come from TrainingLog's take_ends and waited_s.
+
+        An iteration takes about `iteration_s`; `profile` is the learned one, if known.
         """
         another_cut = agent.cut != self._cut
         self._changes(now, agent, predicted)
@@ -109,7 +110,7 @@ class RecordWriter:
         self._file.flush()
 
     def close(self, now: float, agent: AgentStatus, waited_s: Mapping[str, float], watch_cpu_s: float) -> None:
-        """The last line, and the file is whole."""
+        """Write the last line and close the file."""
         if self._closed:
             return
         self._closed = True
@@ -121,9 +122,9 @@ class RecordWriter:
             self._file.close()
 
     def give_up(self) -> None:
-        """Closes the file as it is."""
+        """Close the file as it is."""
         self._closed = True
-        with contextlib.suppress(OSError):  # what is left of the last line may not fit either
+        with contextlib.suppress(OSError):  # the rest of the last line may not fit either
             self._file.close()
 
     def _changes(self, now: float, agent: AgentStatus, predicted: Predicted) -> None:
@@ -185,12 +186,12 @@ class RecordWriter:
 
 
 def as_line(row: RecordRow) -> str:
-    """As JSON, the kind first. Columns of numbers are many, so they are not copied before."""
+    """Return the row as JSON, the kind first. Columns of numbers are long, so nothing copies them first."""
     return json.dumps({"kind": row.kind, **vars(row)}, separators=(",", ":"), default=dataclasses.asdict) + "\n"
 
 
 def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
-    """The transfers of one turn, as many as may be."""
+    """Return the transfers of one turn, at most MOST_TRANSFERS_A_LINE."""
     ended = moved.ended[:MOST_TRANSFERS_A_LINE]
     from_s = now - moved.seconds
 
@@ -216,7 +217,7 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
 
 
 def profile_row(now: float, profile: Profile, half: bool = False, barrier: bool = False) -> ProfileRow:
-    """What was learned of a job, in columns."""
+    """Return what was learned of a job, in columns."""
     gradients = profile.gradients
     return ProfileRow(
         time_s=round(now, DIGITS),

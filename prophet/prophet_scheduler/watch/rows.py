@@ -1,12 +1,12 @@
-"""A job's record: the lines that PROPHET_RECORD has each worker write while it trains, one JSON object a line.
+"""Lines of a job's record, which each worker writes under PROPHET_RECORD while it trains, one JSON object a line.
 
-Rule of this file: immutable values, one kind a line, and which of them are worth their bytes; the file is
-recorder.py's, reading and checking lab/report/from_record.py's. Times are seconds of the worker's steady clock,
-whose zero the first line says in Unix time; sizes are bytes, rates bytes per second. Keys and kinds are only added.
+Rule of this file: immutable values, one kind a line, and when to write them. recorder.py writes the file, and
+lab/report/from_record.py reads and checks it. Times are seconds of the worker's steady clock; the first line gives its
+zero in Unix time. Sizes are bytes, rates bytes per second. Keys and kinds are only added.
 
-The record of a long job stays bounded. What changes seldom (plans, cuts, what was learned of the job) is written when
-it does; rates, waits and iterations are summed up over more turns the longer the job lasts; transfers are written whole
-for a moment, and the moments come more and more seldom.
+The record of a long job stays bounded. Plans, cuts and profiles are written when they change, which is rare. Rates,
+waits and iterations are summed up over more turns the longer the job lasts. Transfers are written whole for short
+moments, and the moments become rarer.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from prophet_scheduler.watch.status import WorkerName
 RECORD_SCHEMA: Literal[1] = 1
 
 MOST_RECORD_BYTES = 64 << 20
-"""Of one worker's file. What would make it larger is left out, but for its end."""
+"""Maximum size of one worker's file. Lines beyond it are left out, except the last ones."""
 END_BYTES = 1 << 20
-"""Kept free for the last lines."""
+"""Room kept free for the last lines."""
 MOST_TRANSFERS_A_LINE = 4000
 LEAST_MOMENT_S, MOST_MOMENT_S = 1.0, 20.0
 ITERATIONS_A_MOMENT = 2.5
 MOST_WAITS_A_LINE = 64
-"""Gradients of a line of waits; the longest waits are kept."""
+"""Maximum gradients in a line of waits; the longest waits are kept."""
 MOMENTS_BEFORE_SELDOMER = 8
-"""After so many moments the next so many come half as often."""
+"""Number of moments after which the next ones come half as often."""
 MOST_BETWEEN_MOMENTS_S = 600.0
 LEAST_LINE_S = 0.9
-"""What a line of rates sums up at the least: a turn, but for some short ones."""
+"""Minimum time in a line of rates: one turn, except short ones."""
 LINES_BEFORE_SELDOMER = 600
-"""After so many lines each sums up twice as long."""
+"""Number of lines after which each line sums up twice the time."""
 
 
 @dataclass(frozen=True)
 class BeginRow:
-    """The first line. `unix_s` is what the steady clock's 0 is in Unix time; `settings` are the variables by which the
-    job and Prophet were set up."""
+    """First line. `unix_s` is the steady clock's 0 in Unix time; `settings` are the variables that set up the job and
+    Prophet."""
 
     worker: WorkerName
     unix_s: float
@@ -58,9 +58,8 @@ class BeginRow:
 
 @dataclass(frozen=True)
 class IterationsRow:
-    """Iterations ended at `ends_s`; `before` had ended earlier. Where there are very many only their number is kept:
-    `count` ended between the first and the last of `ends_s`. None in `ends_s` stands for a pause, after which the next
-    period is none."""
+    """Iterations that ended at `ends_s`, `count` of them; `before` had ended earlier. `ends_s` has only the first and
+    the last of very many. None in `ends_s` is a pause; the period after it does not count."""
 
     before: int
     count: int
@@ -70,7 +69,7 @@ class IterationsRow:
 
 @dataclass(frozen=True)
 class RatesRow:
-    """From `from_s` to `until_s`: bytes each way, and the seconds in which at least one transfer was in flight."""
+    """Bytes each way from `from_s` to `until_s`, and the seconds with at least one transfer in flight."""
 
     from_s: float
     until_s: float
@@ -83,7 +82,7 @@ class RatesRow:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """The link as it was measured."""
+    """Measured network of the worker's link."""
 
     time_s: float
     network: Network
@@ -92,11 +91,10 @@ class NetworkRow:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """What was learned of the job, in columns of one length, in forward order: ids as transfers have them, bytes as
-    they travel, when each is generated after backward began, and how long its layer computes forward.
+    """Learned profile of the job, in columns of one length, in forward order, an entry for each gradient or block.
 
-    What travelled then, gradients or blocks, has an entry each. Workers that do not learn have no such line. `half` and
-    `barrier` are as in the status (core/status.py).
+    The columns are ids as in transfers, bytes as sent, generation time after backward began, and the layer's forward
+    time. Workers that do not learn have no such line. `half` and `barrier` are as in the status (core/status.py).
     """
 
     time_s: float
@@ -111,9 +109,9 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class TransfersRow:
-    """All transfers that ended from `from_s` to `until_s`, in columns of one length, by start. `queue` is 0 for a push,
-    1 for a pull; times are seconds after `from_s`. `left_out` more are not here.
+    """All transfers that ended from `from_s` to `until_s`, in columns of one length, ordered by start.
 
+    `queue` is 0 for a push, 1 for a pull; times are seconds after `from_s`. `left_out` more transfers are missing.
     `arena`: a gradient's id is a place in the arena (core/cut.py).
     """
 
@@ -133,8 +131,7 @@ class TransfersRow:
 
 @dataclass(frozen=True)
 class WaitsRow:
-    """Since the last such line the program waited so many seconds for each of these gradients, and `others_s` for all
-    others."""
+    """Seconds that the program waited for each gradient since the last such line, and `others_s` for all others."""
 
     until_s: float
     waited_s: dict[str, float]
@@ -144,8 +141,8 @@ class WaitsRow:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A plan was taken up: the `number`th after the first. `predicted_s` is what an iteration is predicted to take
-    with blocks of `cut`, `stock_s` in the engine's own order; None where nothing was predicted."""
+    """Adoption of a plan, the `number`th after the first. `predicted_s` is the predicted iteration time with blocks of
+    `cut`, `stock_s` that in the engine's own order; None without a prediction."""
 
     time_s: float
     number: int
@@ -160,8 +157,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class CutRow:
-    """This cut was found to be in force, the `number`th after the first; `reason` is empty on workers that do not
-    decide."""
+    """Cut found in force, the `number`th after the first; `reason` is empty on workers that do not decide."""
 
     time_s: float
     number: int
@@ -172,7 +168,7 @@ class CutRow:
 
 @dataclass(frozen=True)
 class EndRow:
-    """The last line: the status at the end. `dropped` lines were left out for want of room."""
+    """Last line: the status at the end. `dropped` lines did not fit."""
 
     time_s: float
     iterations: int
@@ -188,9 +184,9 @@ RecordRow = (
 
 
 class Moments:
-    """When transfers are written: often at first, and after each change of the cut, then more and more seldom.
+    """Times at which transfers are written: often at first and after each change of the cut, then more rarely.
 
-    A moment is some turns in a row, which have two whole iterations or so.
+    A moment is a few turns in a row with about two whole iterations.
     """
 
     def __init__(self) -> None:
@@ -200,7 +196,7 @@ class Moments:
         self._count = 0
 
     def due(self, now: float, changed: bool, iteration_s: float | None = None) -> bool:
-        """Whether this turn's are. `changed`: the cut has, since the last turn; an iteration takes `iteration_s`."""
+        """True if this turn's transfers are due. `changed`: the cut changed since the last turn."""
         if changed:
             self._every_s, self._count, self._next_s = min(self._every_s, 1.0), 0, now
         if now <= self._until_s:
@@ -217,7 +213,7 @@ class Moments:
 
 
 class Thinning:
-    """How many turns one line of rates sums up, so that a day's are some thousand lines."""
+    """Number of turns in one line of rates, chosen to keep a day's record at some thousand lines."""
 
     def __init__(self) -> None:
         self._every_s = LEAST_LINE_S
@@ -225,7 +221,7 @@ class Thinning:
         self._next_s = -math.inf
 
     def due(self, now: float) -> bool:
-        """Asked once a turn: whether a line is to be written now."""
+        """True if a line is due now; called once a turn."""
         if now < self._next_s:
             return False
         self._lines += 1

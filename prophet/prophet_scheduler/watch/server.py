@@ -1,9 +1,8 @@
-"""Answers whoever asks a worker what it does: over its status socket, and at the address for Prometheus.
+"""Server of a worker's status, over its status socket and at the address for Prometheus.
 
-Rule of this file: the thread that sleeps until somebody asks, and what of HTTP it speaks; what is said comes from a
-function, and who is slow is the hub's (hub.py): nobody waits for another. One document a connection: who
-connects to the status socket is sent it, and the connection is closed. Nothing here is imported late: the program may
-fork at any moment, and a child of it has none of this.
+Rule of this file: the thread that sleeps until a request comes, and its part of HTTP. A function makes the answers,
+and the hub (hub.py) keeps slow clients from delaying others. The status socket sends each client one document and
+closes the connection. Nothing here is imported late: the program may fork at any moment, and a child has none of this.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from prophet_scheduler.watch.metrics import CONTENT_TYPE
 from prophet_scheduler.watch.sockets import listen
 
 ANSWER_LIMIT_S = 5.0
-"""How long one who asks may take in all, to ask and to read the answer."""
+"""Maximum time of a client, to send its request and to read the answer."""
 MOST_ASKING = 32
-"""At the same time."""
+"""Maximum clients at the same time."""
 MOST_REQUEST_BYTES = 8192
 CLOSE_S = 1.0
-"""How long an answer may be in the making when the server is closed."""
+"""Maximum time to finish an answer when the server closes."""
 _ENDS = (b"\n\r\n", b"\n\n")
 _REQUEST = re.compile(rb"(?P<method>[A-Z]+) (?P<path>[^ ?\r\n]+)")
 
@@ -38,9 +37,7 @@ _servers: weakref.WeakSet[StatusServer] = weakref.WeakSet()
 
 
 class StatusServer:
-    """The thread and its sockets. `document` makes what the status socket says, `page` what Prometheus is to see; they
-    are called in this thread.
-    """
+    """Thread with its sockets. It calls `document` for the status socket and `page` for Prometheus."""
 
     def __init__(self, document: Callable[[], bytes], page: Callable[[], bytes]) -> None:
         self._document = document
@@ -53,24 +50,24 @@ class StatusServer:
         self._thread: threading.Thread | None = None
 
     def at_path(self, path: Path) -> None:
-        """Also over a socket at this path. Raises OSError."""
+        """Also answer on a socket at this path. Raises OSError."""
         self._hub.listen(listen(path), Owner(MOST_REQUEST_BYTES, made=self._say))
         self._path = path
 
     def at_address(self, host: str, port: int) -> int:
-        """Also the page at this address; returns the port. Raises OSError."""
+        """Also serve the page at this address and return the port. Raises OSError."""
         listener = listener_at(host, port)
         self._hub.listen(listener, Owner(MOST_REQUEST_BYTES, received=self._show))
         return int(listener.getsockname()[1])
 
     def start(self) -> None:
-        """From now on it answers."""
+        """Start to answer."""
         _servers.add(self)
         self._thread = threading.Thread(target=self._run, name="prophet-status", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Answers no more, and leaves no socket. In a process that was forked it leaves the parent's."""
+        """Stop and remove the socket. A forked process leaves the parent's socket alone."""
         if os.getpid() != self._pid:
             return
         self._stopped = True
@@ -83,7 +80,7 @@ class StatusServer:
         self.let_go()
 
     def let_go(self) -> None:
-        """Closes this process's ends of all sockets."""
+        """Close this process's ends of all sockets."""
         self._hub.close()
 
     def _run(self) -> None:
@@ -100,7 +97,7 @@ class StatusServer:
         connection.end()
 
     def _show(self, connection: Connection) -> None:
-        """The page, at /metrics or at the address alone."""
+        """Send the page, at /metrics or /."""
         whole = any(end in connection.received for end in _ENDS)
         if not whole and len(connection.received) < MOST_REQUEST_BYTES:
             return
@@ -126,7 +123,7 @@ class StatusServer:
 
 
 def _in_the_child() -> None:
-    """A child has no thread that answers; with its ends open, who connects after the parent's end would wait."""
+    """Close the sockets in a forked child: it has no thread to answer, and clients would wait on its open ends."""
     for server in list(_servers):
         server.let_go()
 

@@ -1,9 +1,9 @@
-"""Where workers' status sockets are, and how one is asked.
+"""Paths of the workers' status sockets, and requests to them.
 
-Rule of this file: the folder, its permissions, the names in it, and one question over one socket; what is answered is
-status.py's, who answers server.py. The folder is the user's own, 0700: `prophet` in XDG_RUNTIME_DIR (XDG Base Directory
-Specification), or else `prophet-UID` in the folder for temporary files. One that others could have made, or can write
-to, is not used.
+Rule of this file: the folder, its permissions, the names in it, and one request over one socket. status.py has the
+answer's content, server.py sends it. The folder is the user's own, 0700: `prophet` in XDG_RUNTIME_DIR (XDG Base
+Directory Specification), else `prophet-UID` in the folder for temporary files. A folder that others own or can use is
+refused.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from prophet_scheduler.watch.status import WorkerName
 
 SUFFIX = ".status"
 MOST_PATH_BYTES = 100
-"""Of a socket's path; Linux takes 107."""
+"""Maximum length of a socket's path; Linux takes 107."""
 MOST_JOB_LETTERS = 40
 MOST_DOCUMENT_BYTES = 1 << 24
 ASK_LIMIT_S = 1.0
-"""How long a worker may take to answer."""
+"""Maximum time for a worker's answer."""
 
 
 def folders(environ: Mapping[str, str] = os.environ, uid: int | None = None) -> list[Path]:
-    """Where sockets may be, in the order in which they are tried; they need not exist."""
+    """Return the folders for sockets in order of preference; they need not exist."""
     own = f"prophet-{os.getuid() if uid is None else uid}"
     candidates = []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and Path(runtime).is_dir():
         candidates.append(Path(runtime) / "prophet")
-    # A folder for temporary files with a long name has no room for sockets.
+    # A long name of the folder for temporary files leaves no room for sockets' names.
     candidates += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
     fits = [path for path in dict.fromkeys(candidates) if len(bytes(path / _longest_name())) <= MOST_PATH_BYTES]
     return fits or [Path("/tmp") / own]
@@ -49,7 +49,7 @@ def _longest_name() -> str:
 
 
 def own_folder(candidates: Sequence[Path] | None = None) -> Path:
-    """Makes the first of the folders that can be had. Raises OSError where none can."""
+    """Make and return the first usable folder. Raises OSError if there is none."""
     failed: OSError | None = None
     for path in folders() if candidates is None else candidates:
         try:
@@ -63,7 +63,7 @@ def own_folder(candidates: Sequence[Path] | None = None) -> Path:
 
 
 def check_own(path: Path) -> None:
-    """Raises OSError where `path` is no folder that only this user can use."""
+    """Raise OSError unless `path` is a folder that only this user can use."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(f"{path} is no folder")
@@ -72,13 +72,13 @@ def check_own(path: Path) -> None:
 
 
 def name_of_socket(worker: WorkerName) -> str:
-    """A file name; two processes never have the same."""
+    """Return a socket's file name, different for every process."""
     job = re.sub(r"[^\w-]", "-", worker.job, flags=re.ASCII)[:MOST_JOB_LETTERS]
     return f"{job}.{worker.rank}.{worker.pid}{SUFFIX}"
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at `path`, which is there once it can be connected to. Raises OSError."""
+    """Return a socket at `path`; the path appears once clients can connect. Raises OSError."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,7 +96,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
-    """The worker's document; None where nobody answers, or not in time. A socket that nobody has is removed."""
+    """Return the worker's document; None without an answer in time. Removes a socket that no process has open."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         until_s = time.monotonic() + limit_s
         connection.settimeout(limit_s)
@@ -121,7 +121,7 @@ def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
 
 
 def sockets_in(folder: Path) -> list[Path]:
-    """All sockets of a folder, by name; none where there is no such folder, or it is not the user's own."""
+    """Return all sockets of a folder, by name; none if the folder is missing or not the user's own."""
     try:
         check_own(folder)
         return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
@@ -130,7 +130,7 @@ def sockets_in(folder: Path) -> list[Path]:
 
 
 def remove_stale(folder: Path) -> None:
-    """Removes what processes have left that were killed."""
+    """Remove the sockets of killed processes."""
     for path in sockets_in(folder):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)

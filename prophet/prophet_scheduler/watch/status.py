@@ -1,8 +1,8 @@
-"""What a worker says of itself while it runs: one document for each time that it is asked.
+"""Live status of a running worker: one document for each request.
 
-Rule of this file: immutable values that a training process can make, and how they become JSON and come from it; who
-asks is sockets.py's. Times are seconds, sizes bytes, rates bytes per second. Keys are only added: what an older worker
-does not say has a default.
+Rule of this file: immutable values that a training process can make, and their JSON; sockets.py sends the requests.
+Times are seconds, sizes bytes, rates bytes per second. Keys are only added: those an older worker lacks have a
+default.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STATUS_SCHEMA: Literal[1] = 1
 
 @dataclass(frozen=True)
 class WorkerName:
-    """Which worker of which job. `job` is its script and the port that its workers meet at; `rank` counts the
-    processes of the job, `local_rank` those of this machine. `workers` is None where that is not known.
+    """Name of one worker of one job. `job` is the script and the port where the workers meet; `rank` counts the
+    processes of the job, `local_rank` those of this machine. `workers` is None if unknown.
     """
 
     job: str
@@ -38,7 +38,7 @@ class WorkerName:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the newest `count` iterations."""
+    """Spread of the newest `count` iterations."""
 
     median_s: float
     p10_s: float
@@ -49,9 +49,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Flow:
-    """One direction. `total_bytes` since the start, of gradients; over the last seconds `bytes_per_s`, and `busy`: the
-    share of time in which at least one transfer was in flight. A pull is from when it is asked for, so it may wait for
-    other workers meanwhile.
+    """Traffic in one direction: `total_bytes` of gradients since the start, and `bytes_per_s` over the last seconds.
+
+    `busy` is the share of the last seconds with at least one transfer in flight. A pull counts from its request, so it
+    includes waiting for other workers.
     """
 
     total_bytes: int = 0
@@ -61,9 +62,9 @@ class Flow:
 
 @dataclass(frozen=True)
 class UrgencyBand:
-    """Transfers of a stretch of the gradients, the first layer's first, as they stand now. `first_id`: where it begins,
-    as events have ids; `name` says the same in words. `wait_s`: how long those that ended in the last seconds had been
-    ready before they were sent, on average; None where none ended.
+    """Current transfers of one band of gradients. `first_id` is its first id as in events, `name` the same in words.
+
+    `wait_s` is the mean time from ready to sent of the transfers that ended in the last seconds; None without any.
     """
 
     first_id: int
@@ -77,8 +78,8 @@ class UrgencyBand:
 
 @dataclass(frozen=True)
 class ForwardWait:
-    """The program waits for this gradient's average, for `for_s` so far; `whom` says what is still to come, and from
-    whom, as far as this worker can see.
+    """Wait of the program for this gradient's average, `for_s` so far; `whom` names the cause as far as this worker can
+    see.
     """
 
     gradient: str
@@ -88,8 +89,8 @@ class ForwardWait:
 
 @dataclass(frozen=True)
 class Predicted:
-    """No measurement: what an iteration is predicted to take under the last plan, with blocks of `cut`, and under the
-    engine's own order and barrier. None where the planner has nothing to predict from.
+    """Iteration time, predicted and not measured, under the last plan with blocks of `cut`, and under the engine's own
+    order and barrier. None if the planner has nothing to predict from.
     """
 
     iteration_s: float | None = None
@@ -98,7 +99,7 @@ class Predicted:
 
 
 def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Predicted:
-    """Of what a policy chose, if it chooses."""
+    """Prediction for the choice of a policy, if it makes one."""
     if wanted is None:
         return Predicted(stock_iteration_s=stock_iteration_s)
     return Predicted(wanted.iteration_s, stock_iteration_s, wanted.cut.segments)
@@ -106,10 +107,10 @@ def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Pred
 
 @dataclass(frozen=True)
 class LiveStatus:
-    """One worker now. `time_s` is Unix time when blocks and rates were read, `since_s` how long Prophet has watched.
+    """One worker now. `time_s` is the Unix time of the last reading, `since_s` how long Prophet has watched.
 
-    `all_reduce`: a push is the way back as well, so both directions carry the same. `iterations` counts those since
-    then; `agent` says what was planned and why, and `watch_cpu_s` what watching took of the processor.
+    `all_reduce`: a push is its own pull, so both directions carry the same bytes. `iterations` counts those while
+    Prophet watched, `agent` has the plans and their reasons, and `watch_cpu_s` is the processor time of watching.
     """
 
     worker: WorkerName
@@ -130,5 +131,5 @@ class LiveStatus:
 
 
 def as_json(status: LiveStatus) -> dict[str, Any]:
-    """The document, of plain values."""
+    """Return the document, made of plain values."""
     return dataclasses.asdict(status)

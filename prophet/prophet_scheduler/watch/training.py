@@ -1,8 +1,7 @@
-"""What the threads that train say to whoever watches: that an iteration has ended, and what they wait for.
+"""Notes of the training threads for the observer: ends of iterations, and waits for gradients.
 
-Rule of this file: notes in memory, with the time passed in; no thread of its own, no lock and no file. Each call is
-made where a thread has just done much more, or is about to sleep, and costs about a microsecond. Times are seconds of
-the steady clock.
+Rule of this file: notes in memory, with the time passed in; no thread, no lock and no file. A call costs about a
+microsecond, where a thread has just done much more or is about to sleep. Times are seconds of the steady clock.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ENDS_KEPT = 4096
-"""Iterations whose ends are kept until somebody takes them."""
+"""Maximum ends of iterations kept until the observer takes them."""
 NAMES_KEPT = 20_000
-"""Gradients of which it is known how long was waited for them."""
+"""Maximum gradients with a recorded waiting time."""
 
 
 class HasId(Protocol):
-    """A block, by the id that its events have."""
+    """Block with the id of its events."""
 
     @property
     def id(self) -> int: ...
@@ -29,7 +28,7 @@ class HasId(Protocol):
 
 @dataclass(frozen=True)
 class OpenWait:
-    """A thread waits for the average of the gradient called `name`, since `since_s`; `blocks` have a part of it."""
+    """Wait of a thread, since `since_s`, for the average of the gradient `name`; `blocks` hold parts of it."""
 
     name: str
     since_s: float
@@ -37,8 +36,9 @@ class OpenWait:
 
 
 class TrainingLog:
-    """Of one process. The front ends write, the agent's thread reads; what several optimizers do is told apart by the
-    first one's `source`, whose iterations are the job's.
+    """Log of one process. The front ends write, the agent's thread reads.
+
+    With several optimizers, only iterations of the first `source` count as the job's.
     """
 
     def __init__(self) -> None:
@@ -48,18 +48,18 @@ class TrainingLog:
         self._waited_s: dict[str, float] = {}
 
     def iteration_ended(self, source: Hashable, now: float) -> None:
-        """All gradients of an iteration have been handed over."""
+        """Note the end of an iteration: all its gradients have been handed over."""
         if self._source is None:
             self._source = source
         if source == self._source:
             self._ends.append(now)
 
     def paused(self) -> None:
-        """Iterations that nobody counts come between: the next period is none."""
+        """Note a pause: uncounted iterations follow, so the next period does not count."""
         self._ends.append(math.nan)
 
     def waiting(self, name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
-        """This thread waits for a gradient, or still does."""
+        """Note that this thread waits, or still waits, for a gradient."""
         thread = threading.get_ident()
         before = self._open.get(thread)
         if before is None or before.name != name:
@@ -67,28 +67,28 @@ class TrainingLog:
             self._open[thread] = OpenWait(name, now, blocks)
 
     def over(self, now: float) -> None:
-        """It has what it waited for, if it did."""
+        """Note the end of this thread's wait, if it waited."""
         self._close(self._open.pop(threading.get_ident(), None), now)
 
     def _close(self, wait: OpenWait | None, now: float) -> None:
         if wait is not None and (wait.name in self._waited_s or len(self._waited_s) < NAMES_KEPT):
             self._waited_s[wait.name] = self._waited_s.get(wait.name, 0.0) + now - wait.since_s
 
-    # For the thread that watches.
+    # For the observer's thread.
 
     def take_ends(self) -> list[float]:
-        """Ends of iterations since the last call; NaN where there was a pause."""
+        """Return the ends of iterations since the last call; NaN stands for a pause."""
         taken = []
         while self._ends:
             taken.append(self._ends.popleft())
         return taken
 
     def awaited(self) -> OpenWait | None:
-        """What has been waited for longest of all that is waited for now."""
+        """Return the longest of the current waits."""
         return min(self._open.copy().values(), key=lambda wait: wait.since_s, default=None)
 
     def waited_s(self) -> dict[str, float]:
-        """Seconds by gradient, of all waits that are over."""
+        """Return the seconds of all finished waits, by gradient."""
         return self._waited_s.copy()
 
 
@@ -96,7 +96,7 @@ _log: TrainingLog | None = None
 
 
 def switch_on() -> TrainingLog:
-    """From now on the front ends of this process write; where they do already, what they write."""
+    """Make the front ends of this process write, and return their log; an existing log stays."""
     global _log
     if _log is None:
         _log = TrainingLog()
@@ -104,30 +104,30 @@ def switch_on() -> TrainingLog:
 
 
 def switch_off() -> None:
-    """The front ends write nothing any more."""
+    """Stop the front ends' writing."""
     global _log
     _log = None
 
 
 def iteration_ended(source: Hashable, now: float) -> None:
-    """See TrainingLog; nothing where nobody watches."""
+    """See TrainingLog; do nothing without an observer."""
     if _log is not None:
         _log.iteration_ended(source, now)
 
 
 def paused() -> None:
-    """See TrainingLog; nothing where nobody watches."""
+    """See TrainingLog; do nothing without an observer."""
     if _log is not None:
         _log.paused()
 
 
 def waiting(name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
-    """See TrainingLog; nothing where nobody watches."""
+    """See TrainingLog; do nothing without an observer."""
     if _log is not None:
         _log.waiting(name, now, blocks)
 
 
 def over(now: float) -> None:
-    """See TrainingLog; nothing where nobody watches."""
+    """See TrainingLog; do nothing without an observer."""
     if _log is not None:
         _log.over(now)

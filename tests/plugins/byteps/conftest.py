@@ -31,3 +31,9 @@ def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
     front_end.install(network, fusion=False)
     yield network
     network.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def later_in_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages come every RECUT_ROUNDS rounds, as they do once a job's first rounds are over."""
+    monkeypatch.setattr("prophet_byteps.cutting.EARLY_ROUNDS", 0)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-PROJECT = ("prophet", "prophet_byteps")
+PROJECT = ("prophet_scheduler", "prophet_byteps")
 
 
 def nothing() -> None:

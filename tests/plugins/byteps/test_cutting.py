@@ -433,3 +433,14 @@ def test_every_worker_is_told_which_job_this_is() -> None:
     fixed = Cut.uniform(8192)
     assert CutControl(CutBoard(fixed, first_cut), 0, None, 1, 2).first([5, 6]) == fixed
     assert asked == [(5, 6)]
+
+
+def test_in_a_jobs_first_rounds_each_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.cutting.EARLY_ROUNDS", 3)
+    turns, server = Turns(monkeypatch, 1), Server(2)
+    group = [Worker(server, rank) for rank in range(2)]
+    cuts = [LARGE, SMALL, LARGE, SMALL, SMALL, STEPPED, STEPPED, STEPPED]
+    want = lambda number: group[0].board.want(cuts[number])  # noqa: E731
+    turns.play(group[0].run(len(cuts), want), group[1].run(len(cuts)))
+    assert group[0].cuts == group[1].cuts
+    assert group[0].cuts == [SMALL, LARGE, SMALL, LARGE, SMALL, SMALL, SMALL, SMALL]

@@ -23,7 +23,7 @@ from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE
 from prophet_scheduler.core.arena import at_pace, completions_at, generations_at, profile_under
-from prophet_scheduler.core.choice import ChoosingPolicy, Ended
+from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import GradientProfile, Profile
@@ -89,7 +89,7 @@ class Job:
         self.slots = (None,)
         self.on_round: Any = None
         self.ended = 100
-        self.iterations: list[Ended] = []
+        self.iterations: list[IterationEnd] = []
         self.clips = False
         """Whether its iterations wait for all averages."""
         self.now_s = 100.0
@@ -105,7 +105,7 @@ class Job:
             return UNORDERED
         return TWO_PHASES if self.divided else WHOLE
 
-    def take_ended(self) -> list[Ended]:
+    def take_ended(self) -> list[IterationEnd]:
         ended, self.iterations = self.iterations, []
         return ended
 
@@ -138,7 +138,7 @@ class Job:
             took_s = iteration_s(blocks, played, self.clips)
             self.waits.iteration(self.clips)
             self.now_s += took_s
-            self.iterations.append(Ended(self.cut, self.way, took_s))
+            self.iterations.append(IterationEnd(self.cut, self.way, took_s))
         return took_s
 
 
@@ -184,7 +184,7 @@ class Clipping(Job):
                 self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
         took_s = end_s - self.now_s
         self.now_s = end_s
-        self.iterations.append(Ended(self.cut, self.way, took_s))
+        self.iterations.append(IterationEnd(self.cut, self.way, took_s))
         return took_s
 
 
@@ -350,7 +350,7 @@ def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None
     while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < 130.0:
         if len(job.control.turns) > taken:
             taken += 1
-            job.iterations += [Ended(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
+            job.iterations += [IterationEnd(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
         job.iterate()
         if job.now_s >= turn_s:
             turn_s += 0.25
@@ -445,7 +445,7 @@ class Distant(Job):
         took_s += self.message_s * len(blocks)
         self.waits.iteration(False)
         self.now_s += took_s
-        self.iterations.append(Ended(self.cut, self.way, took_s))
+        self.iterations.append(IterationEnd(self.cut, self.way, took_s))
         self.had.append((self.cut, took_s))
         return took_s
 

@@ -60,9 +60,9 @@ def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
 def provide(
     store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES, release: Release = NEWEST
 ) -> Path:
-    """The wheel of `release` for this interpreter and machine, edited by `rules`, from the store or newly built.
+    """Return the wheel of `release` for this interpreter and machine, edited by `rules`, from the store or newly built.
 
-    Raises UserError if the source cannot be had, an edit does not fit it or it does not compile.
+    Raises UserError if the source cannot be fetched, an edit does not fit it or it does not compile.
     """
     key = recipe_for(toolchain, rules, release).key()
     with store.locked():
@@ -75,7 +75,7 @@ def provide(
 
 
 def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
-    """BytePS's source release, from the store or from PyPI; only the bytes the rules are written for will do.
+    """Return BytePS's source release, from the store or from PyPI. Only the bytes the rules are written for will do.
 
     pip runs a source's setup.py to learn its metadata, so it is given the digest, which it checks before that.
     """
@@ -126,7 +126,9 @@ def build(
 
 
 def _lay_out_cuda(toolchain: Toolchain, home: Path) -> dict[str, str]:
-    """CUDA and NCCL, or what stands in for them, in `home`; the environment that sends BytePS's setup.py there."""
+    """Lay out CUDA and NCCL, or their stand-ins, in `home`. Returns the environment that points BytePS's setup.py
+    there.
+    """
     if toolchain.cuda is not None:
         return toolchain.cuda.lay_out(home)
     shutil.copytree(HERE / "include", home / "include")
@@ -169,7 +171,7 @@ def _first_error(log: Path) -> str:
 
 
 def _installed_from() -> Path | None:
-    """The wheel or folder the installed byteps came from, as pip recorded it; None if there is no byteps.
+    """Return the wheel or folder the installed byteps came from, as pip recorded it; None if there is no byteps.
 
     A byteps from elsewhere, of which pip records no file, is named by its folder.
     """
@@ -184,7 +186,7 @@ def _installed_from() -> Path | None:
 
 
 def _check_import(part: str) -> None:
-    """Import what was installed, in a process of its own: no two parts of BytePS can be in one.
+    """Import what was installed, in a process of its own: two parts of BytePS cannot share one.
 
     Raises UserError with Python's own last words.
     """

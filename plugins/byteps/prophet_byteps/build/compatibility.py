@@ -32,7 +32,7 @@ FOR_CPU = (
     ),
     Rule("byteps/torch/__init__.py", "p = torch.Tensor([p]).cuda()", "p = torch.Tensor([p])", _NO_GPU_REASON),
 )
-"""Not in a CUDA build (`cuda_rules.py`)."""
+"""Rules that a CUDA build leaves out (`cuda_rules.py`)."""
 
 BUILD_RULES = (
     Rule(

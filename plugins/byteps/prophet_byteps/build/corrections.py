@@ -388,7 +388,7 @@ _PS_LITE = ("torch", "mxnet", "server")
 _CORE = ("torch", "mxnet")
 _ZMQ_HEADER = "#include <zmq.h>\n"
 _ZMQ_CLASS = b"N2ps6ZMQVanE"
-"""Its name at run time; a ps-lite for RDMA or UCX has it as well, as long as it can also use ZeroMQ."""
+"""Name at run time of ps-lite's ZeroMQ class; a ps-lite for RDMA or UCX that can also use ZeroMQ has it as well."""
 
 CORRECTIONS = (
     Correction(

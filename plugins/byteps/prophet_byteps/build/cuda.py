@@ -1,7 +1,7 @@
-"""What a CUDA build needs of Python's environment: a torch with CUDA, and the wheels with CUDA's runtime and NCCL.
+"""CUDA in Python's environment, for a CUDA build: a torch with CUDA, and the wheels with CUDA's runtime and NCCL.
 
-Nothing here needs a GPU or its driver. What torch runs with is what BytePS is built against: the runtime and the NCCL
-that pip installed with it, and in addition the headers that only a compiler needs.
+Nothing here needs a GPU or its driver. BytePS is built against what torch runs with: the runtime and the NCCL that pip
+installed with it, plus the headers that only a compiler needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cuda:
     """A CUDA to build against."""
 
     version: str
-    """That torch was built for, such as 13.0."""
+    """Version that torch was built for, such as 13.0."""
     wheels: tuple[str, ...]
     """Names and versions of the wheels that have its files."""
     includes: tuple[Path, ...]
@@ -39,7 +39,8 @@ class Cuda:
         return f"CUDA {self.version} ({', '.join(self.wheels)})"
 
     def lay_out(self, home: Path) -> dict[str, str]:
-        """Make `home` look like an installation of CUDA and NCCL; the environment that sends BytePS's setup.py there.
+        """Make `home` look like an installation of CUDA and NCCL. Returns the environment that points BytePS's setup.py
+        there.
 
         The wheels have their headers in several folders, and libraries without the names that the linker asks for.
         """
@@ -56,7 +57,7 @@ class Cuda:
 
 @dataclass(frozen=True)
 class _Wheel:
-    """A wheel of NVIDIA's: its name, what pip is to install, and the files that are needed of it.
+    """A wheel of NVIDIA's: its name, the requirement for pip, and the files needed from it.
 
     `header` is named as it is included, each of `libraries` as the linker asks for it and as the wheel has it.
     """
@@ -68,7 +69,7 @@ class _Wheel:
 
 
 def _wheels(version: str) -> tuple[_Wheel, ...]:
-    """The wheels for a CUDA. Until CUDA 12 all their names end in the version's first number."""
+    """Return the wheels for a CUDA. Until CUDA 12 all their names end in the version's first number."""
     major = version.partition(".")[0]
     suffix = f"-cu{major}" if int(major) <= 12 else ""
     compiler = "nvidia-cuda-nvcc" if suffix else "nvidia-cuda-crt"  # the wheel with the headers in crt/
@@ -86,7 +87,7 @@ def _wheels(version: str) -> tuple[_Wheel, ...]:
 
 
 def with_cuda(toolchain: Toolchain, expected: str | None = None) -> Toolchain:
-    """The same tools for a CUDA build, which is of PyTorch's part alone. `expected` is the CUDA that torch must have.
+    """Return the same tools for a CUDA build, which is of PyTorch's part alone. `expected` is the CUDA torch must have.
 
     Raises UserError, in one line, with what is missing and how to install it.
     """
@@ -118,7 +119,7 @@ def torch_cuda() -> str | None:
 
 
 def find_cuda(version: str) -> Cuda:
-    """The wheels of this CUDA and of NCCL. Raises UserError that names those to install."""
+    """Return the wheels of this CUDA and of NCCL. Raises UserError that names those to install."""
     described: list[str] = []
     includes: list[Path] = []
     libraries: list[tuple[str, Path]] = []
@@ -142,7 +143,7 @@ def find_cuda(version: str) -> Cuda:
 
 
 def missing_packages() -> list[str]:
-    """Names (Debian's) of system packages that only a CUDA build needs and cannot find.
+    """Return the names (Debian's) of missing system packages that only a CUDA build needs.
 
     Several GPUs behind several PCIe switches are bound to the memory beside them, so it has the real libnuma.
     """
@@ -150,7 +151,7 @@ def missing_packages() -> list[str]:
 
 
 def _files(distribution: str) -> list[Path]:
-    """All files of an installed wheel; none where it is not installed."""
+    """Return all files of an installed wheel; none if it is not installed."""
     try:
         files = metadata.files(distribution)
     except metadata.PackageNotFoundError:
@@ -159,7 +160,7 @@ def _files(distribution: str) -> list[Path]:
 
 
 def _include_folder(files: list[Path], header: str) -> Path | None:
-    """The folder to search for `header` in, among the files of a wheel."""
+    """Return the folder to search for `header` in, among the files of a wheel."""
     ends = Path(header).parts
     same = (file for file in files if file.parts[-len(ends) :] == ends and "include" in file.parts and file.is_file())
     folders = [file.parents[len(ends) - 1] for file in same]

@@ -1,14 +1,13 @@
 """Edits for a CUDA build of BytePS alone: what today's PyTorch with CUDA needs, and faults that only show beside CUDA.
 
-A CUDA build has all rules of the CPU build but those that are for a machine without a GPU, and these.
+A CUDA build has all rules of the CPU build except those for a machine without a GPU, and these.
 
-Copying. BytePS pins the memory of a CPU tensor with CUDA at each push and never lets go of it. Memory that is pinned,
-in whole or in part, cannot be pinned again, and the attempt leaves an error behind that torch raises at some later call
-(others met it too: github.com/sgl-project/sglang, pull request 38832). Memory that was given back and comes again
-counts as pinned, with the pages that were there before. With today's PyTorch `broadcast_optimizer_state` pushes CPU
-tensors, Adam's counts of steps. All this follows from the source and has not been seen on a GPU. A CPU tensor is now
-copied by the processor, without CUDA, and several GPUs of a machine, which sum it through NCCL, get a pinned copy of it
-that lasts for one push.
+Copying. BytePS pins the memory of a CPU tensor with CUDA at each push and never releases it. Memory that is pinned, in
+whole or in part, cannot be pinned again, and the attempt leaves an error behind that torch raises at some later call
+(others met it too: github.com/sgl-project/sglang, pull request 38832). Memory that was freed and allocated again counts
+as pinned, with its old pages. With today's PyTorch `broadcast_optimizer_state` pushes CPU tensors, Adam's counts of
+steps. All this follows from the source and has not been seen on a GPU. Now the processor copies a CPU tensor, without
+CUDA. Several GPUs of a machine, which sum it through NCCL, get a pinned copy that lasts for one push.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ BUILD_RULES = (
     ),
     Rule("byteps/torch/cuda_util.cc", "THCudaCheck(", "C10_CUDA_CHECK(", _TH_REASON, 3),
 )
-"""Nothing here changes what BytePS computes or sends."""
+"""Rules that change nothing of what BytePS computes or sends."""
 
 _COPY_REASON = "see the docstring: the memory of a CPU tensor is not CUDA's"
 
@@ -135,7 +134,7 @@ COPY_RULES = (
 
 
 def for_cuda(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The rules of a CPU build, made those of a CUDA build; its own corrections where `rules` has any."""
+    """Return the rules of a CUDA build for those of a CPU build, with its own corrections if `rules` has any."""
     kept = [rule for rule in rules if rule not in compatibility.FOR_CPU]
     corrected = set(corrections.COPY_RULES) <= set(rules)
     return (*kept, *BUILD_RULES, *(COPY_RULES if corrected else ()))

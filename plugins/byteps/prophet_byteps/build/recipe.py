@@ -1,6 +1,6 @@
 """Everything that shapes the built wheel, and the key under which it is kept.
 
-A part that could change the wheel without changing the key would let a stale wheel be installed: add it here.
+A part that changed the wheel without changing the key would let a stale wheel be installed: add it here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tens
 
 
 def frameworks(toolchain: Toolchain) -> tuple[str, ...]:
-    """The parts that can be built here: one for each framework that is installed, at least one."""
+    """Return the parts that can be built here: one for each installed framework, at least one."""
     return tuple(name for name in ("torch", "mxnet") if getattr(toolchain, name) is not None)
 
 
 def build_environment(toolchain: Toolchain) -> dict[str, str]:
-    """What tells BytePS's setup.py which parts to build. WITH makes a failure of that part the build's failure."""
+    """Return the environment that tells BytePS's setup.py which parts to build.
+
+    WITH makes a failure of that part the build's failure.
+    """
     wanted = frameworks(toolchain)
     return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
@@ -51,20 +54,21 @@ class Recipe:
     parts: dict[str, str]
     python: str
     torch: str | None
-    """With the CUDA of a CUDA build."""
+    """Version of torch, with the CUDA of a CUDA build."""
     mxnet: str | None
     compiler: str
     machine: str
     zmq: str
 
     def key(self) -> str:
-        """Sixteen hexadecimal digits that differ between different recipes."""
+        """Return sixteen hexadecimal digits that differ between different recipes."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> Recipe:
-    """The recipe of this package, this interpreter and the given tools, for a release edited by those of `rules` that
-    it has something for."""
+    """Return the recipe of this package, this interpreter and the given tools, for a release edited by the `rules` that
+    apply to it.
+    """
     stand_ins = [] if toolchain.cuda else sorted((HERE / "include").glob("*.h"))
     sources = [*stand_ins, HERE / "build_hooks.py"]
     return Recipe(

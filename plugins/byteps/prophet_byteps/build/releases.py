@@ -1,7 +1,7 @@
-"""The releases of BytePS that can be built, and in what their sources differ from the one the rules were written for.
+"""The releases of BytePS that can be built, and how their sources differ from the one the rules were written for.
 
-Rule of this file: facts about archives on PyPI. The rules are written for the newest of them; what an older one has in
-place of a rule, its entry says.
+Rule of this file: facts about archives on PyPI. The rules are written for the newest of them. An older one's entry says
+what it has in place of a rule.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .rules import Rule
 class Release:
     """A source archive: its version, its digest, and how rules fit it.
 
-    `instead` says what there is in place of a rule, by its file and text: how often the text occurs here, 0 where there
-    is nothing to edit, or another rule. `without` are corrections of faults that it does not have. `hooks` is the file
+    `instead` gives the replacement of a rule, by its file and text: how often the text occurs here, 0 if there is
+    nothing to edit, or another rule. `without` are corrections of faults that it does not have. `hooks` is the file
     that its setup.py asks for hooks.
     """
 
@@ -31,7 +31,7 @@ class Release:
     hooks: str = "pre_setup.py"
 
     def fitted(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-        """`rules` as this release needs them."""
+        """Return `rules` as this release needs them."""
         left_out = {rule for fault in CORRECTIONS if fault.name in self.without for rule in fault.all_rules}
         fitted = (self._in_place_of(rule) for rule in rules if rule not in left_out)
         return tuple(rule for rule in fitted if rule.count > 0)
@@ -81,7 +81,7 @@ RELEASES = {
 
 
 def release_of(version: str) -> Release:
-    """The release called `version`. Raises UserError where there are no rules for it."""
+    """Return the release called `version`. Raises UserError if there are no rules for it."""
     if version not in RELEASES:
         raise UserError(f"engine: there are no rules for BytePS {version}; known: {', '.join(sorted(RELEASES))}")
     return RELEASES[version]

@@ -1,11 +1,11 @@
-"""What an edit to BytePS's source is, and how a list of them is applied.
+"""Edits to BytePS's source, and how a list of them is applied.
 
 An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so
 that an edit which no longer fits the source stops the build instead of quietly doing nothing. The rules themselves are
-in `compatibility.py` and `corrections.py`, and where a release differs in `releases.py`.
+in `compatibility.py` and `corrections.py`, and in `releases.py` where a release differs.
 
 Rules that together mend one fault are a correction. It leaves a mark: a function that does nothing, which the library
-exports, so that a library can be asked what is mended in it (prophet_byteps/faults.py).
+exports. So a library shows what is mended in it (prophet_byteps/faults.py).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Rule:
 class Correction:
     """Rules that mend one fault.
 
-    `name` is that of its section in docs/corrections.md. `effect` is what the fault does to a job, in half a line.
-    `parts` are the parts of BytePS that have the fault, by folder, and `seen_by` is in the file of a part where it has
-    the code in question; where that `tells`, a file without it surely does not have the fault. The mark is left after
-    the line `marked_after` of the file `marked_in`; a fault of a script needs none, since the mended text can be read.
+    `name` is that of its section in docs/corrections.md. `effect` is the fault's effect on a job, in half a line.
+    `parts` are the parts of BytePS that have the fault, by folder. `seen_by` is in the file of a part that has the code
+    in question; if `tells`, a file without it surely does not have the fault. The mark is left after the line
+    `marked_after` of the file `marked_in`; a fault of a script needs none, since the mended text can be read.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Correction:
 
     @property
     def mark(self) -> str:
-        """The function's name. BytePS's linker script exports what has `byteps` in its name."""
+        """Name of the function. BytePS's linker script exports names that contain `byteps`."""
         return f"prophet_byteps_corrected_{self.name}"
 
     @property
@@ -86,6 +86,6 @@ def apply_rules(rules: Sequence[Rule], source: Path) -> None:
 
 
 def _brief(text: str) -> str:
-    """First line of `text`, quoted and cut to a length that fits an error line."""
+    """Return the first line of `text`, quoted and cut to a length that fits an error line."""
     line = text.strip().splitlines()[0].strip()
     return repr(line if len(line) <= 60 else line[:57] + "...")

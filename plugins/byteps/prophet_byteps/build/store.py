@@ -31,17 +31,17 @@ class Store:
 
     @classmethod
     def of_user(cls) -> Store:
-        """The store in the user's cache folder: $XDG_CACHE_HOME, by default ~/.cache."""
+        """Return the store in the user's cache folder: $XDG_CACHE_HOME, by default ~/.cache."""
         # An empty or relative XDG_CACHE_HOME is to be ignored (XDG Base Directory Specification).
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return cls((base if base.is_absolute() else Path.home() / ".cache") / "prophet" / "engine")
 
     def wheel(self, key: str) -> Path | None:
-        """The wheel kept under `key`, or None."""
+        """Return the wheel kept under `key`, or None."""
         return next(iter((self.root / key).glob("*.whl")), None)
 
     def holds(self, wheel: Path) -> bool:
-        """Whether `wheel` is, or was before it was removed, a wheel of this store."""
+        """True if `wheel` is, or was before it was removed, a wheel of this store."""
         return wheel.is_relative_to(self.root)
 
     @contextmanager
@@ -54,7 +54,7 @@ class Store:
 
     @contextmanager
     def workplace(self) -> Iterator[Path]:
-        """A folder to build in, gone at the end however that comes. Needs the lock."""
+        """Make a folder to build in, gone at the end however that comes. Needs the lock."""
         for left_over in self.root.glob(".build-*"):
             shutil.rmtree(left_over)
         with tempfile.TemporaryDirectory(prefix=".build-", dir=self.root) as folder:

@@ -1,4 +1,4 @@
-"""What the build needs of the machine: finding it, naming what is missing, installing it where that is allowed.
+"""Tools that the build needs of the machine: find them, name what is missing, install it where that is allowed.
 
 Everything here is asked of the tools themselves (the compiler's search paths, the interpreter's build settings), so an
 unusual prefix works wherever the compiler can find it.
@@ -53,10 +53,10 @@ class Toolchain:
     mxnet: str | None
     """Version of the installed MXNet, None without one."""
     cuda: Cuda | None = None
-    """What a CUDA build is made with, None for the CPU."""
+    """CUDA of a CUDA build, None for the CPU."""
 
     def alone(self, framework: str) -> Toolchain:
-        """As if `framework` ("torch", "mxnet") were the only one installed. Raises UserError where it is not."""
+        """Return the toolchain with `framework` ("torch", "mxnet") alone. Raises UserError if it is not installed."""
         alone = replace(
             self,
             torch=self.torch if framework == "torch" else None,
@@ -103,7 +103,7 @@ def install_missing(find: Callable[[], list[str]]) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Names (Debian's) of system packages that the build needs and cannot find."""
+    """Return the names (Debian's) of missing system packages that the build needs."""
     missing = [program for program in ("g++", "make") if shutil.which(program) is None]
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         missing.append("python3-dev")
@@ -129,19 +129,19 @@ def find_zmq() -> ZeroMQ | None:
 
 
 def find_library(name: str) -> Path | None:
-    """Where the compiler finds a library, by its file's name; None where it does not."""
-    # With a bare name for an answer, g++ says that it knows no such file.
+    """Return the path where the compiler finds a library, by its file's name; None if it does not."""
+    # g++ answers with the bare name for a file it does not know.
     library = Path(_output("g++", f"-print-file-name={name}").strip())
     return library if library.is_absolute() else None
 
 
 def has_header(name: str) -> bool:
-    """Whether the compiler finds a header."""
+    """True if the compiler finds a header."""
     return _preprocess(f"#include <{name}>\n").returncode == 0
 
 
 def machine_flags(machine: str, cpu_flags: Iterable[str]) -> str:
-    """Compiler flags for the newest instruction set that many machines share with this one.
+    """Return compiler flags for the newest instruction set that many machines share with this one.
 
     BytePS asks for `-march=native`, with which a wheel suits one processor only. Its CPU reducer has faster code where
     AVX and F16C are allowed, and x86-64-v3 allows them.
@@ -161,7 +161,7 @@ def _cpu_flags() -> list[str]:
 
 
 def _framework_versions() -> tuple[str | None, str | None]:
-    """Versions of the installed torch and MXNet. Raises UserError without either, or without a Python build tool."""
+    """Return the versions of the installed torch and MXNet. Raises UserError without either, or a build tool."""
     versions = {package: _version(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
     lacking = [package for package in ("setuptools", "wheel") if versions[package] is None]
     if versions["torch"] is None and versions["mxnet"] is None:

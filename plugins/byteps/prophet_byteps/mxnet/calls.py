@@ -1,10 +1,10 @@
-"""The program's calls of BytePS's push_pull that have not returned.
+"""Calls of BytePS's push_pull by the program that have not returned.
 
 Rule of this file: no MXNet and no BytePS, so that exchange.py can ask as well.
 
-byteps.mxnet opens a tensor's keys in the thread that hands the tensor over for the first time, and that waits for all
-workers (`InitTensor`). Every other call returns at once, and what it handed over is a task that the hook sees. So who
-is in a call waits for others, and MXNet has no handles that could say so.
+byteps.mxnet opens a tensor's keys in the thread that first hands the tensor over, and that waits for all workers
+(`InitTensor`). Every other call returns at once, and hands over a task that the hook sees. So a thread in a call waits
+for others, and MXNet has no handles that could say so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import ParamSpec
 P = ParamSpec("P")
 
 _callers: set[int] = set()
-"""Threads that are in a call; a set, since a count of several threads would need a lock."""
+"""Threads in a call. A set, since a count would need a lock."""
 
 
 def watched(push_pull: Callable[P, None]) -> Callable[P, None]:
-    """The function, of whose calls `under_way` then knows."""
+    """Return the function, with its calls known to `under_way`."""
 
     @functools.wraps(push_pull)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -36,10 +36,10 @@ def watched(push_pull: Callable[P, None]) -> Callable[P, None]:
 
 
 def under_way() -> bool:
-    """Whether a call has yet to return. From any thread."""
+    """True if a call has yet to return. From any thread."""
     return bool(_callers)
 
 
 def forget() -> None:
-    """After a suspend: who is in a call still, waits for an engine that is gone."""
+    """Forget calls after a suspend: a thread still in one waits for an engine that is gone."""
     _callers.clear()

@@ -1,7 +1,7 @@
-"""The end of a Gluon job: what MXNet still has to do is done before BytePS goes.
+"""The end of a Gluon job: MXNet's remaining work is done before BytePS goes.
 
 Rule of this file: the order of the two, and nothing about trainers. MXNet waits for all of its operators when the
-process ends, after BytePS's own end; where one of them is a transfer, which BytePS makes no more by then, that wait has
+process ends, after BytePS's own end. If one of them is a transfer, which BytePS no longer makes by then, that wait has
 no end. So MXNet is waited for first: before BytePS is shut down or suspended, and before the process ends.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from prophet_scheduler.frontends.ending import finish_first
 
 PATIENCE_S = 300.0
-"""No longer than this: where a worker is gone, what others wait for may never come."""
+"""Longest wait in seconds: where a worker is gone, what others wait for may never come."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -28,11 +28,11 @@ class WaitForMXNet:
         self._patience_s = patience_s
 
     def put_before(self, bps: Any) -> None:
-        """Before `shutdown` and `suspend` of `bps`, byteps.mxnet, and the end of a process that calls its `init`."""
+        """Wait before `shutdown` and `suspend` of `bps`, byteps.mxnet, and the end of a process after its `init`."""
         finish_first(bps, self.settle)
 
     def settle(self) -> None:
-        """Returns when MXNet has done all that it was told, or after the patience, with a warning."""
+        """Return when MXNet has done all its work, or after the patience, with a warning."""
         waiting = threading.Thread(target=self._wait, name="prophet-end", daemon=True)
         waiting.start()
         waiting.join(self._patience_s)

@@ -1,31 +1,31 @@
-"""The MXNet front end: what keeps a Gluon job from overlapping its transfers with its computing.
+"""The MXNet front end: removes what keeps a Gluon job from overlapping transfers with computing.
 
 Rule of this file: byteps.mxnet.DistributedTrainer and what it hands to BytePS. There is no barrier to remove here:
-MXNet's dependency engine starts each operator when what it reads is there, so a gradient can leave while backward
-still runs, and a layer can start while others wait for their updates. Three things stood in the way of both:
+MXNet's dependency engine starts each operator when its inputs are there. So a gradient can leave while backward still
+runs, and a layer can start while others wait for their updates. Three things prevented both:
 
 - The trainer scales each gradient by an operator that asks MXNet for scratch memory. There are few pieces of it, and
   their users take turns in the order in which they were scheduled, so it waited for the whole backward pass: no
   gradient left before the last one was there. Here `broadcast_mul`, which needs no scratch memory, makes the same
   product, bit for bit.
-- MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes
-  one at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter
-  at a time they would compute in another way.
+- MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes one
+  at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter at a
+  time they would compute differently.
 - The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
   stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
-  is the order of registration and usually of the forward pass, and gradients are handed over in the reverse of it, as
-  backward makes them.
+  is the order of registration and usually of the forward pass. Gradients are handed over in reverse, as backward makes
+  them.
 
-Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has
-yet to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient
-is over, is kept by MXNet's dependencies.
+Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has yet
+to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient is
+over, is kept by MXNet's dependencies.
 
 BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
 
-Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. Of the cut that the workers
-agree on (cutting.py) one size is taken, by which BytePS cuts all gradients (names.py). A round is a step of a trainer.
-A program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
-clip gradients by the norm of all, so its iterations are taken to wait for all of them
+Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. BytePS cuts all gradients
+by one size (names.py), taken from the cut that the workers agree on (cutting.py). A round is a step of a trainer. A
+program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
+clip gradients by the norm of all. So its iterations are assumed to wait for all of them
 (prophet_scheduler/learn/barrier.py).
 """
 
@@ -55,16 +55,16 @@ logger = logging.getLogger("prophet_scheduler")
 
 _GRADIENT = "gradient_"
 _EXACT = (np.float32, np.float64)
-"""Types in which `broadcast_mul` by a rounded factor is what MXNet's scaling by a number computes."""
+"""Types in which `broadcast_mul` by a rounded factor computes what MXNet's scaling by a number does."""
 _HALF = np.dtype(np.float16)
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
-    """Prepares `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
+    """Prepare `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
-    `agreement` ends the job where workers would send different tensors: the module, or what has its functions. `board`
-    has what is wanted of the size of partitions; without one it stays. Raises RuntimeError where the trainer is not the
-    one that is replaced here; then nothing is.
+    `agreement` ends the job where workers would send different tensors: the module, or an object with its functions.
+    `board` has the wanted partition size; without one it stays. Raises RuntimeError, with nothing replaced, if the
+    trainer is not the one that is replaced here.
     """
     trainer = bps.DistributedTrainer
     if not hasattr(bps, "Compression") or "step" not in vars(trainer):
@@ -74,7 +74,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 
 class _FrontEnd:
-    """What stands before BytePS's functions and its trainer's methods, each of which it calls in its turn."""
+    """Replacements of BytePS's functions and its trainer's methods; each calls its original in turn."""
 
     def __init__(self, bps: Any, agreement: Any, board: CutBoard | None) -> None:
         trainer = bps.DistributedTrainer
@@ -88,12 +88,12 @@ class _FrontEnd:
         self._names = Names(self._declare, lambda: partition.Number.of(bps), mx.nd.waitall)
         self._trainers = itertools.count()
         self._largest_sent = 0
-        """Bytes."""
+        """Bytes of the largest tensor sent."""
         self._lives = 0
-        """How often BytePS has been resumed."""
+        """Number of times BytePS was resumed."""
 
     def put_in_place(self) -> None:
-        """BytePS's own methods find the class and the functions by their names."""
+        """Install the replacements. BytePS's own methods find the class and the functions by their names."""
         bps, trainer = self._bps, self._bps.DistributedTrainer
         bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
         bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
@@ -131,7 +131,7 @@ class _FrontEnd:
     # The trainer's methods.
 
     def create(self, trainer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Gradients in forward order, and updates one at a time."""
+        """Create a trainer with gradients in forward order, and updates one at a time."""
         self._create(trainer, params, *args, **kwargs)
         trainer._prophet = None
         number = next(self._trainers)
@@ -149,7 +149,7 @@ class _FrontEnd:
             trainer._optimizer.aggregate_num = 1
 
     def init_params(self, trainer: Any) -> None:
-        """The first step, after the first forward pass: shapes are known and nothing has been sent yet."""
+        """Prepare the first step, after the first forward pass: shapes are known and nothing has been sent yet."""
         if trainer._prophet_topic is not None:
             topic, trainer._prophet_topic = trainer._prophet_topic, None
             half = _halves(self._bps, trainer)
@@ -159,18 +159,18 @@ class _FrontEnd:
         self._init_params(trainer)
 
     def allreduce(self, trainer: Any) -> None:
-        """A round, in which all gradients are handed over."""
+        """Run a round, in which all gradients are handed over."""
         trainer._prophet_rounds.begin(self._lives)
         self._hand_over(trainer)
         trainer._prophet_rounds.end()
 
     def allreduce_alone(self, trainer: Any) -> None:
-        """Without an update: the program is to look at the averages."""
+        """Run a round without an update: the program is to look at the averages."""
         trainer._prophet_rounds.looked_at = True
         self._allreduce_alone(trainer)
 
     def _rounds_of(self, number: int) -> _Rounds:
-        """Those of the trainer that is the program's `number`th, from 0."""
+        """Return the rounds of the program's trainer `number`, from 0."""
         board, names = self._board, self._names
         if board is None:
             return _Rounds(None, names)
@@ -183,7 +183,7 @@ class _FrontEnd:
         return _Rounds(control, names, seen)
 
     def _hand_over(self, trainer: Any) -> None:
-        """All gradients, as backward makes them."""
+        """Hand over all gradients, as backward makes them."""
         bps, handover = self._bps, trainer._prophet
         gradients = handover.gradients() if handover else []
         if not gradients or not all(_plain(bps, trainer, parameter) for _, _, parameter in gradients):
@@ -198,7 +198,9 @@ class _FrontEnd:
 
 
 def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `replacement` and has the name and the words of `original`; a method has itself first."""
+    """Return a function that calls `replacement`, with the name and docstring of `original`; a method gets itself
+    first.
+    """
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -208,8 +210,10 @@ def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) 
 
 
 class _Rounds:
-    """One trainer's steps, and the size of partitions from each on. `control` is None where the size stays. `seen` is
-    called with whether iterations are seen to wait for all averages, and whether gradients travel in half precision.
+    """Steps of one trainer, and the partition size from each on. `control` None keeps the size.
+
+    `seen` is called with two flags: iterations are seen to wait for all averages, and gradients travel in half
+    precision.
     """
 
     def __init__(
@@ -226,17 +230,17 @@ class _Rounds:
         self._half = False
         self._waits = BarrierWatch()
         self.looked_at = False
-        """Whether the program is to look at the averages of this round before it has them applied."""
+        """True if the program is to look at the averages of this round before it has them applied."""
 
     def start(self, parameters: list[Any], half: bool = False) -> None:
-        """Before the first step sends anything, when the shapes of the parameters, in forward order, are known."""
+        """Start before the first step sends anything, with known shapes of the parameters, in forward order."""
         self._half = half
         if self._control is not None:
             self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
             self._cut(self._control.first(self._sizes))
 
     def begin(self, life: int) -> None:
-        """Before a step's first gradient. `life`: how often BytePS has been resumed."""
+        """Begin a step, before its first gradient. `life`: number of times BytePS was resumed."""
         control = self._control
         if control is None:
             return
@@ -250,7 +254,7 @@ class _Rounds:
             self._cut(control.round_begins())
 
     def end(self) -> None:
-        """All of the step's gradients have been handed over."""
+        """End a step: all of its gradients have been handed over."""
         training.iteration_ended(id(self), time.monotonic())
         self._waits.iteration(self.looked_at)
         self.looked_at = False
@@ -264,7 +268,7 @@ class _Rounds:
 
 
 class _Handover:
-    """What one trainer needs to hand over its gradients: their order, and the number they are scaled by.
+    """Order of one trainer's gradients, and the number they are scaled by.
 
     `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
     latter are in BytePS's names. `in_order` are the parameters in forward order. `odd_names` are those of every other
@@ -282,15 +286,15 @@ class _Handover:
         self._factors: dict[tuple[Any, ...], Any] = {}
 
     def next_name(self, index: int) -> str:
-        """BytePS's name of a gradient in its next round."""
+        """Return BytePS's name of a gradient in its next round."""
         return next(self._names[index])
 
     def gradients(self) -> list[tuple[int, int, Any]]:
-        """(gradient id, index in BytePS's names, parameter) of all that has a gradient, as backward makes them."""
+        """Return (gradient id, index in BytePS's names, parameter) of all with a gradient, as backward makes them."""
         return [entry for entry in self._last_first if entry[2].grad_req != "null"]
 
     def factor(self, value: float, gradient: Any) -> Any:
-        """`value` as an array that broadcasts over `gradient`: its type, its device, its number of dimensions."""
+        """Return `value` as an array that broadcasts over `gradient`: its type, device and number of dimensions."""
         key = (value, gradient.dtype, gradient.context, gradient.ndim)
         if key not in self._factors:
             number = np.full((1,) * gradient.ndim, value, gradient.dtype)
@@ -303,13 +307,13 @@ def _size_bytes(tensor: Any) -> int:
 
 
 def _travelling_bytes(parameter: Any, half: bool) -> int:
-    """What its gradient takes on the wire; with `half`, floating-point numbers go in half precision."""
+    """Return the bytes of its gradient on the wire. With `half`, floating-point numbers go in half precision."""
     dtype = np.dtype(parameter.dtype)
     return int(np.prod(parameter.shape)) * (_HALF if half and np.issubdtype(dtype, np.floating) else dtype).itemsize
 
 
 def _halves(bps: Any, trainer: Any) -> bool:
-    """Whether gradients go in half precision: by BytePS's compression of that name, with none of its core besides."""
+    """True if gradients go in half precision: by BytePS's compression of that name, and none in its core besides."""
     rounding = type(getattr(bps.Compression, "fp16", None))
     learned = [parameter for parameter in trainer._params if parameter.grad_req != "null"]
     return bool(learned) and all(
@@ -318,13 +322,13 @@ def _halves(bps: Any, trainer: Any) -> bool:
 
 
 def _compressed(parameter: Any) -> bool:
-    """Whether BytePS itself compresses its gradient, which attributes of this kind mark."""
+    """True if BytePS itself compresses its gradient, which attributes of this kind mark."""
     return any(name.startswith("byteps_") for name in vars(parameter))
 
 
 def _layout(parameters: list[Any], half: bool) -> str:
-    """What must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and how
-    their gradients travel.
+    """Return what must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and
+    how their gradients travel.
     """
     words = []
     for parameter in parameters:
@@ -335,7 +339,7 @@ def _layout(parameters: list[Any], half: bool) -> str:
 
 
 def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
-    """Whether the gradient is sent as it is, is dense and of a type that scales exactly."""
+    """True if the gradient is sent as it is, is dense and of a type that scales exactly."""
     return (
         type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
         and not _compressed(parameter)

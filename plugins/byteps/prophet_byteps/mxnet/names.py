@@ -1,16 +1,16 @@
-"""Names by which tensors travel, so that the size of partitions can change while a job runs.
+"""Names by which tensors travel, so that the partition size can change while a job runs.
 
 Rule of this file: names and BytePS's partition size; it knows neither trainers nor MXNet.
 
-MXNet lets one operation at a time write what shares an array's memory, so slices of a gradient would take turns. A
+MXNet lets one operation at a time write what shares an array's memory, so slices of a gradient would take turns. So a
 gradient is handed over whole here, and BytePS cuts it. Its partition size is read whenever a tensor is handed over, but
 a tensor keeps its keys, and each key its length, from the first time on. So a tensor has one name for each way in which
-it has been cut: by the size with which BytePS started its own name, and others for other sizes; what is not cut under
-either keeps its name. A size that comes back finds its names again. A server keeps memory for each: what all gradients
-have that are cut otherwise, twice, since each has two keys.
+it has been cut: its own name for the size with which BytePS started, and others for other sizes. A tensor that neither
+size cuts keeps its name. A size that comes back finds its names again. A server keeps memory for each name: the bytes
+of all gradients that are cut differently, twice, since each has two keys.
 
-New names are declared when they are first sent. Workers send in the same order for the first time, for BytePS waits in
-the sending thread then until all have.
+New names are declared when they are first sent. Workers send in the same order for the first time, since BytePS then
+waits in the sending thread until all have.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class Names:
-    """The names of what the process sends.
+    """Names of what the process sends.
 
-    `declare` is BytePS's own function, `find_number()` its partition size, None where it has none, and `settle()`
-    returns when all that was handed over has come back. `stay` is True from where the size can no longer change.
+    `declare` is BytePS's own function, `find_number()` its partition size, None if it has none, and `settle()` returns
+    when all that was handed over has come back. `stay` is True from when the size can no longer change.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class Names:
         self._declared: set[str] = set()
 
     def current(self, name: str, size_bytes: int) -> str:
-        """By which name a tensor of this size goes now, also where BytePS has started anew by its environment."""
+        """Return the present name of a tensor of this size, also where BytePS has restarted with its environment's
+        size.
+        """
         if self._number is None:
             return name
         cut_by = self._number.value if size_bytes > self._number.value else None
@@ -56,7 +58,7 @@ class Names:
         return other
 
     def resize(self, size: int) -> None:
-        """Cuts by this size what is handed over from now on. All workers must come here at the same place."""
+        """Cut by this size what is handed over from now on. All workers must call it at the same place."""
         if self.stay:
             return
         if self._number is None:

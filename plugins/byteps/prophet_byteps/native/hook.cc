@@ -1,18 +1,18 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
-// Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the
-// clock and the waiting; it decides nothing. What it knows of BytePS is in originals.h and layout.h; how tensors get
-// partition sizes of their own is in partitions.h.
+// Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the clock and the
+// waiting; it decides nothing. originals.h and layout.h have its knowledge of BytePS, and partitions.h gives tensors
+// partition sizes of their own.
 //
 // How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
 // of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
-// tasks wait in our queue. A task that is chosen goes through BytePS's own queue after all, added and taken at once,
-// which keeps its readiness checks and its tracing.
+// tasks wait in our queue. A chosen task still goes through BytePS's own queue, added and taken at once, which keeps
+// its readiness checks and its tracing.
 //
 // How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
-// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
-// but for one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and COPYH2D
-// follows.
+// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL.
+// An exception is one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and
+// COPYH2D follows.
 //
 // How much is in flight. At most kMostInFlight pushes and as many pulls: ps-lite as released stops for good with 1,000
 // messages queued each way of a connection. docs/decisions/places-in-flight.md says why no worker waits for ever.
@@ -20,14 +20,13 @@
 // Waiting. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until a task is added
 // to one of its queues, which leaves the processor to the job (docs/decisions/waiting-instead-of-polling.md).
 //
-// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What
-// waited or was in flight before belongs to an engine that is gone: it is forgotten when a queue is made, and when
-// Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. Tasks
+// that waited or were in flight before belong to an engine that is gone. They are forgotten when a queue is made, and
+// when Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
 //
 // One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed:
-// it passes the other stage, in its turn, as if that were done. Asynchronous training asks for it; what a stage that is
-// not passed would send changes nothing there, so where BytePS does not export what this takes, tasks only go both
-// ways.
+// it passes the other stage, in its turn, as if that were done. Asynchronous training asks for it. The extra stage
+// changes no result there, so tasks simply go both ways where BytePS does not export the needed function.
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
@@ -74,10 +73,10 @@ using prophet::Stage;
 using prophet::TensorTableEntry;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTasksChecked = 64;                            // how many first tasks must look sane
+constexpr int kTasksChecked = 64;                            // first tasks that must look sane
 constexpr size_t kMostInFlight = 256;                        // pushes, and as many pulls
 constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six events a task: 175,000 tasks a drain
-constexpr size_t kReadyChecks = 256;                         // of tasks whose data is not ready, at a time
+constexpr size_t kReadyChecks = 256;                         // tasks whose data is not ready, at a time
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
 constexpr double kReadyPoll_s = 1e-4;
@@ -93,12 +92,12 @@ struct Hook {
   std::unique_ptr<Lane> push, pull;
   prophet::EventLog events{kEventCapacity};
   double check_held_at = 0;  // when the held pushes may be looked at again
-  double moved_s = 0;        // when something last came, left or was answered
+  double moved_s = 0;        // when a task last came, left or was answered
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
   uint32_t plans = 0;                // taken up so far
-  uint32_t plan = prophet::kNoPlan;  // the number of the one in force
+  uint32_t plan = prophet::kNoPlan;  // number of the one in force
 
   EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
@@ -118,9 +117,9 @@ Hook*& instance() {
 }
 Hook& hook() { return *instance(); }
 
-// A forked child has none of the threads, and its copy of our locks may be held by one for ever. It goes on with a hook
-// that is not attached: BytePS's own functions serve whatever it calls. Where BytePS has had no task yet, the child may
-// be the one that begins it, as a worker of its own, and nothing that it takes over is at work.
+// Give a forked child a hook that is not attached: BytePS's own functions serve whatever it calls. The child has none
+// of the threads, and one of them may hold its copy of our locks for ever. If BytePS has had no task yet, the child may
+// begin it as a worker of its own, so it takes over the state, of which nothing is at work.
 void begin_anew_in_child() {
   Hook& parents = hook();
   Hook& own = *(instance() = new Hook);
@@ -136,20 +135,20 @@ void begin_anew_in_child() {
   own.active = parents.active.load();
 }
 
-// BytePS's own; null where it has none.
+// Return BytePS's own queue; null if it has none.
 BytePSScheduledQueue* queue_of(Stage stage) {
   int number = hook().layout.number_of(stage);
   return number >= 0 ? originals.queue_of(number) : nullptr;
 }
 
-// `this`, which may be null where BytePS has deleted its queues. The compiler takes that for impossible, so it is
-// hidden from it.
+// Return `this`, which may be null if BytePS has deleted its queues. The compiler assumes that it is not, so the value
+// is hidden from it.
 BytePSScheduledQueue* or_null(BytePSScheduledQueue* queue) {
   asm volatile("" : "+r"(queue));
   return queue;
 }
 
-// The queue of a BytePS stage is created anew after a suspend, so a remembered pointer is checked.
+// Return the stage of a BytePS queue. Queues are created anew after a suspend, so a remembered pointer is checked.
 Stage stage_of(BytePSScheduledQueue* queue) {
   thread_local Stage last = Stage::kCoordinateReduce;
   if (queue == nullptr) return Stage::kCount;
@@ -160,7 +159,7 @@ Stage stage_of(BytePSScheduledQueue* queue) {
   return Stage::kCount;
 }
 
-// Tasks that wait in BytePS's own queue; none where it is gone.
+// Return the number of tasks in BytePS's own queue; 0 if it is gone.
 uint32_t pending_in(BytePSScheduledQueue* queue) { return queue != nullptr ? originals.pending(queue) : 0; }
 
 // One thread serves both REDUCE and BROADCAST, so they share a signal.
@@ -184,14 +183,14 @@ uint32_t gradient_of(const EntryFields& fields) {
   return fields.declared_key();
 }
 
-// Something happened to a task. The lock is held.
+// Record an event of a task. The lock is held.
 void note(const EntryFields& fields, QueueKind queue, EventKind kind, double now) {
   hook().moved_s = now;
   hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(), static_cast<uint8_t>(queue),
                              static_cast<uint8_t>(kind), 0});
 }
 
-// Hands everything that waits back to BytePS, in order of arrival, and never schedules again. The lock is held.
+// Hand everything that waits back to BytePS, in order of arrival, and never schedule again. The lock is held.
 void step_aside(const char* why) {
   Hook& h = hook();
   if (!h.active.exchange(false)) return;
@@ -206,7 +205,7 @@ void step_aside(const char* why) {
   wake_lanes();
 }
 
-// Forgets what waits and what is in flight: the engine that had it is gone, or goes. Scheduling stays on.
+// Forget what waits and what is in flight: its engine is gone, or goes. Scheduling stays on.
 void forget_all() {
   Hook& h = hook();
   std::vector<Entry> dropped[2];  // outlive the lock: see lane.h
@@ -223,7 +222,7 @@ void forget_all() {
   wake_lanes();
 }
 
-// Whether the other GPUs of this machine have done their part of the task.
+// True if the other GPUs of this machine have done their part of the task.
 bool key_ready(const EntryFields& fields) {
   ReadyTable* table = *originals.push_table;
   return table == nullptr || originals.is_key_ready(table, fields.key);
@@ -237,7 +236,7 @@ bool finish(Lane& lane, const Entry& entry, double now) {
 
 struct TakeOver {
   bool taken = false;                         // false: BytePS should have the entry
-  bool wake_push = false, wake_pull = false;  // credit came back, and there is something that may start
+  bool wake_push = false, wake_pull = false;  // credit came back, and a task may start
 };
 
 TakeOver take_over(Stage stage, const Entry& entry) {
@@ -272,7 +271,7 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   return result;
 }
 
-// Held pushes give no signal when they become ready. The lock is held, so not many are looked at, nor often.
+// Look for held pushes that are ready; they give no signal. The lock is held, so look at few, and seldom.
 void look_at_held(Lane& lane, double now) {
   Hook& h = hook();
   if (now < h.check_held_at) return;
@@ -286,7 +285,7 @@ void look_at_held(Lane& lane, double now) {
       });
 }
 
-// The next task of a taken-over queue; where there is none, how long to wait before asking again.
+// Return the next task of a taken-over queue; if there is none, how long to wait before asking again.
 std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stage) {
   Hook& h = hook();
   std::lock_guard<std::mutex> lock(h.mutex);
@@ -313,12 +312,12 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   return {chosen, kReadyPoll};
 }
 
-// How long a loop without a task waits at most; what waits for its data gives no signal when that is there.
+// Return the longest wait of a loop without a task. A task that waits for its data gives no signal when it is there.
 Clock::duration wait_for(bool waits_for_data) {
   return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
 }
 
-// A task of PUSH or PULL, or a null one after waiting for some; nothing where this has stepped aside.
+// Return a task of PUSH or PULL, or a null one after waiting for some; nothing if this has stepped aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
   if (!hook().active) return std::nullopt;
   Signal& signal = signal_of(stage);
@@ -335,8 +334,8 @@ std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
   }
 }
 
-// One thread asks REDUCE for some tasks and then BROADCAST, round after round. It waits before a round that follows one
-// without tasks: in between, waiting for one queue would delay what the other has.
+// Return a task of REDUCE or BROADCAST. One thread asks REDUCE for some tasks and then BROADCAST, round after round. It
+// waits before a round that follows one without tasks. Waiting in between for one queue would delay the other's tasks.
 Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   thread_local Stage last = Stage::kBroadcast;
   thread_local bool had_task = false;
@@ -359,7 +358,7 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   return entry;
 }
 
-// What a loop of PUSH or PULL is to work on: null where the task goes the other way only, and is on to its next stage.
+// Return the task for a loop of PUSH or PULL: null if it goes the other way only, and is on to its next stage.
 Entry unless_other_way(Stage stage, Entry entry) {
   if (entry == nullptr || originals.proceed == nullptr) return entry;
   if (fields_of(entry).priority != (stage == Stage::kPush ? kPullOnly : kPushOnly)) return entry;
@@ -419,7 +418,7 @@ std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
     default:
       break;
   }
-  // A task that came while this waited is handed out at once: with none, BytePS's loop sleeps before it asks again.
+  // Hand out at once a task that came while this waited: with none, BytePS's loop sleeps before it asks again.
   uint64_t seen = signal_of(stage).seen();
   if (Entry entry = originals.get(queue)) return entry;
   signal_of(stage).wait(seen, wait_for(pending_in(queue) > 0));
@@ -468,17 +467,17 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std:
 }  // namespace common
 }  // namespace byteps
 
-// What plugins/byteps/prophet_byteps/hook.py calls through ctypes.
+// Functions that plugins/byteps/prophet_byteps/hook.py calls through ctypes.
 extern "C" {
 
 void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
 }
 
-// What of BytePS differs between its libraries, as seen in their names: a sum of these.
+// Differences between BytePS's libraries, as seen in their names: a sum of these.
 enum { kOldStrings = 1, kWithoutCompression = 2 };
 
-// Finds BytePS's own functions in its loaded library. 0, or -1 with the missing name in `why`.
+// Find BytePS's own functions in its loaded library. Returns 0, or -1 with the missing name in `why`.
 int prophet_hook_attach(const char* library, int core, double watchdog_s, char* why, size_t why_bytes) {
   Hook& h = hook();
   void* handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
@@ -507,10 +506,10 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   return kRegistered + prophet::mend_forks();
 }
 
-// Everything that waits or is in flight is forgotten: BytePS is being suspended or shut down. The plan stays.
+// Forget everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
 void prophet_hook_reset() { forget_all(); }
 
-// Steps aside; harmless when repeated.
+// Step aside; harmless when repeated.
 void prophet_hook_step_aside(const char* why) {
   std::lock_guard<std::mutex> lock(hook().mutex);
   if (hook().attached) step_aside(why);
@@ -518,8 +517,8 @@ void prophet_hook_step_aside(const char* why) {
 
 void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
 
-// Takes up a plan, as the bytes of plan_codec.h. Its number in the record of events, or -1 with one line in `why` where
-// it cannot be taken; the plan before stays then.
+// Take up a plan, as the bytes of plan_codec.h. Returns its number in the record of events, or -1 with one line in
+// `why` if it cannot be taken; the old plan then stays.
 int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
   prophet::TwoLanePlan plan;
   try {
@@ -544,15 +543,15 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
   return number;
 }
 
-// Whether tasks can go one way only.
+// True if tasks can go one way only.
 int prophet_hook_one_way() { return hook().active && originals.proceed != nullptr; }
 
-// Whether tensors can have partition sizes of their own, as far as has been seen.
+// True if tensors can have partition sizes of their own, as far as has been seen.
 int prophet_hook_sizes_apart() { return hook().partitions.able(originals.partition_bytes); }
 
 void prophet_hook_turn_on_sizes() { hook().partitions.turn_on(originals.partition_bytes); }
 
-// That of the tensor that BytePS knows by `name`, which was never pushed.
+// Set the partition size of the tensor with this name in BytePS, before its first push.
 void prophet_hook_give_size(const char* name, uint32_t bytes) { hook().partitions.give(name, bytes); }
 
 size_t prophet_hook_drain(Event* out, size_t capacity) {
@@ -585,7 +584,7 @@ void prophet_hook_status(prophet_status* out) {
   out->unanswered_releases = h.queue->unanswered_releases();
 }
 
-// Waits until a tensor has completed since `seen`, at most `limit_s`; returns the new count.
+// Wait until a tensor has completed since `seen`, at most `limit_s`. Returns the new count.
 uint64_t prophet_hook_wait_completed(uint64_t seen, double limit_s) {
   auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   return hook().completed.wait(seen, limit);

@@ -1,7 +1,7 @@
 // One taken-over queue, PUSH or PULL: the BytePS entries behind the task ids of our queue's lane.
 //
 // Rule of this file: which entry waits, is in flight or is not ready, and since when. Time is passed in, and the caller
-// locks. Nothing here calls BytePS; what is forgotten is handed out, so that the caller can drop it without the lock
+// locks. Nothing here calls BytePS. Forgotten entries are handed out, so that the caller can drop them without the lock
 // (the last reference to a tensor may wait for Python's).
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
@@ -31,7 +31,7 @@ class Lane {
   size_t waiting() const { return pending_.size() + not_ready_.size(); }
   bool polls() const { return !not_ready_.empty() || left_in_original > 0; }
 
-  // A task whose data other GPUs of the machine have yet to add to.
+  // Keep a task aside until other GPUs of the machine have added to its data.
   void hold(const Entry& entry) {
     uint64_t id = next_id_++;
     known_[entry.get()] = Known{id, 0, kNever};
@@ -42,8 +42,7 @@ class Lane {
     schedule_as(next_id_++, entry, gradient, bytes, now);
   }
 
-  // Looks at no more than `most` of the held tasks, the ones looked at longest ago first, and gives each that is ready
-  // to `came`; `ready` says which are.
+  // Look at up to `most` held tasks, those not looked at for longest first. Give each that is `ready` to `came`.
   template <typename Ready, typename Came>
   void look_at_held(size_t most, Ready ready, Came came) {
     for (size_t left = std::min(not_ready_.size(), most); left > 0; --left) {
@@ -63,7 +62,7 @@ class Lane {
     pending_.emplace(id, entry);
   }
 
-  // The entry of a task that the queue has just started.
+  // Return the entry of a task that the queue has just started.
   Entry started(const Task& task, double now) {
     auto it = pending_.find(task.id);
     Entry entry = std::move(it->second);
@@ -72,7 +71,7 @@ class Lane {
     return entry;
   }
 
-  // False where the entry was never taken over, or belongs to a BytePS that was shut down.
+  // Return false if the entry was never taken over, or belongs to a BytePS that was shut down.
   bool finish(TensorTableEntry* entry, double now) {
     auto it = known_.find(entry);
     if (it == known_.end() || !queue_.finish(kind, it->second.id, now)) return false;
@@ -80,8 +79,8 @@ class Lane {
     return true;
   }
 
-  // Everything that waits, in order of arrival; then nothing is known any more, in flight or not. The queue is to be
-  // cleared as well, by who has both lanes.
+  // Return everything that waits, in order of arrival, and forget it and what is in flight. The owner of both lanes has
+  // to clear the queue as well.
   std::vector<Entry> forget() {
     std::vector<std::pair<uint64_t, Entry>> waiting(pending_.begin(), pending_.end());
     waiting.insert(waiting.end(), not_ready_.begin(), not_ready_.end());
@@ -100,7 +99,7 @@ class Lane {
     double started_s;
   };
 
-  // Of what is in flight: the one that has been longest.
+  // Return the task that has been in flight longest.
   std::optional<Oldest> oldest_in_flight() const {
     std::optional<Oldest> oldest;
     for (const auto& [entry, known] : known_) {

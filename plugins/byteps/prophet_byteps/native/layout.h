@@ -1,10 +1,9 @@
-// What the hook must know of BytePS's memory: where a TensorTableEntry keeps the fields it reads, and how its stages
-// are numbered.
+// Layout of BytePS's memory as far as the hook needs it: the fields of a TensorTableEntry, and the numbers of stages.
 //
 // Rule of this file: facts about BytePS's binary interface, and reading them without trusting them. The offsets follow
-// from the order of the members in BytePS's common.h, which is that of 0.2.5 and of all before it, as far as the hook
-// reads; std::string is 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
-// Compression came with 0.2.5, and with it two stages. Which of all that a library has is seen in its exported names
+// from the order of the members in BytePS's common.h. As far as the hook reads, it is the same in 0.2.5 and all before.
+// std::string is 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
+// Compression came with 0.2.5, and with it two stages. A library's exported names tell which of these it has
 // (plugins/byteps/prophet_byteps/library.py).
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
@@ -41,7 +40,7 @@ struct EntryLayout {
   size_t name_bytes = 32;  // sizeof(std::string): 32 in the new ABI, 8 in the old
   bool compresses = true;  // has the stages COMPRESS and DECOMPRESS
 
-  // The number that BytePS gives a stage; negative where it has none.
+  // Return BytePS's number of a stage; negative if it has none.
   int number_of(Stage stage) const {
     int number = static_cast<int>(stage);
     if (compresses) return number;
@@ -62,7 +61,7 @@ struct EntryLayout {
   size_t partitions() const { return name_bytes + 208; }
 };
 
-// The fields of one task that the scheduler uses.
+// Fields of one task that the scheduler uses.
 struct EntryFields {
   uint64_t key = 0;
   int32_t priority = 0;
@@ -81,22 +80,22 @@ inline EntryFields read_entry(const void* entry, const EntryLayout& layout) {
   return fields;
 }
 
-// Copies memory of this process that may not be mapped: false instead of a crash.
+// Copy memory of this process that may not be mapped: false instead of a crash.
 inline bool read_safely(const void* address, void* out, size_t bytes) {
   iovec local{out, bytes};
   iovec remote{const_cast<void*>(address), bytes};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
-// A tensor's name, in what BytePS has of it (BytePSContext): behind a flag and a mutex. Both of the ABI's strings begin
-// with where the text is.
+// Return a tensor's name from its BytePSContext, where it is behind a flag and a mutex. Both of the ABI's strings begin
+// with a pointer to the text.
 inline const char* context_name(const void* context) {
   const char* text;
   std::memcpy(&text, static_cast<const char*>(context) + 48, sizeof(text));
   return text;
 }
 
-// Whether it is there.
+// True if the name is there.
 inline bool is_named(const void* context) {
   constexpr char kPrefix[] = "byteps.";
   char head[56], begins[sizeof(kPrefix) - 1];
@@ -104,7 +103,7 @@ inline bool is_named(const void* context) {
          std::memcmp(begins, kPrefix, sizeof(begins)) == 0;
 }
 
-// Whether the name of a task is a string, and ends with the number of its partition, as in `gradient_0`. `head` is the
+// True if the name of a task is a string that ends with the number of its partition, as in `gradient_0`. `head` is the
 // task's beginning.
 inline bool is_named_by_partition(const char* head, const EntryLayout& layout, unsigned partition) {
   constexpr size_t kLongest = 1 << 16;
@@ -122,8 +121,8 @@ inline bool is_named_by_partition(const char* head, const EntryLayout& layout, u
   return read_safely(text + length + 1 - bytes, end, bytes) && std::memcmp(wanted, end, bytes) == 0;
 }
 
-// Why the entry cannot be what we take it for, or null where it looks sane. `stage` is the queue that
-// BytePS is adding it to, which must head the entry's own list of stages.
+// Return why the entry cannot have the assumed layout, or null if it looks sane. BytePS is adding it to the queue
+// `stage`, which must head the entry's own list of stages.
 inline const char* why_insane(const void* entry, const EntryLayout& layout, Stage stage) {
   char head[256];
   if (!read_safely(entry, head, layout.partitions() + sizeof(uint32_t))) return "a task that cannot be read";

@@ -1,7 +1,7 @@
 // BytePS's own functions: the names that its core calls and the hook defines, and where the originals are found.
 //
-// Rule of this file: names and types of BytePS's binary interface, no behaviour. Every name here is one that the core
-// exports and calls through its procedure linkage table; plugins/byteps/prophet_byteps/library.py looks for the same.
+// Rule of this file: names and types of BytePS's binary interface, no behaviour. The core exports every name here and
+// calls it through its procedure linkage table; plugins/byteps/prophet_byteps/library.py looks for the same.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 
@@ -38,7 +38,7 @@ struct BytePSContext;
 class Tensor;
 class ReadyEvent;
 
-// What it has is not known: it is returned in memory that the caller gives, as any class with a destructor is.
+// Its members are unknown. It is returned in the caller's memory, like any class with a destructor.
 class Status {
  public:
   ~Status();
@@ -79,7 +79,7 @@ struct Originals {
   std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
   bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
   ReadyTable** push_table = nullptr;
-  // Null where this BytePS does not export them; nothing else needs them.
+  // Null if this BytePS does not export them; nothing else needs them.
   void (*proceed)(Entry) = nullptr;
   decltype(&byteps::common::InitTensor) init_tensor = nullptr;
   decltype(&byteps::common::EnqueueTensor) enqueue_tensor = nullptr;

@@ -1,12 +1,12 @@
 // Tensors with a partition size of their own, in a BytePS that has one number for all.
 //
-// Rule of this file: whose turn it is to have the number looked at, and what it is then. What calls this is hook.cc.
+// Rule of this file: whose turn it is when BytePS reads the number, and its value then. hook.cc calls this.
 //
-// BytePS looks at the number twice: when a tensor is pushed for the first time (InitTensor, which then waits for all
+// BytePS reads the number twice: when a tensor is pushed for the first time (InitTensor, which then waits for all
 // workers) and at each push (EnqueueTensor). Each look is a turn, in which the number is that tensor's. The first look
-// is over when InitTensor calls SetProfileFlag, long before it waits for anybody, and the second with EnqueueTensor,
-// which waits for nobody. Whether this BytePS calls all three of these here is seen first, without turns: where one
-// call were missing, a turn would last as long as the slowest worker.
+// is over when InitTensor calls SetProfileFlag, long before it waits for anybody. The second ends with EnqueueTensor,
+// which waits for nobody. The first pushes have no turns and show if this BytePS makes all three calls here: if one
+// were missing, a turn would last as long as the slowest worker.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
 
@@ -25,32 +25,32 @@ namespace prophet {
 
 class Partitions {
  public:
-  // Whether sizes can be given: BytePS has been seen to do both looks here, and tensors have their names where they
-  // were looked for. `number` is BytePS's own, null where it is not known.
+  // True if sizes can be given: BytePS does both looks here, and tensors have their names where expected. `number` is
+  // BytePS's own, null if it is not known.
   bool able(const uint32_t* number) const { return number != nullptr && named_ && first_look_ && later_look_; }
 
-  // From now on some tensors have sizes of their own; to be asked only where it is able to.
+  // Let some tensors have sizes of their own from now on. Only where `able`.
   void turn_on(uint32_t* number) {
     std::lock_guard<std::mutex> lock(mutex_);
     number_ = number;
     on_ = true;
   }
 
-  // The size of a tensor, before its first push.
+  // Set the size of a tensor, before its first push.
   void give(const char* name, uint32_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     sizes_[name] = bytes;
   }
 
-  // BytePS begins anew: no tensor has been pushed.
+  // Forget sizes: BytePS begins anew, and no tensor has been pushed.
   void turn_off() {
     std::lock_guard<std::mutex> lock(mutex_);
     on_ = false;
     sizes_.clear();
   }
 
-  // Around InitTensor. One thread at a time opens a tensor: the others wait for it as BytePS has them wait, but without
-  // a turn.
+  // Around InitTensor. One thread at a time opens a tensor. The others wait for it as BytePS makes them wait, but
+  // without a turn.
   class FirstLook {
    public:
     FirstLook(Partitions& all, const void* context) : all_(all), context_(context), turn_(all.on_) {
@@ -68,7 +68,7 @@ class Partitions {
     ~FirstLook() {
       watching() = false;
       if (!turn_) return;
-      all_.end();  // of a tensor that was open already
+      all_.end();  // for a tensor that was open already
       {
         std::lock_guard<std::mutex> lock(all_.opening_mutex_);
         all_.opening_.erase(context_);
@@ -102,7 +102,7 @@ class Partitions {
   };
 
  private:
-  // A turn of this thread begins.
+  // Begin a turn of this thread.
   void begin(const void* context) {
     mutex_.lock();
     in_turn() = true;
@@ -110,7 +110,7 @@ class Partitions {
     if (size != sizes_.end()) number_before_ = std::exchange(*number_, size->second);
   }
 
-  // This thread's turn ends, where it has one.
+  // End this thread's turn, if it has one.
   void end() {
     if (!std::exchange(in_turn(), false)) return;
     if (number_before_ != 0) *number_ = std::exchange(number_before_, 0);
@@ -128,7 +128,7 @@ class Partitions {
 
   std::mutex mutex_;  // held for a turn
   uint32_t* number_ = nullptr;
-  uint32_t number_before_ = 0;  // of the turn under way, where it has another; otherwise 0
+  uint32_t number_before_ = 0;  // BytePS's number while a turn has another; otherwise 0
   std::unordered_map<std::string, uint32_t> sizes_;
   std::atomic<bool> on_{false}, looked_{false}, named_{false}, first_look_{false}, later_look_{false};
 

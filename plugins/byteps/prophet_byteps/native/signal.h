@@ -1,6 +1,6 @@
-// What a loop without work waits for.
+// Signal that a loop without work waits for.
 //
-// Rule of this file: the counter and its waiting; who raises it is hook.cc's.
+// Rule of this file: the counter and its waiting. hook.cc raises it.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
 
@@ -11,8 +11,8 @@
 
 namespace prophet {
 
-// Wakes loops that wait for work. The counter is read before a queue is looked at, so that an add in
-// between is never missed.
+// Wakes loops that wait for work. A loop reads the counter before it looks at a queue, so it never misses an add in
+// between.
 class Signal {
  public:
   uint64_t seen() {

@@ -1,16 +1,16 @@
 """BytePS's asynchronous servers for the PyTorch front end, and the optimizer that a program gets there.
 
-Rule of this file: what BytePS is told and when. Rounds are prophet_scheduler/frontends/torch/asynchronous.py's.
+Rule of this file: what BytePS is told and when. prophet_scheduler/frontends/torch/asynchronous.py has the rounds.
 
 Stock BytePS (BYTEPS_ENABLE_ASYNC) pushes each parameter's change and pulls the sum of all changes, parameter by
 parameter. Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update
 pushes nothing. An update begins and ends with a word that the server understands, which applies it as a whole
-(docs/corrections.md, Mixing): the first is acknowledged before any block leaves, the last leaves when all blocks are
-acknowledged, so no order of transfers can part them.
+(docs/corrections.md, Mixing). The first is acknowledged before any block leaves, and the last leaves when all blocks
+are acknowledged, so no order of transfers can part them.
 
 Every worker must push a key for the first time before BytePS lets any go on, so all keys are opened together at the
-start, in an order that does not matter. From then on an asynchronous server answers without any other worker, so where
-nothing is answered for long it is gone itself: stall.py says when, and the process ends where that is asked for.
+start, in any order. From then on an asynchronous server answers without any other worker. So if nothing is answered for
+long the server itself is gone: stall.py says when, and the process ends if so asked.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.mlfabric.ports import CoordinatorPort
 
 BLOCK_BYTES = 512 * 1024
-"""Of weights in a block, where the user does not say otherwise. An update waits for all of its blocks, so they are
-large enough that messages cost little."""
+"""Bytes of weights in a block, unless the user sets them. An update waits for all of its blocks, so they are large
+enough that messages cost little."""
 BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
 """Words around an update: PROPHETB and PROPHETE. build/corrections.py has the same."""
 MOST_OPENING = 128
-"""Keys that are opened at once: for each BytePS has a thread until all workers have opened it."""
+"""Most keys opened at once: for each BytePS has a thread until all workers have opened it."""
 WAIT_S = 0.002
 ASK_S = 0.01
-"""Between two questions to the server."""
+"""Seconds between two questions to the server."""
 LOOK_S = 0.5
-"""How often it is looked at whether anything moves, while a transfer is waited for."""
+"""Seconds between two checks that anything moves, while a transfer is waited for."""
 
 logger = logging.getLogger("prophet_scheduler")
 _numbers = itertools.count()
@@ -57,8 +57,8 @@ class BytePSWire:
     """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
 
     For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another.
-    `wait_activity(limit_s)` returns when some tensor has completed. The process ends where nothing has moved for
-    `stall_s` while something was under way; None for never.
+    `wait_activity(limit_s)` returns when some tensor has completed. The process ends if nothing has moved for `stall_s`
+    while something was under way; None for never.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BytePSWire:
             bps.declare(name)
 
     def open(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Makes every key known to the server. `blocks` have to be zero; what comes back says nothing."""
+        """Make every key known to the server. `blocks` have to be zero; what comes back says nothing."""
         tensors = [self._word, *blocks]
         names = [self._word_name, *self._names]
         for first in range(0, len(names), MOST_OPENING):
@@ -105,9 +105,9 @@ class BytePSWire:
     def pull_until(
         self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Pulls the first block until `there()`, which is for `who` to bring about.
+        """Pull the first block until `there()`, which `who` brings about.
 
-        The server answers all the while, so it is not transfers that stop where that worker is gone.
+        The server answers all the while, so transfers do not stop if that worker is gone.
         """
         stall = StallDetector(self._stall_s)
         while True:
@@ -128,7 +128,7 @@ class BytePSWire:
         return handle
 
     def _wait(self, handles: Sequence[int], why: str = "the server is gone, or the link to it") -> None:
-        """Returns when all have completed. `why` is who is missing where none does for long."""
+        """Return when all have completed. `why` says who is missing if none does for long."""
         looked_s, seen = self._now(), self._progress()
         self._stall.turn(looked_s, False, False)
         for handle in handles:
@@ -164,12 +164,13 @@ def wrap(
     before: int = 0,
     copying: Callable[[AsynchronousRounds, WeightBlocks], None] | None = None,
 ) -> torch.optim.Optimizer:
-    """An object of a subclass of the optimizer's own class, sharing its groups and its state, whose step() is a round.
+    """Return an object of a subclass of the optimizer's own class, sharing its groups and state, whose step() is a
+    round.
 
-    When it returns, the weights are the root's on every worker: all have to come here. `summing`, where updates may be
-    summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` how long a server may
-    not answer, `before` is how many updates the root's weights have had. `copying` is called when the server has them.
-    Raises ValueError for parameters that cannot be sent.
+    When it returns, the weights are the root's on every worker: all have to call it. `summing`, where updates may be
+    summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` the seconds without an
+    answer of a server. `before` is the number of updates that the root's weights have had. `copying` is called when the
+    server has them. Raises ValueError for parameters that cannot be sent.
     """
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
@@ -192,18 +193,18 @@ def wrap(
 
 
 class _Methods:
-    """What the returned optimizer does otherwise than the class it extends."""
+    """Methods in which the returned optimizer differs from the class it extends."""
 
     _prophet: AsynchronousRounds
     _prophet_class: type[torch.optim.Optimizer]
 
     @property
     def asynchronous(self) -> AsynchronousRounds:
-        """This worker's rounds: version and delay of what it has, and what they came to."""
+        """Rounds of this worker: version and delay of its weights, and the totals."""
         return self._prophet
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The optimizer's own step; then its change to the server, and the server's newest weights back."""
+        """Run the optimizer's own step; then send its change to the server, and take the server's newest weights."""
         loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
         self._prophet.round()
         return loss
@@ -211,10 +212,10 @@ class _Methods:
     step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.
 
     def synchronize(self) -> None:
-        """Gradients are this worker's own: there is nothing to wait for."""
+        """Do nothing: gradients are this worker's own."""
 
     def skip_synchronize(self) -> Any:
         raise AssertionError("skip_synchronize cannot be used in asynchronous training: gradients are not averaged")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Nothing leaves before step(), so any number of backward passes makes one update."""
+        """Do nothing: nothing leaves before step(), so any number of backward passes makes one update."""

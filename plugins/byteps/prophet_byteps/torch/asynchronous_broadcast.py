@@ -1,8 +1,8 @@
 """Tensors of one worker for all of them, over BytePS's asynchronous servers.
 
-Rule of this file: BytePS's broadcast, where it does not work. That is a sum to which all but the root add zeros; an
-asynchronous server answers before the root has added anything. Here the root's bytes and a mark go as one update, and
-the others ask until the mark is there.
+Rule of this file: a broadcast where BytePS's own does not work. That is a sum to which all but the root add zeros, but
+an asynchronous server answers before the root has added anything. Here the root's bytes and a mark go as one update,
+and the others ask until the mark is there.
 
 All tensors travel as one, byte for byte, as 32-bit integers: the sum of a number and zeros is the number.
 """
@@ -29,9 +29,9 @@ def broadcast_tensors(
     stall_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Makes `tensors` of all workers equal to those of worker `root`, in place. Every worker has to call it.
+    """Set `tensors` of all workers to those of worker `root`, in place. Every worker has to call it.
 
-    The process ends where one is not heard of for `stall_s`; None for never.
+    The process ends if one is not heard of for `stall_s`; None for never.
     """
     sizes = [tensor.nbytes for tensor in tensors]
     page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
@@ -59,7 +59,7 @@ def broadcast_tensors(
 def gather_numbers(
     bps: Any, own: Sequence[int], wait_activity: Callable[[float], None], stall_s: float | None = None
 ) -> list[list[int]]:
-    """What every worker has for `own`, by worker: so many numbers of 64 bits each. Every worker has to call it.
+    """Return every worker's `own` numbers of 64 bits, by worker. Every worker has to call it.
 
     `stall_s` is as above.
     """

@@ -1,20 +1,20 @@
 """The PyTorch front end: BytePS's DistributedOptimizer and DistributedDataParallel without their barriers.
 
-Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's
-own is used instead. Stock BytePS waits in step() until every averaged gradient is there. Here step()
-returns at once, and each parameter is updated, by the program's own torch.optim optimizer, when it is next
-used; the next forward pass starts while later layers' gradients are still on the wire. The values are the
-same bits; rounds.py and prophet_scheduler/frontends/torch say why, its guards.py what counts as a use, and
-docs/decisions/step-without-barrier.md why it is done so.
+Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's own is used
+instead. Stock BytePS waits in step() until every averaged gradient is there. Here step() returns at once, and the
+program's own torch.optim optimizer updates each parameter when it is next used. So the next forward pass starts while
+later layers' gradients are still on the wire. The values are the same bits: see rounds.py and
+prophet_scheduler/frontends/torch. guards.py there says what counts as a use, and docs/decisions/step-without-barrier.md
+why it is done so.
 
-Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of
-the forward pass; where it is not, the agent ranks them otherwise (prophet_scheduler/learn/ranks.py).
+Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of the forward
+pass. Where it is not, the agent ranks them differently (prophet_scheduler/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
 stays BytePS's own but for its gradients, which modules.py has.
 
-What such an optimizer or module is made of (optimizer.py, modules.py and what they import) is loaded when the first one
-is wrapped: a process that trains nothing, a data loader's say, needs none of it.
+The parts of such an optimizer or module (optimizer.py, modules.py and their imports) are loaded when the first one is
+wrapped: a process that trains nothing, such as a data loader, needs none of them.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
-"""A process that ends waits so long for averages while nothing moves, and longer where it has something to send yet, or
-BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
+"""Seconds that an ending process waits for averages while nothing moves. It waits longer if it has something to send
+yet, or BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
 MOST_PATIENCE_S = 300.0
-"""But no longer than this in all: a server that is gone acknowledges nothing any more."""
+"""Longest such wait in all: a server that is gone acknowledges nothing any more."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
-    """Replaces `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
+    """Replace `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
     `fusion` lets small gradients travel together; for `agreement` and `board` see Engine. Nothing else changes until an
     optimizer is wrapped.
@@ -99,7 +99,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 
 def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> None:
-    """The same for BytePS's wrapper of modules, where this BytePS has one."""
+    """Do the same for BytePS's wrapper of modules, if this BytePS has one."""
     name: str = bps.__name__
     if sys.modules.get(name) is not bps:
         return
@@ -141,12 +141,12 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
 
 
 def _half_of(bps: Any, compression: Any) -> torch.dtype | None:
-    """What gradients are rounded to by one of BytePS's compressions."""
+    """Return the type that gradients are rounded to by one of BytePS's compressions."""
     return None if compression is bps.Compression.none else torch.float16
 
 
 def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
-    """Why BytePS's own optimizer must serve, "" where that needs no warning, None where ours can."""
+    """Return why BytePS's own optimizer must serve, "" if that needs no warning, None if ours can."""
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
         return ""  # Nothing to send; or an error, which BytePS's own checks report.
@@ -159,7 +159,7 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
 
 
 def _why_not_here(bps: Any, compression: Any) -> str | None:
-    """The same, as far as it is no optimizer's."""
+    """Return the same, for reasons other than the optimizer."""
     if compression not in (bps.Compression.none, bps.Compression.fp16):
         return "it compresses gradients in a way of its own"
     if not in_step(os.environ):
@@ -176,8 +176,9 @@ def _warn_once(message: str) -> None:
 
 
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
-    """All that has gradients under way over BytePS; none where nothing was wrapped. A process may have modules of
-    another engine besides.
+    """Return all that have gradients under way over BytePS; none if nothing was wrapped.
+
+    A process may have modules of another engine besides.
     """
     guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:
@@ -189,7 +190,7 @@ def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
 
 
 def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
-    """Nobody shuts BytePS down, or ends the process, while other workers need what we still send."""
+    """Finish sending what other workers need before BytePS is shut down or the process ends."""
 
     def finish() -> None:
         still_s = 0.0

@@ -1,7 +1,7 @@
 """Rounds of byteps.torch.parallel.DistributedDataParallel: BytePS's wrapper of a module, without its wait.
 
-Rule of this file: when a module's gradients leave, and what its synchronize() does. Rounds of blocks are
-keyed_rounds.py's, when averages are in `.grad` is prophet_scheduler/frontends/torch/awaited.py's.
+Rule of this file: when a module's gradients leave, and what its synchronize() does. keyed_rounds.py has rounds of
+blocks; prophet_scheduler/frontends/torch/awaited.py knows when averages are in `.grad`.
 
 BytePS's wrapper pushes each gradient when it is there, and the last one of a backward pass waits for all averages. Here
 backward returns, `.grad` awaits its average, and step() of the program's own optimizer passes it on to a late update.
@@ -24,9 +24,9 @@ from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
 class KeyedModuleRounds(AwaitedRounds):
-    """One module's. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
+    """Rounds of one module. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
-    `syncs()` says whether a backward pass is one that is averaged, and not within no_sync().
+    `syncs()` is True if a backward pass is averaged, and not within no_sync().
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KeyedModuleRounds(AwaitedRounds):
         self.watch()
 
     def synchronize(self) -> None:
-        """The round that is open is over: what it still lacks had no part in the loss."""
+        """End the open round: the gradients it still lacks had no part in the loss."""
         with self._lock, references.blind(), torch.no_grad():
             if self._keyed.staged == 0:
                 return
@@ -55,7 +55,7 @@ class KeyedModuleRounds(AwaitedRounds):
             absent = [slot for slot in missing if slot.param.grad is None]
             for slot in missing:
                 self._stage(slot)
-            for slot in absent:  # Nobody would notice that this is looked at.
+            for slot in absent:  # Nobody would notice a look at these.
                 self._wait_for(slot)
                 slot.put_in_grad()
                 slot.awaited = False
@@ -77,7 +77,7 @@ class KeyedModuleRounds(AwaitedRounds):
         self._keyed.give_up_trace(COMPILED)
 
     def restart(self) -> None:
-        """After a suspend, when nothing is on its way."""
+        """Forget rounds after a suspend, when nothing is on its way."""
         with self._lock:
             self._keyed.restart()
 
@@ -108,7 +108,7 @@ class KeyedModuleRounds(AwaitedRounds):
             self._keyed.next_round()
 
     def _clear(self) -> None:
-        """Brings home all that is under way, and waits for what nobody wants."""
+        """Bring home all that is under way, and wait for what nobody wants."""
         self.flush()
         for slot in self._slots:
             while not self.arrived(slot):
@@ -128,11 +128,11 @@ class KeyedModuleRounds(AwaitedRounds):
 
 
 _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
-"""By BytePS's wrapper."""
+"""Rounds by BytePS's wrapper."""
 
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
-    """From now on Prophet averages the gradients of this wrapper's module; called where BytePS registers its hooks."""
+    """Average the gradients of this wrapper's module from now on. Called where BytePS registers its hooks."""
     reference = weakref.ref(ddp)
 
     def syncs() -> bool:
@@ -146,5 +146,5 @@ def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) ->
 
 
 def rounds_of(ddp: Any) -> KeyedModuleRounds | None:
-    """Those of this wrapper; None where BytePS averages by itself."""
+    """Return the rounds of this wrapper; None if BytePS averages by itself."""
     return _rounds.get(ddp)

@@ -1,6 +1,6 @@
 """The optimizer that a program gets from `DistributedOptimizer`: one of its own class, whose step() does not wait.
 
-What belongs here: what this object does otherwise than the class it extends. front_end.py decides when it is made, and
+What belongs here: how this object differs from the class it extends. front_end.py decides when it is made, and
 rounds.py has its rounds.
 """
 
@@ -26,7 +26,9 @@ def wrap(
     fusion: bool,
     half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """An object of a subclass of the optimizer's own class, made anew of its groups. `half`: see OptimizerRounds."""
+    """Return an object of a subclass of the optimizer's own class, made anew of its groups. `half`: see
+    OptimizerRounds.
+    """
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
     namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}
@@ -44,10 +46,10 @@ def wrap(
 
 
 def _made_anew(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The attributes of an optimizer that is made of the groups of this one, as BytePS makes its own: what the first
-    has in its state, its defaults and its hooks stays behind.
+    """Return the attributes of an optimizer made anew of this one's groups, as BytePS makes its own.
 
-    Of a class that needs more than groups BytePS makes none; here it takes everything over.
+    State, defaults and hooks of the first stay behind. BytePS makes none of a class that needs more than groups; here
+    the new one takes everything over.
     """
     user_class: Any = type(optimizer)
     anew: torch.optim.Optimizer = object.__new__(user_class)
@@ -60,27 +62,27 @@ def _made_anew(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 class _Methods:
-    """What the returned optimizer does otherwise than the class it extends."""
+    """Methods in which the returned optimizer differs from the class it extends."""
 
     @property
     def _prophet(self) -> Any:
         return updates_of(cast(torch.optim.Optimizer, self))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Hands this round's gradients to the network. With a closure, or hooks around it, it also waits."""
+        """Hand this round's gradients to the network. With a closure, or hooks around it, it also waits."""
         return self._prophet.step(closure)
 
     def synchronize(self) -> None:
-        """Waits for all averaged gradients and puts them in `.grad`; the next step() uses what is there then."""
+        """Wait for all averaged gradients and put them in `.grad`; the next step() uses what is there then."""
         self._prophet.synchronize()
 
     def finish_updates(self) -> None:
-        """Waits for the updates of the last step() and sends nothing, so that one worker may call it alone."""
+        """Wait for the updates of the last step() and send nothing, so that one worker may call it alone."""
         self._prophet.flush()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, step() is the optimizer's own, on the gradients as they are."""
+        """Make step() the optimizer's own within the context, on the gradients as they are."""
         self._prophet.should_synchronize = False
         try:
             yield
@@ -88,7 +90,7 @@ class _Methods:
             self._prophet.should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From now on a gradient leaves after `passes` backward passes."""
+        """Let a gradient leave after `passes` backward passes from now on."""
         self._prophet.set_passes(passes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -96,5 +98,5 @@ class _Methods:
         warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """A copy, also a pickled one, is a plain optimizer of the class that was extended."""
+        """Make a copy, also a pickled one, a plain optimizer of the class that was extended."""
         return object.__new__, (type(self).__mro__[1],), self.__getstate__()

@@ -1,16 +1,16 @@
-"""What a program pushes by itself with a priority has partitions of its own size.
+"""Partition size for tensors that a program pushes by itself with a priority.
 
-Rule of this file: which tensors those are, and how all workers come to one size for them. How BytePS is made to cut one
-tensor otherwise than another is native/partitions.h's.
+Rule of this file: which tensors those are, and how all workers come to one size for them. native/partitions.h makes
+BytePS cut one tensor differently from another.
 
 A program that waits for all averages at once is best off with BytePS's own partitions, since each message costs. One
-that passes priorities does not wait so: in large partitions what is urgent waits for what is not
+that passes priorities does not wait so: in large partitions urgent tensors wait for others
 (docs/decisions/partition-size.md). BytePS's cross_barrier.py does not either, but passes none: its gradients get those
 of the forward order.
 
-The size is the job's. Each worker says on a page, when BytePS has begun, whether it can give sizes, and the one that
-decides which it wants; the sum has both. Where one worker cannot, no tensor has a size of its own, on any worker. Which
-tensors have it follows from their first push alone: a program passes the same arguments for a tensor on every worker.
+The size is the job's. When BytePS has begun, each worker says on a page if it can give sizes, and the one that decides
+says which it wants; the sum has both. If one worker cannot, no tensor has a size of its own, on any worker. A tensor's
+first push alone decides if it has one: a program passes the same arguments for a tensor on every worker.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from prophet_byteps.cutting import decider
 from prophet_byteps.partition import Number
 
 _PAGE = struct.Struct("<II")
-"""How many workers can give sizes, and the size in bytes that is wanted by the one that decides."""
+"""Number of workers that can give sizes, and the size in bytes wanted by the one that decides."""
 _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
-"""What all of BytePS's functions that push come to."""
+"""Functions that all of BytePS's pushing functions call."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class _Unsaid(int):
-    """A priority that the program did not pass."""
+    """Priority that the program did not pass."""
 
 
 _UNSAID = _Unsaid(0)
 
 
 class OwnPushes:
-    """Those of this process, through the module `ops` of byteps.torch."""
+    """Pushes of this process, through the module `ops` of byteps.torch."""
 
     def __init__(self, ops: Any) -> None:
         self.size = 0
-        """Bytes; 0 as long as no tensor has a size of its own."""
+        """Size in bytes; 0 as long as no tensor has a size of its own."""
         self._pushed: set[str | None] = set()
         self._forward: dict[str | None, int] = {}
         self._able = all(callable(getattr(ops, name, None)) for name in _PUSHES)
@@ -65,12 +65,13 @@ class OwnPushes:
                 _mark_default(function)
 
     def in_forward_order(self, names: Iterable[str]) -> None:
-        """Tensors of these names have priorities in this order, where the program passes none."""
+        """Give tensors of these names priorities in this order, if the program passes none."""
         self._forward.update({name: -(place + 1) for place, name in enumerate(names)})
 
     def agree(self, rank: int, workers: int, wanted: int) -> None:
-        """Waits until all workers have said whether they can, and takes up the size in bytes that one of them has
-        `wanted`, which is 0 on the others. Called on all workers when BytePS has begun, or begins anew.
+        """Wait until all workers have said if they can, and take up the size in bytes that one of them has `wanted`.
+
+        `wanted` is 0 on the others. Call it on all workers when BytePS has begun, or begins anew.
         """
         group = agreement.active()
         assert group is not None
@@ -109,7 +110,7 @@ class OwnPushes:
 
 
 def _mark_default(function: Any) -> None:
-    """Lets a priority that was not passed be told from one that was."""
+    """Let a priority that was not passed be told from one that was."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.name == "priority" for parameter in parameters):
         function.__defaults__ = tuple(
@@ -123,9 +124,9 @@ _active: OwnPushes | None = None
 
 
 def agree(bps: Any, wanted: Callable[[], int]) -> int:
-    """How all workers cut what their programs push with a priority, in bytes; 0 where they leave it to BytePS.
+    """Return the partition size of all workers for pushes with a priority, in bytes; 0 leaves it to BytePS.
 
-    `wanted` says it on the worker that decides. To be called on all workers when BytePS has begun, or begins anew.
+    `wanted` returns it on the worker that decides. Call it on all workers when BytePS has begun, or begins anew.
     """
     global _active
     size = 0
@@ -135,7 +136,7 @@ def agree(bps: Any, wanted: Callable[[], int]) -> int:
         number = Number.of(bps)
         if number is not None and bps.rank() == decider(bps.local_size()):
             size = number.rounded(wanted())
-    except Exception as error:  # The others wait for what this worker has to say.
+    except Exception as error:  # The others wait for this worker's answer.
         logger.warning("Prophet leaves BytePS's partitions as they are: %s: %s", type(error).__name__, error)
         _active = OwnPushes(None)
     _active.agree(bps.rank(), bps.size(), size)
@@ -143,6 +144,6 @@ def agree(bps: Any, wanted: Callable[[], int]) -> int:
 
 
 def in_forward_order(names: Iterable[str]) -> None:
-    """See OwnPushes.in_forward_order; nothing where no tensor has a size of its own."""
+    """Call OwnPushes.in_forward_order, if tensors have sizes of their own."""
     if _active is not None:
         _active.in_forward_order(names)

@@ -1,8 +1,8 @@
-"""BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates that are made of them.
+"""BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates made of them.
 
-Rule of this file: when gradients leave and what step() and synchronize() do. Updates as such are
-prophet_scheduler/frontends/torch/updates.py's, rounds of blocks keyed_rounds.py's; BytePS is reached through `Engine`
-only.
+Rule of this file: when gradients leave and what step() and synchronize() do.
+prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks, and BytePS is reached
+through `Engine` only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
 
 
 class OptimizerRounds(Updates):
-    """One optimizer: its gradients' rounds, and the updates that are still to come.
+    """Rounds of one optimizer's gradients, and its pending updates.
 
-    `named` are the parameters that BytePS averages, in forward order, and `unnamed` those it would have to if they had
-    a name; `passes` backward passes make a gradient. `user_class` is the torch.optim class that `optimizer` extends.
-    `half` is what gradients are rounded to for the wire, as Compression.fp16 does; None for their own type. `number`:
-    how many optimizers the program wrapped before.
+    `named` are the parameters that BytePS averages, in forward order. `unnamed` are those it would have to if they had
+    a name. `passes` backward passes make a gradient. `user_class` is the torch.optim class that `optimizer` extends.
+    `half` is the type gradients are rounded to for the wire, as Compression.fp16 does; None for their own type.
+    `number`: optimizers that the program wrapped before.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class OptimizerRounds(Updates):
             param.register_hook(slot.hook("_gradient_comes"))
             param.register_post_accumulate_grad_hook(slot.hook("_gradient_ready"))
 
-    # What the optimizer's methods call.
+    # Called by the optimizer's methods.
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
-        """Takes this round's gradients for an update; waits only for what cannot be updated later."""
+        """Take this round's gradients for an update. Waits only for what cannot be updated later."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -100,10 +100,10 @@ class OptimizerRounds(Updates):
         return None
 
     def synchronize(self) -> None:
-        """Waits for everything: afterwards each parameter's `.grad` is its averaged gradient.
+        """Wait for everything: afterwards each parameter's `.grad` is its averaged gradient.
 
-        Right after step() that takes nothing but the averages that are still under way: a round that this worker alone
-        began would end up in the others' next averages.
+        Right after step() it takes only the averages still under way: a round that this worker alone began would end up
+        in the others' next averages.
         """
         if self._synchronized:
             return
@@ -122,14 +122,14 @@ class OptimizerRounds(Updates):
         self._synchronized = True
 
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step()."""
+        """Keep every update within its step() from now on."""
         self._keyed.give_up_trace(SIGHT)
         self._probation.for_good()
         torch_guards.learned(self)
         self.flush()
 
     def before_compilation(self) -> None:
-        """Hooks are on parameters alone, but for those of a trace."""
+        """Give up the trace: other hooks are on parameters alone."""
         self._keyed.give_up_trace(COMPILED)
 
     def set_passes(self, passes: int) -> None:
@@ -138,7 +138,7 @@ class OptimizerRounds(Updates):
             slot.left = passes
 
     def restart(self) -> None:
-        """Forgets rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
+        """Forget rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
         with self._lock:
             self._synchronized = False
             self._keyed.restart(self.passes)
@@ -146,9 +146,9 @@ class OptimizerRounds(Updates):
     # Gradients on their way out.
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
-        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first.
+        """Make the last round's update before a gradient is added to `.grad`.
 
-        Its graph was made before step(), or by a use that nobody noticed.
+        The gradient's graph was made before step(), or by a use that nobody noticed.
         """
         if slot.pending:
             slot.late = True
@@ -170,7 +170,7 @@ class OptimizerRounds(Updates):
                 self._keyed.stage(slot)
 
     def _plan(self) -> None:
-        """Before the first gradient leaves. Raises ValueError where BytePS could not send one."""
+        """Prepare the keys before the first gradient leaves. Raises ValueError if BytePS could not send one."""
         if self._unnamed:
             raise ValueError(
                 f"{len(self._unnamed)} parameters of {self._user_class.__name__} are not among the named_parameters "
@@ -202,12 +202,12 @@ class OptimizerRounds(Updates):
         return self._engine.progress()
 
     def _anything_since_step(self) -> bool:
-        """Whether a gradient came, or the program cleared or wrote one, since step()."""
+        """True if a gradient came, or the program cleared or wrote one, since step()."""
         with references.blind():
             return any(slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._order)
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:
-        """Keeps the hyper-parameters of this moment, and returns, by group, parameters that are not averaged.
+        """Keep the present hyper-parameters, and return, by group, parameters that are not averaged.
 
         Those were frozen when the optimizer was wrapped; BytePS, too, updates them by the local gradient.
         """

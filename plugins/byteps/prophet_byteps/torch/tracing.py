@@ -1,7 +1,7 @@
-"""When forward is traced on BytePS: in the first iterations of the job's one optimizer or wrapped module.
+"""Tracing of forward on BytePS: in the first iterations of the job's one optimizer or wrapped module.
 
-Rule of this file: from the beginning of that to its end; what is traced is
-prophet_scheduler/frontends/torch/trace.py's, and who wants it prophet_byteps/tracing.py's.
+Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces, for the reader of
+prophet_byteps/tracing.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RoundsTrace:
-    """Of the rounds of `slots`. `under_way`: no update may outlast step()."""
+    """Trace of the rounds of `slots`. `under_way`: no update may outlast step()."""
 
     def __init__(self, slots: Sequence[Slot], board: TraceBoard) -> None:
         self._board = board
@@ -27,7 +27,7 @@ class RoundsTrace:
         self.under_way = True
 
     def next_round(self, blocks: Callable[[], Sequence[Block]]) -> None:
-        """The next round is open, which begins with a forward pass; `blocks` are those that travel."""
+        """Open the next round, which begins with a forward pass; `blocks` are those that travel."""
         if self._board.closed:
             self.give_up("")
         self._trace.begins()
@@ -45,7 +45,7 @@ class RoundsTrace:
             self._board.close(f"{type(error).__name__}: {error}")
 
     def give_up(self, why: str) -> None:
-        """No more is traced, for this reason."""
+        """Stop tracing, for this reason."""
         self._trace.remove(why)
         if self.under_way:
             self.under_way = False
@@ -54,8 +54,9 @@ class RoundsTrace:
 
 
 def trace_of(slots: Sequence[Slot], number: int, board: TraceBoard) -> RoundsTrace | None:
-    """Of the job's first optimizer, before its first gradient leaves; None where there is to be none. Of several the
-    ids of one would be in no graph of another, so then all are without.
+    """Return the trace of the job's first optimizer, before its first gradient leaves; None if there is to be none.
+
+    With several optimizers none has one: the ids of one would be in no graph of another.
     """
     why = ""
     if number:

@@ -1,15 +1,15 @@
 """Sums of several workers' updates at one of them, and the model back to those whose updates are in a sum.
 
-Rule of this file: what an aggregator does with what it gets, and what its members wait for. Which updates are summed
-where is the coordinator's (MLfabric, Algorithm 3); how bytes travel is mlfabric/peers.py's.
+Rule of this file: what an aggregator does with the updates it gets, and what its members wait for. The coordinator
+decides which updates are summed where (MLfabric, Algorithm 3); mlfabric/peers.py carries bytes.
 
-A member sends its update to the aggregator and waits. The aggregator, in a thread beside its training, sums what is in
-a collection, asks when the sum may go, pushes it as one update, reads the model, and sends that to its members: each
-of them has it from a link that the server's does not feed. The counts in the blocks add up in a sum as the weights do,
-so a model says of summed updates, too, that they are in it.
+A member sends its update to the aggregator and waits. The aggregator, in a thread beside its training, sums a
+collection, asks when the sum may go, pushes it as one update, reads the model, and sends that to its members. So they
+get it over a link other than the server's. The counts in the blocks add up in a sum as the weights do, so a model also
+lists the summed updates in it.
 
-What may be missing: a member whose update is lost (its aggregator died, or was too late) is told by the coordinator,
-and reads the server's model. One whose model does not come within MODEL_S after its update was applied does the same.
+Losses: the coordinator tells a member whose update is lost (its aggregator died, or was too late), and the member reads
+the server's model. So does a member whose model does not come within MODEL_S after its update was applied.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from prophet_scheduler.mlfabric.peers import PeerMessage
 from prophet_scheduler.mlfabric.ports import Asking, Collection, CoordinatorPort
 
 MODEL_S = 10.0
-"""How long a member waits for the model once its update is applied."""
+"""Seconds that a member waits for the model once its update is applied."""
 LAST_S = 5.0
-"""How long a worker that has ended waits for what it was told to sum: it may never come where its members have died."""
+"""Seconds that an ended worker waits for what it was told to sum: it may never come if members have died."""
 CLOSE_S = 30.0
 MOST_KEPT = 64
-"""Updates that came and are in no collection yet; the oldest beyond goes, and its member is told in the end."""
+"""Most updates kept that are in no collection yet. The oldest beyond goes, and its member is told in the end."""
 
 logger = logging.getLogger("prophet_scheduler")
 _Key = tuple[int, int]
@@ -44,16 +44,16 @@ _Key = tuple[int, int]
 
 
 class PeerSend(Protocol):
-    """Sends bytes to another worker; returns at once."""
+    """Function that sends bytes to another worker and returns at once."""
 
     def __call__(self, what: PeerMessage, worker: int, update: int, payload: bytes | memoryview) -> None: ...
 
 
 class SummingWorker:
-    """A worker's part in sums, as a member and as an aggregator.
+    """Worker's part in sums, as a member and as an aggregator.
 
-    `receive` is to be called for what other workers send, `collect` for what the coordinator wants summed, each from
-    any thread. `close` ends its thread.
+    Call `receive` for messages of other workers, and `collect` for what the coordinator wants summed, each from any
+    thread. `close` ends its thread.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SummingWorker:
         send: PeerSend,
         models: bool = True,
     ) -> None:
-        """`models`: members get the model that has their sum; where not, they read the server's, when they may."""
+        """With `models` members get the model that has their sum. Without, they read the server's when they may."""
         self._hands_models = models
         self._blocks = blocks
         self._wire = wire
@@ -84,7 +84,7 @@ class SummingWorker:
         """Collections that are whole and not at the server yet."""
         self._closing = False
         self.summed = 0
-        """Updates that went as part of a sum that this worker pushed."""
+        """Updates in sums that this worker pushed."""
         self._thread = threading.Thread(target=self._run, name="prophet-aggregator", daemon=True)
         self._thread.start()
         coordinator.on_collect(self.collect)
@@ -112,7 +112,7 @@ class SummingWorker:
                 del self._models[asking.update]
 
     def receive(self, what: PeerMessage, worker: int, update: int, payload: bytes) -> None:
-        """What another worker sent. Of another length than the model it is nothing."""
+        """Take what another worker sent. Ignore it if its length is not the model's."""
         if len(payload) != self._blocks.size_bytes:
             return
         memory = torch.frombuffer(bytearray(payload), dtype=torch.float32)
@@ -130,7 +130,7 @@ class SummingWorker:
     # As an aggregator.
 
     def collect(self, collection: Collection) -> None:
-        """What is to be summed here, in place of an earlier one of that number."""
+        """Note what to sum here, in place of an earlier collection of that number."""
         with self._lock:
             if collection.members:
                 self._collections[collection.number] = collection
@@ -140,9 +140,9 @@ class SummingWorker:
         self._look()
 
     def close(self) -> None:
-        """Ends what it was told to sum, for at most LAST_S: others have sent their updates here. Then no more.
+        """End what it was told to sum, for at most LAST_S: others have sent their updates here. Then take no more.
 
-        What is on its way to the server gets there first, for at most CLOSE_S.
+        Sums on their way to the server get there first, for at most CLOSE_S.
         """
         with self._ended:
             self._ended.wait_for(lambda: not self._collections and not self._summing, LAST_S)
@@ -158,7 +158,7 @@ class SummingWorker:
         self._look()
 
     def _look(self) -> None:
-        """Hands collections of which everything is here to the thread."""
+        """Hand complete collections to the thread."""
         with self._lock:
             whole = [
                 collection

@@ -1,18 +1,17 @@
-"""Memory of a parameter, or of its gradient, that is read without calling torch: by another process, NumPy or another
-library.
+"""Memory of a parameter or gradient read without a call of torch: by another process, NumPy or another library.
 
-Rule of this file: what references.py cannot see, because no function of torch is called when it is read. Here it
-is noticed that somebody holds the memory; the parameter's update must then be in place when step() returns, and so must
-the average in its `.grad`, where the engine averages in backward when that returns.
+Rule of this file: uses that references.py cannot see, because they call no function of torch. It notices that somebody
+holds the memory. Then the parameter's update must be made when step() returns, and so must the average in its `.grad`
+when backward returns, if the engine averages there.
 
 Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
-other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which are watched here;
-the last is a function that no mode of torch sees, so it is here that it counts as a use. Whether others still have the
-memory, the storage's count of references says: torch counts one for the tensor and one for the object that asks.
-Nothing was watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
+other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which this file
+watches. No mode of torch sees the last one, so the patch here counts it as a use. The storage's count of references
+tells if others still have the memory: torch counts one for the tensor and one for the object that asks. Nothing was
+watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
 
-A gradient comes and goes. Where the program clears it in place, one that was lent counts as lent for as long as it is
-there: an array of NumPy keeps the tensor itself, and no other reference to its storage.
+A gradient comes and goes. Where the program clears it in place, a lent one counts as lent as long as it is there: an
+array of NumPy keeps the tensor itself, and no other reference to its storage.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from prophet_scheduler.frontends.torch import references
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
-"""A storage's count of references where nobody else holds it: its tensor, and the storage object that asks."""
+"""References to a storage that nobody else holds: its tensor, and the storage object that asks."""
 
 
 class Memory:
-    """What is known about the memory of one parameter."""
+    """Record of who holds the memory of one parameter."""
 
     def __init__(self) -> None:
         self.sent = False  # to another process
@@ -43,14 +42,14 @@ class Memory:
         self._key = 0
 
     def note(self, param: torch.Tensor) -> None:
-        """Remembers where the parameter is now, and whether somebody else holds its memory already."""
+        """Remember where the parameter is now. Note it as lent if somebody else holds its memory already."""
         if param.is_cpu:
             storage = param.untyped_storage()
             self._follow(storage._cdata)
             self.lent |= _held_by_others(storage._cdata)
 
     def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
-        """Whether somebody may read the parameter, whose storage this is, without being noticed."""
+        """True if somebody may read the parameter, whose storage this is, without being noticed."""
         if not is_cpu:
             return self.sent
         key = storage._cdata
@@ -64,27 +63,27 @@ class Memory:
 
 
 def _held_by_others(key: int) -> bool:
-    """Whether anything but its tensor holds the storage. The caller must hold a storage object of it."""
+    """True if anything but its tensor holds the storage. The caller must hold a storage object of it."""
     return _count_of is not None and _count_of(key) > _ALONE
 
 
 def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
-    """Whether anything may hold the tensor's memory but it, or but so many tensors."""
+    """True if anything may hold the tensor's memory besides `tensors` tensors."""
     storage = tensor.untyped_storage()
     return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
 
 
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
-"""By the key of the storage, of parameters on the CPU."""
+"""Memory of parameters on the CPU, by the key of the storage."""
 _lent: dict[int, StorageWeakRef] = {}
-"""Other storages on the CPU that were lent, by their key, which no other one gets as long as this is held."""
+"""Other lent storages on the CPU, by key. No other storage gets the key as long as this reference is held."""
 _MOST_LENT = 1000
-"""Before those that are gone are looked for: a program that gives each batch to NumPy lends as many."""
+"""Entries before a search for dead ones: a program that gives each batch to NumPy lends as many."""
 _most_lent = _MOST_LENT
 
 
 def lent(key: int) -> bool:
-    """Whether NumPy or the like got the storage with this key, which lives and is no parameter's."""
+    """True if NumPy or the like got the living storage with this key, which is no parameter's."""
     return key in _lent
 
 
@@ -101,7 +100,7 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
 
 
 def install() -> None:
-    """Notices from now on when memory is lent. Without any parameter the patches only look into an empty table."""
+    """Notice from now on when memory is lent. Without any parameter the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
         setattr(torch.Tensor, name, _lending(getattr(torch.Tensor, name)))
     exporting = _exporting(_lending(vars(torch)["to_dlpack"]))

@@ -1,21 +1,20 @@
 """The arena: gradients one after another in memory, and the blocks in which they travel.
 
-Rule of this file: memory, blocks, and one round from gradients to averages; it knows parameters as tensors with a
-gradient, but no optimizer, no module and no engine. Which blocks a cut makes is core/cut.py's, which cut holds
-is agreed on by the workers, and how a block travels is what an engine adds to `Arena`.
+Rule of this file: memory, blocks, and one round from gradients to averages. It knows parameters as tensors with a
+gradient, but no optimizer, no module and no engine. core/cut.py makes the blocks of a cut, the workers agree on the cut
+that holds, and an engine adds to `Arena` how a block travels.
 
 Gradients of one kind lie in one buffer, in forward order, each as a view with its parameter's own strides. A block is a
-range of a buffer, and to an engine a tensor of its own: a slice of a large gradient, or many small ones, or both.
-Backward copies a gradient to its place; a block leaves when all gradients are there of which it has a part; its average
-comes back to the same place, and a parameter's update is due when all its blocks are back. Copying elements next to
-each other mixes none of them, and engines add and divide element by element, so the bits do not depend on the cut.
+range of a buffer, and a tensor of its own for an engine: a slice of a large gradient, many small ones, or both.
+Backward copies a gradient to its place. A block leaves once all gradients with a part in it are there, and its average
+comes back to the same place. A parameter's update is due when all its blocks are back. Copying elements next to each
+other mixes none of them, and engines add and divide element by element, so the bits do not depend on the cut.
 
-What lies there is what travels: where a job sends half precision, a gradient is rounded on its way in and its average
-put back into the parameter's type on its way out. So all bytes that are cut, learned and planned for are those of the
-wire.
+The buffer holds what travels. Where a job sends half precision, a gradient is rounded on its way in, and its average is
+converted back to the parameter's type on its way out. So the bytes to cut, learn and plan for are those of the wire.
 
-Another cut. Between two rounds, when nothing is on its way, the same memory can be seen as other blocks. A block is
-known by its range, and one that was in use before is the same object again.
+Recutting. Between two rounds, when nothing is in flight, the same memory can be seen as other blocks. A block is known
+by its range, and one that was in use before is the same object again.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
-"""Parameters of half precision have their gradients by themselves."""
+"""Types that may share a buffer. Parameters of half precision have buffers of their own."""
 
 
 def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
-    """What prophet_scheduler.core.cut.blocks_of compares: what travels as one `dtype` from one device may travel
-    together.
+    """Return the kind that prophet_scheduler.core.cut.blocks_of compares: gradients sent as one `dtype` from one device
+    may travel together.
 
-    Gradients that are rounded for the wire may, too: gloo, NCCL and BytePS's servers round a sum of halves to the
+    So may gradients that are rounded for the wire: gloo, NCCL and BytePS's servers round a sum of halves to the
     nearest, to even, at any offset.
     """
     return (dtype, param.device) if param.dtype in _FUSIBLE else None
 
 
 class Slot:
-    """One parameter's gradient: its place in the arena, and where it stands in this round.
+    """Gradient of one parameter: its place in the arena, and its state in this round.
 
-    `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
-    makes the update that is pending, None where none was so far. `place`: in forward order in the arena; `turn`: in
-    forward order among what its owner updates.
-    `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its place in memory,
-    where it is gathered and where its average is when its blocks are back. `blocks`: those that have a part of it,
-    under the present cut. `home`: that average is in `.grad` already, before anybody has looked there.
-    `in_graph`: the gradient is a part of a graph (create_graph).
-    `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
-    `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
-    came without a use of the parameter that was watched. `late`: nothing had used the parameter when backward began.
-    `touched`: the program reached the parameter in a way that is watched since the last step.
-    `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
-    `position`: the parameter's place among all that the optimizer updates.
-    `scaling`: what the average is still to be multiplied by, a number on its device; None for nothing.
-    `updated`: on devices with streams, the end of the last use of `view` by an update.
-    `watched`: what all optimizers of this parameter share (guards.py).
-    `accumulation`: torch's node that adds to `.grad`.
-    `memory`: a tensor in the parameter's memory, once the program may drop the parameter and its update is to come.
+    - `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
+      makes the pending update, None before the first.
+    - `place`: position in forward order in the arena; `turn`: position in forward order among its owner's updates.
+    - `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its memory, where it is
+      gathered and where its average arrives. `blocks`: those of the present cut with a part of it. `home`: the average
+      is in `.grad` before anybody has looked there.
+    - `in_graph`: the gradient is a part of a graph (create_graph).
+    - `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
+    - `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
+      came without a noticed use of the parameter. `late`: the parameter was unused when backward began.
+    - `touched`: the program reached the parameter in a watched way since the last step.
+    - `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
+    - `position`: the parameter's place among all that the optimizer updates.
+    - `scaling`: factor still to be applied to the average, a number on its device; None for nothing.
+    - `updated`: on devices with streams, the end of the last use of `view` by an update.
+    - `watched`: state shared by all optimizers of this parameter (guards.py).
+    - `accumulation`: torch's node that adds to `.grad`.
+    - `memory`: a tensor in the parameter's memory, once the program may drop the parameter while an update is pending.
     """
 
     view: torch.Tensor
@@ -100,7 +99,7 @@ class Slot:
 
     @property
     def param(self) -> torch.Tensor:
-        """The parameter; its memory as another tensor, where the program has dropped it and that is still wanted."""
+        """Return the parameter, or another tensor in its memory if the program dropped it and that is still needed."""
         param = self._param if self._reference is None else self._reference()
         if param is None:
             assert self.memory is not None
@@ -109,27 +108,27 @@ class Slot:
 
     @property
     def title(self) -> str:
-        """As it is named to people: with its module, where the process has several."""
+        """Name in messages: with its module, where the process has several."""
         label = getattr(self.rounds, "label", "")
         return f"{self.name} of {label}" if label else self.name
 
     @property
     def dropped(self) -> bool:
-        """Whether the program has dropped the parameter."""
+        """True if the program has dropped the parameter."""
         return self._reference is not None and self._reference() is None
 
     def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
-        """The program may drop the parameter from now on, whose `memory` stays as long as an update is to come."""
+        """Let the program drop the parameter from now on. `memory` stays as long as an update is to come."""
         self.memory = memory
         self._reference, self._param = reference, None
 
     def let_memory_go(self) -> None:
-        """Nothing is to come, and no gradient any more. Slots hold each other by their blocks and their owner."""
+        """Free the memory, once nothing is to come and no gradient. Slots refer to each other by blocks and owner."""
         self.blocks, self.owner, self.memory = (), None, None
         vars(self).pop("view", None)
 
     def hook(self, name: str) -> Callable[..., None]:
-        """A hook that calls this method of `rounds` with the slot, and then what torch gives a hook.
+        """Return a hook that calls this method of `rounds` with the slot and the hook's arguments.
 
         The garbage collector does not see such hooks, so they must not keep the rounds alive.
         """
@@ -141,16 +140,16 @@ class Slot:
                 with references.at_work():
                     getattr(slot.rounds, name)(slot, *gradients)
 
-        # A pickled parameter goes without it, and without a warning.
+        # Pickling a parameter leaves it out, without a warning.
         unserializable_hook(hook)  # type: ignore[no-untyped-call]
         return hook
 
     def see(self, grad: torch.Tensor | None) -> None:
-        """Remembers the gradient as the program is to find it."""
+        """Remember the gradient as the program is to find it."""
         self.seen = None if grad is None else (weakref.ref(grad), grad._version)
 
     def grad_unchanged(self) -> bool:
-        """True while the program has neither cleared nor written the gradient that was staged."""
+        """True while the program has neither cleared nor written the staged gradient."""
         grad = self.param.grad
         if grad is None or self.seen is None:
             return False
@@ -158,7 +157,7 @@ class Slot:
         return reference() is grad and version == grad._version
 
     def sent(self) -> torch.Tensor | None:
-        """The gradient that was staged, wherever the program has put it; None where it is gone or was written to."""
+        """Return the staged gradient, wherever the program has put it. None if it is gone or was written to."""
         if self.seen is None:
             return None
         reference, version = self.seen
@@ -166,21 +165,22 @@ class Slot:
         return grad if grad is not None and version == grad._version else None
 
     def ends(self) -> Iterator[Event]:
-        """On an engine that marks them, the ends of its blocks' last transfers. To be asked when it has arrived."""
+        """Return the ends of its blocks' last transfers, on an engine that marks them. Call it after arrival."""
         return (block.end for block in self.blocks)
 
     def expect(self) -> None:
-        """Backward has returned: the average comes to what `.grad` is now, whatever a hook or the program did to it
-        since the gradient left.
+        """Expect the average in the present `.grad`, once backward has returned, whatever the program or a hook did to
+        it.
         """
         if not self.grad_unchanged():
-            if self.param.grad is None:  # No gradient came but word of it, which counts as zeros.
+            if self.param.grad is None:  # backward reported the gradient but none came, which counts as zeros
                 self.param.grad = torch.zeros_like(self.view, dtype=self.param.dtype)
             self.see(self.param.grad)
 
     def part(self) -> None:
-        """The gradient lies in one memory with another parameter's, and views count versions together: it gets a count
-        of its own, so that a write to the other one is none to it.
+        """Give the gradient a version count of its own: views in memory shared with another parameter's count together.
+
+        A write to the other one is then none to it.
         """
         grad = self.param.grad
         if grad is not None and self.awaited and not self.staged and self.grad_unchanged():
@@ -190,14 +190,14 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """`view` in the parameter's own type: itself, or a copy of its own where less than that travels."""
+        """Return `view` in the parameter's own type: itself, or a copy where a smaller type travels."""
         self._scale()
         return self.view.to(self.param.dtype)
 
     def put_in_grad(self) -> None:
-        """Makes the average, which has arrived, the parameter's `.grad`: a new tensor where it has none.
+        """Put the arrived average into the parameter's `.grad`: a new tensor if it has none.
 
-        In torch.no_grad(), where nothing watches the program. `bring_home` instead serves a gradient that was sent.
+        In torch.no_grad(), where nothing watches the program. For a gradient that was sent use `bring_home`.
         """
         self.streams.before_average(self.ends())
         self._scale()
@@ -209,7 +209,7 @@ class Slot:
         self.updated = self.streams.mark()
 
     def bring_home(self) -> None:
-        """Copies the average to the gradient that was staged. In torch.no_grad()."""
+        """Copy the average to the staged gradient. In torch.no_grad()."""
         self._scale()
         grad = self.sent()
         if grad is not None:
@@ -220,22 +220,22 @@ class Slot:
             self.see(grad)
 
     def _scale(self) -> None:
-        """Once a round, before anything reads the average."""
+        """Scale the average, once a round, before anything reads it."""
         if self.scaling is not None:
             with torch.no_grad():
                 self.view.mul_(self.scaling)
             self.scaling = None
 
     def grad_as_seen(self) -> bool:
-        """True while `.grad` is as the last step left it, which may be nothing."""
+        """True while `.grad` is as the last step left it, which may be None."""
         return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
 
 
 class ArenaBlock:
-    """A range of one buffer: what travels as one tensor.
+    """Range of one buffer: travels as one tensor.
 
-    `id` is its place in forward order, lower for the more urgent. `slots` are the gradients of which it has a part.
-    `missing` of them are not there yet in this round. `flight`: what the engine knows it by, from when it leaves until
+    `id` is its place in forward order, lower for the more urgent. `slots` are the gradients with a part in it.
+    `missing` counts those not there yet in this round. `flight`: the engine's handle, from when the block leaves until
     it is known to be back. `end`: where the engine works on a device's streams, the end of its last transfer there.
     """
 
@@ -249,13 +249,13 @@ class ArenaBlock:
         self.end: Event = None
 
     def open(self) -> None:
-        """The next round: no gradient is there."""
+        """Begin the next round: no gradient is there."""
         self.missing = len(self.slots)
         self.copies = []
 
 
 def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> list[int]:
-    """What each gradient takes on the wire; `half` is what it is rounded to, None for nothing."""
+    """Return the bytes of each gradient on the wire. `half` is the type to round to, None for no rounding."""
     return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
 
 
@@ -264,7 +264,7 @@ def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
 
 
 class _Buffer:
-    """The memory of one kind, allocated for all its slots at once; a view for each with the parameter's own strides."""
+    """Memory of one kind, allocated for all its slots at once, with a view for each in the parameter's own strides."""
 
     def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, pinned: bool) -> None:
         first = slots[0].param
@@ -272,7 +272,7 @@ class _Buffer:
         self.data = torch.zeros(count, dtype=dtype, device=first.device, pin_memory=pinned and first.is_cpu)
         self.item_bytes = self.data.element_size()
         self.starts: dict[int, int] = {}
-        """By place of a slot: where in the buffer its gradient begins, in elements."""
+        """Start of each slot's gradient in the buffer, in elements, by the slot's place."""
         offset = 0
         made = slots[0].streams.mark()
         for slot in slots:
@@ -284,19 +284,19 @@ class _Buffer:
 
 
 class Arena:
-    """Gradients, and the blocks of the cut that holds. An engine's own says how blocks travel (`_accept` to `_back`).
+    """Gradients, and the blocks of the cut in force. An engine's subclass says how blocks travel (`_accept` to
+    `_back`).
 
     `slots` are in forward order. Without `fusion` each gradient is of its own kind. `streams(device)` gives a device's
-    streams. To be made when the parameters are where they will be trained. `half`, where there is one, is what all
-    gradients are rounded to on their way in, and `sizes` are their bytes as they travel. `first_id` is the first of its
-    blocks' ids. `scale` is what gradients are multiplied by before they are rounded, `divisor` what they are divided by
-    afterwards; None for neither.
+    streams. Make it when the parameters are where they will be trained. `half`, if given, is the type all gradients are
+    rounded to on their way in, and `sizes` are their bytes on the wire. `first_id` is the first block's id. Gradients
+    are multiplied by `scale` before rounding and divided by `divisor` after it; None for neither.
     """
 
     scale: float | None = None
     divisor: int | None = None
     graphs = False
-    """Whether gradients may be part of a graph."""
+    """True if gradients may be part of a graph."""
 
     def __init__(
         self,
@@ -318,7 +318,7 @@ class Arena:
         self.blocks: list[ArenaBlock] = []
         self._known: dict[tuple[int, int, int], ArenaBlock] = {}
         self._buffers: dict[int, _Buffer] = {}
-        """By place of a slot: where it lies. Slots of one kind share one."""
+        """Buffer of each slot, by its place. Slots of one kind share one."""
         members: dict[Hashable, list[Slot]] = {}
         for slot, kind in zip(slots, self.kinds, strict=True):
             slot.streams = streams(slot.param.device)
@@ -330,27 +330,27 @@ class Arena:
     # The engine's part.
 
     def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
-        """A block that there was not before."""
+        """Make a block that did not exist before."""
         return ArenaBlock(data, slots)
 
     def _accept(self, new: Sequence[ArenaBlock]) -> bool:
-        """Whether these blocks, which there were not before, may travel from now on."""
+        """True if these new blocks may travel from now on."""
         return True
 
     def _send(self, block: ArenaBlock) -> Any:
-        """Lets a block leave that is complete; what it is to be known by, not None."""
+        """Send a complete block. Returns its handle, not None."""
         raise NotImplementedError
 
     def _back(self, block: ArenaBlock) -> bool:
-        """Whether a block that left is back. Not asked again where it is."""
+        """True if a sent block is back. Not asked again once it is."""
         raise NotImplementedError
 
-    # Every engine's.
+    # Common to all engines.
 
     def recut(self, cut: Cut) -> bool:
-        """From now on gradients travel in the blocks of this cut. False, and nothing is changed, where they must not.
+        """Use the blocks of this cut from now on. False, with nothing changed, if they may not travel.
 
-        Only while nothing is staged or on its way.
+        Raises RuntimeError while anything is staged or in flight.
         """
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
@@ -379,20 +379,20 @@ class Arena:
         return True
 
     def new_blocks(self, cut: Cut) -> int:
-        """How many blocks of this cut were never in use."""
+        """Return the number of blocks of this cut that were never in use."""
         return sum(self._range(block) not in self._known for block in blocks_of(self.sizes, self.kinds, cut))
 
     def _range(self, block: Block) -> tuple[int, int, int]:
-        """The block's place in memory: a gradient of its buffer, and elements from and to."""
+        """Return the block's place in memory: a gradient of its buffer, and its first and last element (exclusive)."""
         first = block.pieces[0]
         buffer = self._buffers[first.gradient]
         start = buffer.starts[first.gradient] + first.start // buffer.item_bytes
-        # Two buffers have no gradient in common, so the first one says which it is.
+        # Two buffers share no gradient, so the first one identifies its buffer.
         return first.gradient, start, start + block.size_bytes // buffer.item_bytes
 
     def stage(self, slot: Slot) -> None:
-        """Copies the parameter's gradient (zeros where it has none) to its place; blocks that are complete leave."""
-        # The update that read the last average here.
+        """Copy the parameter's gradient (zeros if it has none) to its place, and send blocks that are complete."""
+        # The update that read the last average here comes first.
         slot.streams.follow(slot.updated)
         seen = grad = slot.param.grad
         slot.in_graph = grad is not None and grad.requires_grad
@@ -403,7 +403,7 @@ class Arena:
             grad = grad.detach()
         if slot.pending or any(block.flight is not None for block in slot.blocks):
             raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
-        with references.unhandled():  # No mode of the program sees what torch's reducer does here, nor changes it.
+        with references.unhandled():  # No mode of the program sees or changes what torch's reducer does here.
             if grad is None:
                 slot.view.zero_()
             elif self.scale is None:
@@ -425,7 +425,7 @@ class Arena:
                 block.flight = self._send(block)
 
     def arrived(self, slot: Slot) -> bool:
-        """Whether all blocks of the last round that have a part of the gradient are back."""
+        """True if all blocks of the last round with a part of the gradient are back."""
         for block in slot.blocks:
             if block.flight is not None:
                 if not self._back(block):
@@ -434,7 +434,7 @@ class Arena:
         return True
 
     def next_round(self, passes: int = 1) -> None:
-        """Opens the next round: each gradient is due after `passes` backward passes."""
+        """Open the next round: each gradient is due after `passes` backward passes."""
         for block in self.blocks:
             block.open()
         for slot in self.slots:
@@ -442,7 +442,7 @@ class Arena:
             slot.left = passes
 
     def restart(self, passes: int) -> None:
-        """Forgets all blocks: workers begin anew, some of which have never had any. `recut` must follow."""
+        """Forget all blocks: the workers begin anew, and some have never had any. `recut` must follow."""
         self.cut, self.blocks = None, []
         self._known = {}
         for slot in self.slots:

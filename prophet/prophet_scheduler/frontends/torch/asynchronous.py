@@ -1,24 +1,24 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
-Rule of this file: a worker's round, and what it does where something is missing. Memory is weight_blocks.py's,
-transfers an `UpdateWire`'s, and permission a coordinator's (mlfabric/ports.py).
+Rule of this file: a worker's round, and what it does when something is missing. weight_blocks.py has the memory, an
+`UpdateWire` the transfers, and a coordinator (mlfabric/ports.py) gives permission.
 
-    compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
+ compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
-What is pushed is the change, the *update*. The gate is here: no block of an update is handed to the engine before its
-permission, and all are from then on. A dropped update is never handed over, so it costs no byte of anybody's link; its
-worker goes on from fresh weights, and computes anew. Without a coordinator, or while it is away, updates go in order of
+A worker pushes the change, the *update*. The gate is here: no block of an update goes to the engine before its
+permission, and all go from then on. A dropped update is never handed over, so it costs no byte on any link. Its worker
+goes on from fresh weights, and computes anew. Without a coordinator, or while it is away, updates go in order of
 arrival.
 
-Near each other. Where the lead of a worker is bounded (section 6) it waits between push and pull, until the slowest is
-near enough; the coordinator knows who is where. With a staleness of 0 the workers are in step, as in synchronous
-training: all read the same model, and an update counts for its worker's share, so what is added in a round is the mean
-of their changes. Without a coordinator, or while it is away, nobody waits for anybody.
+Bounded lead. Where a worker's lead is bounded (section 6) it waits between push and pull, until the slowest is near
+enough; the coordinator knows who is where. With a staleness of 0 the workers are in step, as in synchronous training:
+all read the same model, and an update counts for its worker's share. So a round adds the mean of their changes. Without
+a coordinator, or while it is away, nobody waits for anybody.
 
-Whole versions. The wire applies an update as one (`push` returns when it did), so between two updates all blocks of the
-model have the same counts. A pull asks for blocks one after another; where an update came in between, the counts
-differ, and what is behind is asked for again, until they agree. A pull that follows an update is most often whole at
-once, as an update takes a hundred times as long to send as the requests of a pull take to be read.
+Whole versions. The wire applies an update as one (`push` returns after that), so between two updates all blocks of the
+model have the same counts. A pull asks for blocks one after another. Where an update came in between, the counts
+differ, and the blocks behind are asked for again until they agree. A pull that follows an update is mostly whole at
+once, as sending an update takes a hundred times as long as the server takes to read a pull's requests.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ from prophet_scheduler.frontends.torch.weight_blocks import (
 from prophet_scheduler.mlfabric.ports import Asking, CoordinatorPort, Outcome, Permission
 
 START_POLL_S = 0.01
-"""How often a worker looks for the root's first weights."""
+"""Seconds between a worker's looks for the root's first weights."""
 RETRY_S = 0.002
 MOST_RETRY_S = 0.05
 PATIENCE_S = 10.0
-"""Blocks that differ for so long will not agree any more: a worker has died in the middle of an update on a server that
-applies blocks as they come."""
+"""Seconds after which differing blocks will not agree any more: a worker has died in the middle of an update, on a
+server that applies blocks as they come."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class UpdateWire(Protocol):
-    """An asynchronous server as rounds need it. Both return when the server has answered."""
+    """Asynchronous server as rounds need it. Both methods return when the server has answered."""
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Adds all of them to the server's, as one."""
+        """Add all blocks to the server's, as one."""
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        """Puts into the blocks at these places what the server has there."""
+        """Fill the blocks at these places with the server's."""
 
 
 class Aggregator(Protocol):
-    """What sums updates of several workers on their way (aggregating.py)."""
+    """Aggregator that sums updates of several workers on their way (aggregating.py)."""
 
     def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
-        """Sends an update to worker `aggregator`, which may be this one, and waits for what becomes of it.
+        """Send an update to worker `aggregator`, which may be this one, and wait for its outcome.
 
-        True where `memory` then is a whole version of the model with the update in it.
+        True if `memory` then is a whole version of the model with the update in it.
         """
 
 
 class WholePulls:
-    """Reads whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
+    """Reader of whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
 
     def __init__(
         self, wire: UpdateWire, counted: int, now: Callable[[], float], sleep: Callable[[float], None]
@@ -85,13 +85,13 @@ class WholePulls:
         self._now, self._sleep = now, sleep
 
     def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        """Reads the blocks at these places, whatever is in them."""
+        """Read the blocks at these places, whatever is in them."""
         for place in places:
             blocks[place].zero_()  # where a pull pushes as well, it adds nothing
         self._wire.pull([blocks[place] for place in places], places)
 
     def whole(self, blocks: Sequence[torch.Tensor]) -> int:
-        """Reads all blocks, and then again what lacks an update that another has. Returns how many were read again."""
+        """Read all blocks, then those again that lack another's update. Returns how many were read again."""
         self.read(blocks, range(len(blocks)))
         began, wait_s, again = self._now(), RETRY_S, 0
         while late := behind([counts_of(block, self._counted) for block in blocks]):
@@ -107,10 +107,10 @@ class WholePulls:
 
 @dataclass
 class Tally:
-    """What a worker's rounds came to. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
+    """Totals of a worker's rounds. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
 
-    `lost` are updates that are not in the model though they were sent; `pulled_again` are blocks that had to be asked
-    for once more, `alone` rounds after which nobody was waited for though a lead is bounded.
+    `lost` updates were sent but are not in the model. `pulled_again` counts blocks asked for once more, and `alone`
+    rounds that waited for nobody though a lead is bounded.
     """
 
     sent: int = 0
@@ -123,11 +123,11 @@ class Tally:
 
 
 class AsynchronousRounds:
-    """One worker's rounds with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
+    """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `staleness` is by how many rounds it may lead the slowest worker,
-    None for any number. `version` is that of the weights it has, `own_updates` how many of its own are in
-    them, `delay` that of its last update, `resumed` how many updates the model had that the job began with.
+    `coordinator` None is order of arrival. `staleness` is the number of rounds it may lead the slowest worker, None for
+    any number. `version` is that of its weights, `own_updates` the number of its own in them, `delay` that of its last
+    update, and `resumed` the number of updates in the model that the job began with.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class AsynchronousRounds:
         self.tally = Tally()
 
     def start(self, before: int = 0) -> None:
-        """Makes the root's weights the server's and everybody's. Returns when they are; every worker has to call it.
+        """Make the root's weights the server's and everybody's. Returns when they are; every worker has to call it.
 
-        The root's have had so many updates `before`; what other workers say of that does not matter.
+        The root's have had `before` updates; what other workers pass is ignored.
         """
         blocks = self._blocks.blocks
         if self._worker == 0:
@@ -173,7 +173,7 @@ class AsynchronousRounds:
         self._pulls.whole(blocks)
         self._take()
         self.resumed = updates_before(self._blocks.counts(0))
-        # A worker that was started anew goes on after the rounds that it has done before.
+        # A worker that was restarted goes on after the rounds it did before.
         self._rounds = self._own_before = self.own_updates
         self._clock(1)
 
@@ -182,13 +182,13 @@ class AsynchronousRounds:
         return self._pulls
 
     def aggregate(self, aggregator: Aggregator) -> None:
-        """From now on this worker sums others' updates, and sends its own to others, where it is told to."""
+        """Sum others' updates from now on, and send this worker's to others, where told to."""
         self._aggregator = aggregator
 
     def round(self) -> bool:
-        """Sends what the weights have changed by since the last round, and takes the server's newest.
+        """Send the change of the weights since the last round, and take the server's newest.
 
-        False where the update was dropped. Returns with the coordinator away as well, after its client's bound.
+        False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
         """
         blocks = self._blocks
         norm = blocks.hold_update(self._worker, self._share)
@@ -211,11 +211,11 @@ class AsynchronousRounds:
         self._clock(1)
         self._see_lost()
         if goes and (permission is None or not permission.coordinated):
-            self.delay = max(1, self.version - before)  # nobody counted; it is no more than that
+            self.delay = max(1, self.version - before)  # nobody counted; it is at most that
         return goes
 
     def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
-        """Sends the update, to the server or where it is summed. Whether the blocks then have a model with it."""
+        """Send the update, to the server or to its aggregator. True if the blocks then have a model with it."""
         aggregator = self._aggregator
         if asking is not None and permission is not None and permission.aggregator is not None:
             if aggregator is not None:
@@ -242,23 +242,23 @@ class AsynchronousRounds:
         return has_model
 
     def _see_lost(self) -> None:
-        """Counts updates that were said to be lost and are in the model after all, and tells the coordinator.
+        """Count updates that were reported lost but are in the model, and tell the coordinator.
 
-        An aggregator may have died, or the coordinator, after its sum had reached the server and before anybody was
-        told. What the model counts is what is true.
+        An aggregator or the coordinator may have died after the sum had reached the server and before anybody was told.
+        The model's counts are the truth.
         """
         more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
         for _ in range(min(more, len(self._lost))):
             self.tally.lost -= 1
             self._done(self._lost.popleft())
 
-    # The coordinator. Whatever it does, or its client, is no reason to stop.
+    # The coordinator. No failure of it, or of its client, is a reason to stop.
 
     def _ask(self, norm: float) -> Asking | None:
         if self._coordinator is None:
             return None
         try:
-            # What it has yet to be told of, it does not take from us; an update then counts as older than it is.
+            # It takes from us nothing that it has yet to be told; an update then counts as older than it is.
             version = min(self.version, self._coordinator.version)
             return self._coordinator.ask(self._blocks.size_bytes, version, norm)
         except Exception as error:
@@ -281,9 +281,9 @@ class AsynchronousRounds:
             self._give_up(error)
 
     def _clock(self, unread: int) -> bool:
-        """Says how far this worker is; where it has read no model since its last round, waits until it may.
+        """Report this worker's progress. If it has read no model since its last round, wait until it may.
 
-        False where nobody was waited for, though a lead is bounded.
+        False if nobody was waited for, though a lead is bounded.
         """
         if self._staleness is None:
             return True
@@ -296,7 +296,7 @@ class AsynchronousRounds:
             return False
 
     def _note(self, future: Any) -> None:
-        """An update's outcome, in the client's thread."""
+        """Note an update's outcome, in the client's thread."""
         if future.cancelled() or future.exception() is not None:
             return
         outcome: Outcome = future.result()

@@ -1,11 +1,11 @@
-"""A module whose gradients are averaged while nobody waits: backward returns, and each `.grad` awaits its average.
+"""Gradients averaged while nobody waits: backward returns, and each `.grad` of the module awaits its average.
 
-Rule of this file: when averages are in `.grad`, whichever engine brings them. When gradients leave, and what a round
-is, is the engine's front end's; how updates come late is updates.py's, in which step() steps.py's, and who looks at a
-gradient guards.py's to notice.
+Rule of this file: when averages are in `.grad`, whichever engine brings them. The engine's front end knows when
+gradients leave, and what a round is. updates.py makes late updates, steps.py knows in which step(), and guards.py
+notices who looks at a gradient.
 
-An engine whose wrapper of a module waits at the end of backward has its rounds of this kind. Whoever looks at a `.grad`
-in between waits for that one, and step() passes it on to an update that comes when the parameter is next used.
+An engine whose wrapper of a module waits at the end of backward has rounds of this kind. Whoever looks at a `.grad`
+meanwhile waits for that one. step() passes it on to an update made when the parameter is next used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from prophet_scheduler.frontends.torch.updates import COMPLAIN_S, Abandoned
 from prophet_scheduler.watch import training
 
 WAIT_LIMIT_S = 0.05
-"""Longest sleep between two looks at something whose end is told."""
+"""Longest sleep in seconds between two looks at something whose end is announced."""
 
 logger = logging.getLogger("prophet_scheduler")
 _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
@@ -42,38 +42,39 @@ _installed = False
 
 
 class AwaitedRounds:
-    """One module's. `named` are the parameters that are averaged, in forward order; `number` counts the modules of the
-    process.
+    """Rounds of one module. `named` are the averaged parameters in forward order; `number` counts the process's
+    modules.
 
-    What the engine's own adds: `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
+    An engine adds `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
     """
 
     label = ""
-    """How the module is named to people."""
+    """Name of the module in messages."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
         self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._lock = free_in_forks(threading.RLock())
         self._fresh = False
-        """Gradients have left since backward last returned."""
+        """True if gradients have left since backward last returned."""
         self._probation = Probation()
         self._out_of_sight = False
-        """The program uses parameters and gradients in a way that cannot be noticed."""
+        """True if the program uses parameters and gradients in a way that cannot be noticed."""
         self._outlasted = False
-        """An update of the last round outlasted its step(), or would have but for the probation."""
+        """True if an update of the last round outlasted its step(), or would have without the probation."""
         self._hooks: list[Any] = []
         self._ends: list[Any] = []
         self._forward_thread: int | None = None
-        """In which uses of gradients are seen, where backward may run in another."""
+        """Thread that sees uses of gradients; backward may run in another."""
         self._told = False
-        """Since these are there, the program has had an error for averages that never came, here or elsewhere."""
+        """True if the program has had an error for averages that never came, here or elsewhere, since this object
+        exists."""
         self._held: Any = None
-        """The parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
+        """Parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
         self._is_dropped = False
 
     def watch(self) -> None:
-        """From now on gradients that backward makes come here. Once everything is there that they need."""
+        """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
         watch_backward()
         clipping.install()
         _living.add(self)
@@ -84,8 +85,8 @@ class AwaitedRounds:
             param: Any = slot.param
             slot.watched.memory.note(param)
             self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
-            # Of the node that adds to `.grad`, as torch's reducer does: after all hooks of the tensor, which may change
-            # the gradient. Nobody else keeps the node.
+            # A hook of the node that adds to `.grad`, as torch's reducer has: it runs after all hooks of the tensor,
+            # which may change the gradient. Nobody else keeps the node.
             with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                 accumulation = param.view_as(param).grad_fn.next_functions[0][0]
             slot.accumulation = accumulation
@@ -93,47 +94,47 @@ class AwaitedRounds:
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _leave(self) -> None:
-        """No gradient comes here any more."""
+        """Receive no more gradients."""
         for hook in self._ends:
             hook.remove()
         self._held = None
 
     @property
     def slots(self) -> Sequence[Slot]:
-        """In forward order."""
+        """Gradients' slots in forward order."""
         return self._slots
 
     @property
     def barrier(self) -> bool:
-        """Whether step() waits for all updates."""
+        """True if step() waits for all updates."""
         return self._probation.barrier
 
     @property
     def learning(self) -> bool:
-        """Whether that is so only until it is known how the program reaches its parameters."""
+        """True if it waits only until the way the program reaches its parameters is known."""
         return self._probation.under_way
 
     @property
     def wanted_whole(self) -> bool:
-        """Whether the program looks at all averages before it uses any, as far as is known."""
+        """True if the program looks at all averages before it uses any, as far as is known."""
         return False
 
     # The engine's part.
 
     def arrived(self, slot: Slot) -> bool:
-        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        """True if this round's average is at its place in the arena. Do not ask again once it is."""
         raise NotImplementedError
 
     def landed(self, slot: Slot) -> bool:
-        """Whether it has arrived, and no stream would have to wait for it either."""
+        """True if it has arrived and no stream would have to wait for it either."""
         return self.arrived(slot)
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when something has arrived, and after so many seconds in any case."""
+        """Return when something has arrived, and after `limit_s` seconds at the latest."""
         raise NotImplementedError
 
     def progress(self) -> object:
-        """Differs from what it was before where something has moved since."""
+        """Return a value that differs from the last one if something has moved since."""
         raise NotImplementedError
 
     @property
@@ -143,23 +144,24 @@ class AwaitedRounds:
 
     @property
     def failed(self) -> bool:
-        """Whether no average will come any more, since a peer is gone."""
+        """True if no average will come any more because a peer is gone."""
         return False
 
     def _loss(self) -> str:
-        """Says why, and which peer is gone where that is known."""
+        """Say why, and name the lost peer where it is known."""
         raise NotImplementedError
 
     def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
-        """The norms of these averages, which are awaited, shape [slots], in the bits that torch would have for each;
-        None where only who has them all can tell. Waits for norms, and for no average.
+        """Return the norms of these awaited averages, shape [slots], bit for bit as torch would compute each.
+
+        None where only a rank with all averages can tell. Waits for norms, and for no average.
         """
         return None
 
-    # What backward says.
+    # Events of backward.
 
     def backward_ends(self) -> None:
-        """The outermost backward pass has returned."""
+        """Handle the return of the outermost backward pass."""
         if not self._fresh:
             self._nothing_came()
             return
@@ -185,13 +187,13 @@ class AwaitedRounds:
             self.settle(unseen)
 
     def _gathered(self) -> None:
-        """It has made gradients of this module."""
+        """Note that it has made gradients of this module."""
 
     def _nothing_came(self) -> None:
-        """It has made none."""
+        """Note that it has made none."""
 
     def _left(self, slot: Slot) -> None:
-        """A gradient has left."""
+        """Note that a gradient has left."""
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
         if not self._fresh and not begun and torch._C._current_graph_task_id() != -1:
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
@@ -201,9 +203,9 @@ class AwaitedRounds:
         self._fresh = True
 
     def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
-        """A gradient is said to have come, and `.grad` is None. Raises RuntimeError where it went elsewhere."""
+        """Handle a gradient whose `.grad` is None though it is said to have come. RuntimeError if it went elsewhere."""
         if gradients[0] is None:
-            return  # An autograd function gave none, which counts as zeros.
+            return  # An autograd function returned None, which counts as zeros.
         if not slot.param._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
             raise RuntimeError(
                 f"the gradient of {slot.name} did not come to its .grad, as with distributed autograd: Prophet cannot "
@@ -212,12 +214,12 @@ class AwaitedRounds:
         warn_once(f"a hook of the program took away the gradient of {slot.name}, so zeros are averaged in its place")
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
-        """A gradient is about to be added to `.grad`, in which the average of the last round belongs first."""
+        """Put the last round's average into `.grad`, before backward adds a new gradient to it."""
         slot.late |= slot.pending
         self._bring_home(slot)
 
     def _bring_home(self, slot: Slot) -> None:
-        """Makes the update or the average that is to come of the last round."""
+        """Make the last round's pending update, or settle its average."""
         if slot.pending:
             slot.owner.finish([slot])
         elif slot.awaited:
@@ -226,8 +228,9 @@ class AwaitedRounds:
     # Averages on their way back.
 
     def settle(self, slots: Iterable[Slot]) -> None:
-        """Waits until `.grad` of these is their average. What belongs to a round that is open stays this rank's own, as
-        it does in torch: a later backward pass makes the rest.
+        """Wait until `.grad` of these slots holds the average.
+
+        Gradients of an open round stay this rank's own, as in torch: a later backward pass makes the rest.
         """
         with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
             due = [slot for slot in slots if slot.awaited and not slot.staged]
@@ -245,7 +248,7 @@ class AwaitedRounds:
             self.let_go()
 
     def let_go(self) -> None:
-        """Where no average is under way to a `.grad`, none is watched."""
+        """Stop watching where no average is under way to a `.grad`."""
         # Who looks at all of them, one after another, begins with the first.
         if not any(slot.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
@@ -254,18 +257,19 @@ class AwaitedRounds:
     def _land(self, slots: Sequence[Slot]) -> None:
         with references.unhandled():
             for slot in slots:
-                if not slot.home:  # A signal's handler may have come while another was waited for, and looked at it.
+                if not slot.home:  # While another was awaited, a signal's handler may have looked at this one.
                     slot.streams.before_average(slot.ends())
                     slot.bring_home()
                     slot.home = True
                     slot.updated = slot.streams.mark()
 
     def _land_meanwhile(self) -> bool:
-        """While another is waited for: copies what has landed to its `.grad`, up to the first that has not. Whether any
-        has. Nobody has asked for these yet, so they stay awaited.
+        """Copy landed averages to their `.grad` while another is awaited, up to the first that has not landed.
+
+        True if any has. Nobody has asked for these yet, so they stay awaited.
         """
         landed: list[Slot] = []
-        for slot in reversed(self._slots):  # as they are generated, as a rule
+        for slot in reversed(self._slots):  # mostly the order of generation
             if slot.home or not slot.awaited or slot.staged or len(slot.watched.slots) > 1:
                 continue
             if not self.landed(slot):
@@ -275,7 +279,7 @@ class AwaitedRounds:
         return bool(landed)
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Brings home every average that is under way to a `.grad`, and every update of these parameters."""
+        """Settle every average under way to a `.grad`, and make every update of these parameters."""
         whole = True
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             whole = owner.flush(patience_s) and whole
@@ -283,8 +287,9 @@ class AwaitedRounds:
         return whole
 
     def abandon(self) -> bool:
-        """A peer is gone. In all modules that it was in, parameters and gradients stay as they are, and who looks at
-        them waits for nothing. Returns whether the program has had an error for it already.
+        """Give up after a peer is gone: its modules keep their parameters and gradients as they are, and nobody waits.
+
+        Returns True if the program has already had an error for it.
         """
         told = self._told
         for rounds in list(_living):
@@ -306,14 +311,16 @@ class AwaitedRounds:
         self.forget(self._slots)
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """No averages are to come to these gradients: nobody has them any more, or a peer is gone."""
+        """Expect no averages for these gradients: they are unreachable, or a peer is gone."""
         for slot in slots:
             slot.awaited = False
         self.let_go()
 
     def dropped(self) -> None:
-        """The program has dropped the module. Whatever else it has of it is served as before, and holds no more than
-        that. Waits for nothing.
+        """Handle a module that the program has dropped. Whatever else it holds of it is served as before and kept no
+        longer.
+
+        Waits for nothing.
         """
         for slot in self._slots:
             slot.accumulation = None
@@ -322,7 +329,7 @@ class AwaitedRounds:
         self.end()
 
     def end(self) -> None:
-        """Where the module is gone and nothing is to come any more, memory goes now: garbage is collected seldom."""
+        """Free memory now if the module is gone and nothing is to come: garbage is collected seldom."""
         if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
             torch_guards.unwatch(self, self._slots)
             for slot in self._slots:
@@ -330,22 +337,22 @@ class AwaitedRounds:
             self._slots = []
 
     def keep_barrier(self) -> None:
-        """From now on no update outlasts step(), and no average its backward pass."""
+        """Keep every update within its step(), and every average within its backward pass, from now on."""
         self._out_of_sight = True
         self.wait_in_step()
 
     def wait_in_step(self) -> None:
-        """From now on no update outlasts step()."""
+        """Keep every update within its step(), from now on."""
         self._probation.for_good()
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.pending}:
             owner.flush()
 
     def before_compilation(self) -> None:
-        """torch.compile is about to make code of a module of the program; these hooks are on parameters alone."""
+        """Prepare for torch.compile to make code of a module of the program. These hooks are on parameters alone."""
 
     def stepped(self) -> None:
-        """An optimizer of these parameters has stepped, and made some of its updates late."""
+        """Note that an optimizer of these parameters has stepped and made some updates late."""
         for slot in self._slots:
             slot.touched = slot.late = False
         self._outlasted |= self.learning or any(slot.pending for slot in self._slots)
@@ -353,7 +360,7 @@ class AwaitedRounds:
         torch_guards.note_uses(self, self._probation.watches)
 
     def _iterated(self) -> bool:
-        """The next iteration has begun: whether nothing of the one before was still to come by then."""
+        """Note that the next iteration has begun. True if nothing of the last one was still to come."""
         waited = not self._outlasted and not any(slot.awaited for slot in self._slots)
         self._outlasted = False
         if waited:
@@ -378,7 +385,7 @@ class AwaitedRounds:
 
 
 def watch_backward() -> None:
-    """From now on rounds are told when a backward pass has returned, however the program came by torch's functions."""
+    """Tell rounds when a backward pass has returned, however the program got torch's functions."""
     global _installed
     if _installed:
         return
@@ -407,9 +414,7 @@ def watch_backward() -> None:
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
-    """From now on `tell` gets what each outermost backward pass begins from, before it runs. What is returned ends
-    that.
-    """
+    """Pass the roots of each outermost backward pass to `tell` before it runs. The returned function ends that."""
     watch_backward()
     _before.append(tell)
 

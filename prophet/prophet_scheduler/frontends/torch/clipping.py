@@ -1,12 +1,11 @@
 """Clipping by the norm of all gradients, while averages are still on their way to them.
 
-Rule of this file: what torch.nn.utils.clip_grad_norm_ is made of, and when that need not wait. Where the norms come
-from is the engine's (`AwaitedRounds.norms`).
+Rule of this file: the parts of torch.nn.utils.clip_grad_norm_, and when they need not wait. The norms come from the
+engine (`AwaitedRounds.norms`).
 
 torch reads all gradients for their norm and then scales each, so every average would have to be there before the first
-weight can be updated. Where the engine can tell the norms sooner, the norm of all is made of them as torch makes it.
-What torch would multiply each gradient by is kept with it (`Slot.scaling`) until its average is there and something
-reads it. All bits are torch's.
+update. Where the engine knows the norms sooner, their total is computed as torch computes it. The factor of each
+gradient is kept with it (`Slot.scaling`) until its average is there and something reads it. All bits are torch's.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 
 NORM = 2.0
-"""The only order of which norms are asked for."""
+"""Only order of norms handled here."""
 _TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
-"""What clip_grad_norm_ calls, from torch 2.6 on. Where torch has no such functions it reads all gradients."""
+"""Functions that clip_grad_norm_ calls, from torch 2.6 on. Without them torch reads all gradients."""
 
 _told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
-"""The last norm that was told sooner, and what it is of."""
+"""Last norm that was told early, and the slots it covers."""
 _installed = False
 
 
 def install() -> None:
-    """From now on gradients that are awaited are clipped so."""
+    """Clip awaited gradients in this way from now on."""
     global _installed
     if _installed or not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
         return
@@ -75,7 +74,7 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
         if not slots:
             original(listed, max_norm, total_norm, foreach)
             return
-        # torch's own function says what each is multiplied by.
+        # torch's own function computes the factor.
         one = torch.zeros_like(total_norm, requires_grad=True)
         one.grad = torch.ones_like(total_norm)
         original([one], max_norm, total_norm, foreach)
@@ -86,7 +85,7 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Their norm as torch would find it; None where it has to read them."""
+    """Return their norm as torch would find it; None if it has to read them."""
     global _told
     _told = None
     if torch.compiler.is_compiling():
@@ -100,14 +99,14 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
         norms: torch.Tensor | None = rounds.norms(slots)
         total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, NORM)
     if total is None:
-        rounds.settle(slots)  # torch reads them all, and is watched no more where nothing else is awaited.
+        rounds.settle(slots)  # torch reads them all; they are watched no more if nothing else is awaited.
         return None
     _told = weakref.ref(total), slots
     return total
 
 
 def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
-    """Of all of them, where their averages are on their way to all, untouched, and in one module; or else none."""
+    """Return the slots if all averages are on their way, untouched, and in one module; otherwise none."""
     slots = [torch_guards.awaited_by(gradient) for gradient in gradients]
     known = [slot for slot in slots if slot is not None and slot.scaling is None]
     alike = all(slot.rounds is known[0].rounds and _lies_alike(slot) for slot in known)
@@ -115,7 +114,7 @@ def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
 
 
 def _lies_alike(slot: Slot) -> bool:
-    """Whether the average lies as the gradient does, in whose order elements are added up."""
+    """True if the average lies in memory as the gradient does, whose order is the order of summation."""
     gradient = slot.sent()
     if gradient is None:
         return False
@@ -123,7 +122,7 @@ def _lies_alike(slot: Slot) -> bool:
 
 
 def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
-    """The gradients of these parameters, where this is their norm that was told, and nobody has looked at any since."""
+    """Return the slots of these parameters if this is their early norm and nobody has looked at any gradient since."""
     global _told
     told, _told = _told, None
     if told is None or told[0]() is not total_norm:

@@ -1,11 +1,10 @@
-"""Code that torch.compile made: it reads parameters without a call of torch that references.py could see.
+"""Code made by torch.compile: it reads parameters without any call of torch that references.py could see.
 
-Rule of this file: what is compiled, and what its code uses; what follows from it is guards.py's.
+Rule of this file: what is compiled, and which tensors its code uses. The consequences belong to guards.py.
 
-A module that is compiled, by torch.compile(module) or module.compile(), is called like any other, so its parameters
-can be brought up to date before its code runs. What else its code may use, torch tells when it makes that code: each
-graph with the tensors that it takes, and whether Python runs between two graphs. A function that is compiled is called
-by nobody that could be asked.
+A module compiled by torch.compile(module) or module.compile() is called like any other, so its parameters can be
+brought up to date before its code runs. For the rest, torch tells when it makes the code: the tensors that each graph
+takes, and whether Python runs between two graphs. A compiled function gives no such sign when it is called.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch import nn
 
 
 class _Here(threading.local):
-    """This thread's part: the compiled module that is at work, and whether code was made for it meanwhile."""
+    """State of this thread: the compiled module at work, and whether code was made for it meanwhile."""
 
     module: nn.Module | None = None
     makes_code = False
@@ -29,16 +28,16 @@ class _Here(threading.local):
 
 here = _Here()
 _kinds: list[type] = []
-"""What torch.compile(module) returns; empty before `watch`."""
+"""Types returned by torch.compile(module); empty before `watch`."""
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether a call of it runs code of its own that torch.compile made."""
+    """True if a call of the module runs code that torch.compile made for it."""
     return module._compiled_call_impl is not None or type(module) in _kinds
 
 
 def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Those of the module and of all modules in it, unseen by who watches `parameters()`. Some may come twice."""
+    """Yield the parameters of a module and its submodules, unseen by who watches `parameters()`. Some may repeat."""
     for part in module.modules():
         for param in part._parameters.values():
             if param is not None:
@@ -46,20 +45,21 @@ def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def inside() -> bool:
-    """Whether a compiled module is at work in this thread."""
+    """True if a compiled module is at work in this thread."""
     return here.module is not None
 
 
 def used_here() -> Iterator[torch.Tensor]:
-    """The parameters of the compiled module that is at work in this thread."""
+    """Yield the parameters of the compiled module at work in this thread."""
     if here.module is not None:
         yield from parameters_of(here.module)
 
 
 @contextlib.contextmanager
 def at_work(module: nn.Module, when_python_between: Callable[[], None]) -> Iterator[None]:
-    """A compiled module is called, and not from another one. `when_python_between` is called where its code was made
-    meanwhile, and is of several graphs with Python between them.
+    """Mark a compiled module as at work; it is not called from another one.
+
+    Calls `when_python_between` if its code was made meanwhile and has several graphs with Python between them.
     """
     breaks = _graph_breaks()
     here.module, here.makes_code = module, False
@@ -72,14 +72,14 @@ def at_work(module: nn.Module, when_python_between: Callable[[], None]) -> Itera
 
 
 def unseen(function: Any) -> Any:
-    """`function`, of which and of what it calls torch.compile makes no code."""
+    """Return `function`, for which torch.compile makes no code, nor for what it calls."""
     from torch._dynamo import disable
 
     return disable(function)
 
 
 def hide(kind: type, names: Iterable[str]) -> None:
-    """From now on these methods of `kind` are unseen."""
+    """Make these methods of `kind` unseen."""
     for name in names:
         method = vars(kind)[name]
         if not hasattr(method, "_torchdynamo_disable"):
@@ -87,8 +87,10 @@ def hide(kind: type, names: Iterable[str]) -> None:
 
 
 def leave_alone(function: Any) -> None:
-    """From now on torch.compile makes no code of this function where the interpreter comes to it; what it calls, and
-    where it is a part of other code, are as they were. Code of torch that it stands before is left alone as well.
+    """Stop torch.compile from making code of this function where the interpreter reaches it.
+
+    Its callees, and the function as a part of other code, stay as they were. Torch code behind it is left alone as
+    well.
     """
     with contextlib.suppress(ImportError):
         from torch._dynamo.eval_frame import skip_code
@@ -97,14 +99,15 @@ def leave_alone(function: Any) -> None:
 
 
 def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor]], None]) -> bool:
-    """From now on `before_code` is called before code is made of a frame of Python, and `of_graph` with the tensors
-    that a graph takes. Returns False where this torch does not tell what graphs take.
+    """Call `before_code` before code is made of a Python frame, and `of_graph` with the tensors a graph takes.
+
+    Returns False where this torch does not tell what graphs take.
     """
     from torch._dynamo import callback, eval_frame, output_graph  # Slow to import: not before an optimizer is wrapped.
 
     def starts(*args: Any) -> None:
         trigger = getattr(args[0], "callback_trigger", None) if args else None
-        if trigger is None or trigger.name == "DYNAMO":  # Others are later parts of what was made before.
+        if trigger is None or trigger.name == "DYNAMO":  # Other triggers are later parts of what was made before.
             here.makes_code = True
             before_code()
 
@@ -113,7 +116,7 @@ def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor
 
     @functools.wraps(forget)
     def forget_others() -> None:
-        """torch._dynamo.reset() forgets what was registered, but what comes after it is compiled as well."""
+        """Forget the handlers, as torch._dynamo.reset() does, but register ours again for later compilations."""
         forget()
         callback.on_compile_start(starts)
 

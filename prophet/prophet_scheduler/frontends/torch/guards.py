@@ -1,22 +1,23 @@
-"""Where a program can reach a parameter: each way finishes the parameter's pending update first.
+"""Guards on every way in which a program can reach a parameter: each finishes the pending update first.
 
-Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with
-a pending update is brought up to date
+Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with a pending update
+is brought up to date
 
-- when its module is called, when it is read as an attribute of a module, when it comes out of
-  `named_parameters()` or `parameters()`;
-- when any function of torch gets it, or what shares its memory (references.py, threads.py), so a list of parameters
-  that the program kept is covered as well;
+- when its module is called, when it is read as an attribute of a module, when it comes out of `named_parameters()` or
+  `parameters()`;
+- when any function of torch gets it or a tensor that shares its memory (references.py, threads.py), which covers a list
+  of parameters that the program kept;
 - when it is copied, pickled, or sent to another process.
 
-All of them are, before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the process forks,
-before TorchScript's code or a CUDA graph runs and before a transform of torch.func, in which nothing may be written.
+All parameters are brought up to date before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the
+process forks, before TorchScript's code or a CUDA graph runs, and before a transform of torch.func, in which nothing
+may be written.
 
-A module that is compiled waits for all of its parameters when it is called (compiled.py). Where somebody holds the
-memory of a parameter or of its gradient without asking torch (aliases.py), and from then on where compiled code could
-use a parameter that is not its module's, step() waits, as stock BytePS does. One way is out of reach: a reference to
-the tensor itself that a thread of C++'s or an extension uses. Where gradients show it, step() waits from then on.
-The patches do nothing while they are traced, so they break no graph.
+A call of a compiled module waits for all of its parameters (compiled.py). step() waits, as stock BytePS does, where
+somebody holds the memory of a parameter or gradient without asking torch (aliases.py), and from the moment on when
+compiled code could use a parameter that is not its module's. One way is out of reach: a reference to the tensor itself
+in a C++ thread or an extension. Where gradients show it, step() waits from then on. The patches do nothing while they
+are traced, so they break no graph.
 """
 
 from __future__ import annotations
@@ -49,33 +50,32 @@ class Watched:
 
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
-"""By id of the parameter, which a slot keeps alive: no id is reused."""
+"""Watched parameters by id. A slot keeps its parameter alive, so no id is reused."""
 _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
 """Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
 _sent: set[references.StorageKey] = set()
-"""The gradients among them, which the program may free. Of each a weak reference of torch's is held, so that no other
-storage has their key: an activation of the next forward pass would, and wait for a parameter of which it has nothing.
-"""
+"""Keys of gradients among them, which the program may free. Each has a weak reference of torch's, so that no other
+storage gets its key: an activation of the next forward pass would, and wait for an unrelated parameter."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
-"""Owners with pending updates, and which those are."""
+"""Owners with pending updates, and their slots."""
 _learning: dict[int, Any] = {}
-"""By id, and held weakly: owners of which it is not known yet how the program reaches their parameters."""
+"""Weak references by id: owners for which it is unknown how the program reaches their parameters."""
 _some_dropped = False
-"""The program has dropped parameters of modules that it had dropped."""
+"""True if the program has dropped parameters of modules that it had dropped."""
 _graphs_are_told = False
-"""Whether this torch says what its compiled code uses."""
+"""True if this torch tells what its compiled code uses."""
 MOST_OF_ALL = 0.5
-"""One compiled module with more of all bytes than this share leaves little for forward to wait for one by one."""
+"""Share of all bytes beyond which one compiled module leaves little for forward to wait for one by one."""
 _looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Compiled modules of which it is known how much of all they are."""
+"""Compiled modules whose share of all bytes is known."""
 _installed = False
 
 
 def watch(owner: Watcher, slots: list[Slot]) -> None:
-    """From now on brings these parameters up to date, through `finish(slots)` of their slots' owners and `flush()`.
+    """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
 
-    Until `learned(owner)` every use is noted in `Slot.touched`, and not only those that an update is pending for.
+    Until `learned(owner)` every use is noted in `Slot.touched`, and not only a use of a pending parameter.
     """
     _install()
     _owners.add(owner)
@@ -89,7 +89,7 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
 
 
 def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
-    """Nothing is to come of `owner` any more, of which these are all slots."""
+    """Stop watching `slots`, all of `owner`'s, which has nothing to come any more."""
     learned(owner)
     for slot in slots:
         if slot in slot.watched.slots:
@@ -97,8 +97,8 @@ def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
 
 
 def may_go(slots: Iterable[Slot]) -> None:
-    """The program may drop these parameters from now on. An update that is to come is made all the same, as long as
-    anybody holds a parameter's memory.
+    """Let the program drop these parameters from now on. A pending update is still made while anybody holds a
+    parameter's memory.
     """
     with references.at_work(), references.unhandled():
         for slot in slots:
@@ -109,13 +109,13 @@ def may_go(slots: Iterable[Slot]) -> None:
 
 def _dropped(identity: int, _reference: Any) -> None:
     global _some_dropped
-    _watched.pop(identity, None)  # Another may get the number.
+    _watched.pop(identity, None)  # Another parameter may get the number.
     _some_dropped = True
 
 
 def forget_dropped() -> None:
-    """What is to come to parameters that nobody can look at any more need not come. Averages leave all the same: other
-    ranks want them.
+    """Forget the updates of parameters that nobody can look at any more. Averages leave all the same: other ranks need
+    them.
     """
     global _some_dropped
     if not _some_dropped:
@@ -138,18 +138,18 @@ def forget_dropped() -> None:
 
 
 def slots_of(param: torch.Tensor) -> list[Slot]:
-    """The parameter's slot in each that averages its gradient."""
+    """Return the parameter's slot in each owner that averages its gradient."""
     watched = _watched.get(id(param))
     return watched.slots if watched is not None else []
 
 
 def learned(owner: Any) -> None:
-    """It is known how the program reaches the parameters of `owner`."""
+    """Note that it is known how the program reaches the parameters of `owner`."""
     note_uses(owner, False)
 
 
 def note_uses(owner: Any, wanted: bool) -> None:
-    """Whether every use of its parameters is noted from now on (`Slot.touched`), as it is from `watch` on."""
+    """Set if every use of its parameters is noted from now on (`Slot.touched`), as it is from `watch` on."""
     if wanted == (id(owner) in _learning):
         return
     if wanted:
@@ -165,12 +165,11 @@ def _forget(identity: int, _reference: Any) -> None:
 
 
 def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
-    """Notes that updates of `slots` are pending, and keeps `owner` until `release`: the program may drop it.
+    """Note that updates of `slots` are pending, and keep `owner` until `release`: the program may drop it.
 
-    They change the parameters, and what `owner.state_of(slot)` gives, which the program may have as well.
+    The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may have as well.
 
-    Returns those whose updates must not be late, since somebody holds the memory of parameter or gradient and is not
-    seen.
+    Returns the slots whose updates must not be late, since somebody holds the memory of parameter or gradient unseen.
     """
     forget_dropped()
     _kept[owner] = list(slots)
@@ -179,7 +178,7 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
         for slot in _kept[owner]:
             param = slot.param
             storage = references.storage_of(param)
-            if storage is None:  # None of the usual kind, so its uses cannot be noticed.
+            if storage is None:  # It is not of the usual kind, so its uses cannot be noticed.
                 exposed.add(slot)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu):
@@ -194,10 +193,10 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
 
 
 def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
-    """Notes that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
+    """Note that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
 
-    Returns those whose gradient lies in one memory with another parameter's, and those whose gradient somebody may read
-    without being seen.
+    Returns the slots whose gradient shares memory with another parameter's, and those whose gradient somebody may read
+    unseen.
     """
     _kept[rounds] = list(slots)
     with references.unhandled():
@@ -218,12 +217,12 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 
 
 def release(owner: Any) -> None:
-    """Nothing of `owner` is pending any more."""
+    """Note that `owner` has nothing pending any more."""
     with references.at_work():  # A signal's handler that releases another owner does so before or after.
         over = [slot for slot in _kept.pop(owner, ()) if not (slot.pending or slot.awaited)]
         if not _kept:
             _pending.clear()
-        elif over:  # What backward had under way step() may have now.
+        elif over:  # step() may now own what backward had under way.
             for key, slots in list(_pending.items()):
                 others = tuple(slot for slot in slots if slot.pending or slot.awaited)
                 if not others:
@@ -251,7 +250,7 @@ def _add_sent(slot: Slot) -> references.StorageKey:
 
 
 def awaited_by(gradient: torch.Tensor) -> Slot | None:
-    """Whose average is under way to this `.grad`, where it is of one parameter of one module alone."""
+    """Return the slot whose average is under way to this `.grad`. None if more than one parameter or module has it."""
     found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
     if len(found) != 1 or not found[0].awaited or found[0].staged or found[0].home:
         return None
@@ -259,12 +258,12 @@ def awaited_by(gradient: torch.Tensor) -> Slot | None:
 
 
 def owners() -> list[Any]:
-    """The `owner` of each `watch` that still lives."""
+    """Return the living `owner` of each `watch`."""
     return list(_owners)
 
 
 def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
-    """Finishes what optimizers other than `owner` still have to do to these parameters."""
+    """Finish what optimizers other than `owner` still have to do to these parameters."""
     own: set[int] = set()
     for other, slots in list(_kept.items()):  # A signal's handler may change it meanwhile.
         theirs = [slot for slot in slots if slot.pending and slot.owner is not owner] if other is not owner else []
@@ -276,7 +275,7 @@ def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
 
 
 def after_compilation() -> bool:
-    """Whether torch.compile has made code in this process, which may use parameters out of our sight."""
+    """True if torch.compile has made code in this process, which may use parameters out of our sight."""
     from torch._dynamo import convert_frame  # Slow to import: not before an optimizer is wrapped.
 
     return bool(convert_frame.FRAME_COUNTER)
@@ -291,7 +290,7 @@ def _flush_all() -> None:
 
 
 def _use(used: Watched | tuple[Slot, ...]) -> None:
-    """A function of torch gets a tensor that is watched, or one that shares memory with some that are pending."""
+    """Handle a function of torch that gets a watched tensor, or one that shares memory with pending ones."""
     if torch.compiler.is_compiling():
         return
     if isinstance(used, Watched):
@@ -301,7 +300,7 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
     awaited: dict[Any, list[Slot]] = {}
     for slot in dict.fromkeys(used):
         if slot.awaited:
-            # Not the parameter is used, of which no update is pending, but its gradient.
+            # The gradient is used, not the parameter, of which no update is pending.
             awaited.setdefault(slot.rounds, []).append(slot)
         else:
             _reach(slot)
@@ -318,7 +317,7 @@ def _reach(slot: Slot) -> None:
 
 
 def _touch(value: Any) -> None:
-    """Marks `value`, if it is a watched parameter, as reached, and finishes its update."""
+    """Mark `value`, if it is a watched parameter, as reached, and finish its update."""
     if torch.compiler.is_compiling() or references.is_blind():
         return
     watched = _watched.get(id(value))
@@ -328,9 +327,9 @@ def _touch(value: Any) -> None:
 
 
 def _before_forward(module: nn.Module) -> bool:
-    """Finishes the updates of a module's own parameters together: one call of the optimizer, not one each.
+    """Finish the updates of a module's own parameters together: one call of the optimizer, not one each.
 
-    Of a compiled one those of all modules in it. Returns whether it is one.
+    A compiled module includes its submodules. Returns True for a compiled one.
     """
     if references.is_at_work():
         return compiled.is_compiled(module)
@@ -349,11 +348,11 @@ def _before_forward(module: nn.Module) -> bool:
 
 
 _look_before = _before_forward
-"""That, as the patch of modules calls it: out of torch.compile's sight once it has made any code."""
+"""The same, for the patch of modules: out of torch.compile's sight once it has made any code."""
 
 
 def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
-    """Brings these parameters up to date, with one call of each optimizer."""
+    """Bring these parameters up to date, with one call of each optimizer."""
     pending: dict[Any, list[Slot]] = {}
     for param in params:
         watched = _watched.get(id(param))
@@ -378,13 +377,13 @@ def _thread_begins() -> None:
 
 
 def watch_thread() -> None:
-    """From now on uses in this thread are seen too, where anything is to come."""
+    """See uses in this thread too from now on, if anything is to come."""
     if (_kept or _learning) and not (references.watching_here() or threads.is_own()):
         _watch_references()
 
 
 def _before_fork() -> None:
-    """A child finds nothing pending, and no update half made: other threads make none until it is there."""
+    """Leave nothing pending for a child, and no update half made: other threads make none until it is there."""
     if references.is_at_work():
         return
     # Awaited gradients come first: who waits for them has a lock under which others wait for updates.
@@ -395,7 +394,7 @@ def _before_fork() -> None:
 
 
 def _in_the_child() -> None:
-    """No averages come there: what another thread has begun stays as it is."""
+    """Expect no averages in the child: it keeps as it is what another thread has begun."""
     references.stop_here(for_good=True)
     for slot in (slot for watched in list(_watched.values()) for slot in watched.slots):
         slot.pending = slot.awaited = False
@@ -404,13 +403,15 @@ def _in_the_child() -> None:
 
 
 def leave_references() -> None:
-    """Uses in this thread cost nothing from here on, where there is nothing that one would wait for, nor be noted."""
+    """Stop watching uses in this thread, at no further cost, if none would wait or be noted."""
     if not _kept and not _learning:
         references.stop_here()
 
 
 def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Its parameters are up to date. What else is pending its code must not use, nor be in its way."""
+    """Call a compiled module, whose parameters are up to date. Its code must neither use other pending ones nor meet
+    their hooks.
+    """
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)
@@ -441,7 +442,7 @@ def _tell_of_whole(module: nn.Module) -> None:
 
 
 def _before_compilation() -> None:
-    """What is compiled is to find nothing pending, and no hooks of ours."""
+    """Leave nothing pending and no hooks of ours for torch.compile to find."""
     global _look_before
     if _look_before is _before_forward:
         _look_before = compiled.unseen(_before_forward)
@@ -455,7 +456,7 @@ def _before_compilation() -> None:
 
 
 def _of_graph(tensors: list[torch.Tensor]) -> None:
-    """A compiled graph takes these: whether that is more than what is brought up to date before it runs."""
+    """Look at the tensors a compiled graph takes: step() waits if more than its module's parameters are among them."""
     if not _watched or not compiled.inside():
         return
     known = {references.storage_key(param) for param in compiled.used_here()}
@@ -477,7 +478,7 @@ def _wait_from_now_on(why: str) -> None:
 
 
 def _install() -> None:
-    """Patches torch once; without any watched parameter the patches only look into an empty table."""
+    """Patch torch once. Without any watched parameter the patches only look into an empty table."""
     global _installed, _graphs_are_told
     if _installed:
         return
@@ -498,7 +499,7 @@ def _install() -> None:
 
 
 def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
-    """Each call of `holder.name` calls `first` before, with the same arguments; nothing where there is no such name."""
+    """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
     original = getattr(holder, name, None)
     if original is None:
         return
@@ -528,7 +529,7 @@ def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
 
 
 def _patch_what_modes_do_not_see() -> None:
-    """TorchScript, process groups, transforms of torch.func, and what pickles tensors for another process."""
+    """Patch TorchScript, process groups, transforms of torch.func, and the pickling of tensors for another process."""
     from torch._functorch import eager_transforms, vmap
 
     if torch.distributed.is_available():
@@ -536,7 +537,7 @@ def _patch_what_modes_do_not_see() -> None:
             call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
     for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         call_before(script, "__call__", lambda *_, **__: _flush_all())
-    # A CUDA graph reads and writes the memory that it was captured with.
+    # A CUDA graph reads and writes the memory it was captured with.
     for name in ("capture_begin", "replay"):
         call_before(torch.cuda.CUDAGraph, name, lambda *_, **__: _flush_all())
     for module, name in (
@@ -554,7 +555,7 @@ def _patch_what_modes_do_not_see() -> None:
 
 
 def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """multiprocessing pickles by a table of its own, and in a queue's thread, where no mode of ours watches."""
+    """Finish updates before multiprocessing pickles by its own table, in a queue's thread, where no mode watches."""
 
     @passed_over
     @functools.wraps(reduce)
@@ -602,7 +603,7 @@ def _patch_getattr() -> None:
 
 
 def _patch_named_parameters() -> None:
-    """Parameter by parameter: `next(model.parameters()).device` must not wait for the whole model."""
+    """Finish updates one parameter at a time: `next(model.parameters()).device` must not wait for the whole model."""
     original = nn.Module.named_parameters
 
     @passed_over
@@ -616,8 +617,9 @@ def _patch_named_parameters() -> None:
 
 
 def _patch_zero_grad() -> None:
-    """Clearing gradients goes through `parameters()`, or an optimizer's groups, but reads no parameter: it must not
-    wait. What a program's own class does before or after that may read.
+    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter.
+
+    What a program's own class does before or after that may read.
     """
     kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
     for kind in kinds:

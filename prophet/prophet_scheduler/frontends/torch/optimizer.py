@@ -1,7 +1,7 @@
-"""Optimizers whose updates come late: which are, and what they do otherwise, being of the classes they were.
+"""Optimizers with late updates: which ones have them, and what they do otherwise, still of their own classes.
 
-What belongs here: that, and which optimizers can be updated one parameter at a time. When updates are made is
-updates.py's; when an optimizer begins with it is the engine's front end's.
+What belongs here: that, and which optimizers can be updated one parameter at a time. updates.py knows when updates are
+made; the engine's front end decides when an optimizer begins with it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.updates import Updates
 
 OLDEST_TORCH = (2, 4)
-"""The first with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
+"""Oldest torch with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 
 
 _late: dict[int, tuple[weakref.ref[torch.optim.Optimizer], Updates | None]] = {}
-"""By id of the optimizer, which is in here as long as it lives: what makes its updates late, None where none are. No
-attribute of the optimizer, so that no copy and no pickle of it has that.
-"""
+"""Maker of late updates by id of the optimizer, present as long as the optimizer lives. None for no late updates. Not
+an attribute of the optimizer, so that no copy and no pickle of it has it."""
 _installed = False
 
 
 def begin(optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
-    """From now on `updates` makes those of this optimizer; None for its own step()."""
+    """Let `updates` make this optimizer's updates from now on; None for its own step()."""
     identity = id(optimizer)
     _late[identity] = weakref.ref(optimizer, lambda _reference: _late.pop(identity, None)), updates
     _install()
@@ -38,13 +37,13 @@ def has_begun(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def updates_of(optimizer: torch.optim.Optimizer) -> Updates | None:
-    """What makes the optimizer's updates late; None where nothing does."""
+    """Return the maker of the optimizer's late updates; None if there is none."""
     entry = _late.get(id(optimizer))
     return entry[1] if entry is not None else None
 
 
 def _install() -> None:
-    """Once in a process: who looks at an optimizer's state, or gives it another, finds all updates made."""
+    """Patch torch once: who looks at an optimizer's state, or replaces it, finds all updates made."""
     global _installed
     if _installed:
         return
@@ -55,7 +54,7 @@ def _install() -> None:
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Any:
-    """By parameter, after all updates."""
+    """Return the state by parameter, after all updates."""
     _look_at_state(optimizer)
     try:
         return vars(optimizer)["state"]
@@ -74,7 +73,7 @@ def _delete_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
-    """Makes all updates, but for a signal's handler in the middle of one and for the optimizer itself at work."""
+    """Make all updates, except for a signal's handler in the middle of one and for the optimizer itself at work."""
     entry = _late.get(id(optimizer))
     if entry is None or entry[1] is None or entry[1].stepping or torch.compiler.is_compiling():
         return
@@ -84,7 +83,7 @@ def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def methods_of(namespace: type) -> dict[str, Any]:
-    """What a class body defined, for a class that is made of it."""
+    """Return what a class body defined, for a class made of it."""
     return {
         name: value
         for name, value in vars(namespace).items()
@@ -93,7 +92,7 @@ def methods_of(namespace: type) -> dict[str, Any]:
 
 
 def why_not_late(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why its updates cannot be made one parameter at a time, by its own step(); None where they can."""
+    """Return why its own step() cannot update one parameter at a time; None if it can."""
     own_step: Any = vars(optimizer).get("step")
     foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
     if not f"{step_owner(type(optimizer)).__module__}.".startswith("torch.optim.") or foreign_step:
@@ -111,10 +110,10 @@ def why_not_late(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def step_owner(kind: type[torch.optim.Optimizer]) -> type:
-    """The class that defines `step`.
+    """Return the class that defines `step`.
 
-    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class, which is a
-    subclass's where that came first and inherits its step().
+    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class. If that is a
+    subclass that came first, it inherits its step().
     """
     owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
     step = vars(owners[0])["step"]

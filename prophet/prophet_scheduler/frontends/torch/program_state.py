@@ -1,11 +1,11 @@
-"""What a computation depends on beside its tensors, as the program has it at one moment, for what computes at another.
+"""State that a computation depends on besides its tensors, saved at one moment for a computation at another.
 
-Rule of this file: a table of such state, of the thread and of the process. A row says how it is read, and how what held
-at another moment holds again for a while. Which state can have no part in an update is in the table's test, which asks
-the installed torch for all that can be set, and fails where it has something that is in neither.
+Rule of this file: a table of such state, of the thread and of the process. A row says how to read it, and how to make
+an earlier value hold again for a while. The table's test names the state that can have no part in an update. The test
+asks the installed torch for all that can be set, and fails if something is in neither list.
 
-Reading all of it takes two microseconds, and nearly always nothing differs. Another thread of the program sees, for the
-time of an update, what belongs to the process and does differ.
+Reading all of it takes two microseconds, and nearly always nothing differs. During an update another thread of the
+program sees the process's state that does differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from prophet_scheduler.frontends.torch import references
 
 Values = Sequence[Any]
-"""What held at a moment, a value for each row of the table."""
+"""Values at one moment, one for each row of the table."""
 
 _C: Any = torch._C
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -36,8 +36,8 @@ _SAME = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class ProgramState:
-    """One row. Within `within(value)` the value of another moment holds. Where `lasts`, if there is one, is false of a
-    value, that is of use to nobody after the program has left it.
+    """One row. Within `within(value)` the value of another moment holds. A value for which `lasts`, if given, is false
+    is useless after the program has left it.
     """
 
     name: str
@@ -47,17 +47,17 @@ class ProgramState:
 
 
 def of_now() -> Values:
-    """What holds now, in this thread."""
+    """Return what holds now, in this thread."""
     return [read() for read in _READS]
 
 
 def can_hold_later(held: Values) -> bool:
-    """Whether all of it can hold again after the program has left it."""
+    """True if all of it can hold again after the program has left it."""
     return all(lasts(held[row]) for row, lasts in _LASTS)
 
 
 def as_of(held: Values) -> AbstractContextManager[None]:
-    """Within it what held at another moment holds again."""
+    """Make the values of another moment hold again within the context."""
     return _SAME if of_now() == held else _as_of(held)
 
 
@@ -65,13 +65,13 @@ def as_of(held: Values) -> AbstractContextManager[None]:
 def _as_of(held: Values) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for state, value in zip(TABLE, held, strict=False):  # Nothing is known before the first step().
-            if state.read() != value:  # Those before it may have changed it.
+            if state.read() != value:  # Rows before it may have changed it.
                 stack.enter_context(state.within(value))
         yield
 
 
 def _setting(read: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[Any], AbstractContextManager[Any]]:
-    """The `within` of what is put as it is read."""
+    """Return the `within` of a value that is set as it is read."""
 
     @contextlib.contextmanager
     def within(value: Any) -> Iterator[None]:
@@ -90,16 +90,16 @@ def _set_by(name: str, read: Callable[[], Any], put: Callable[[Any], Any]) -> Pr
 
 
 def _flag(name: str, getter: str, setter: str) -> list[ProgramState]:
-    """A row of a flag of torch's, on a torch that has it."""
+    """Return the row of a torch flag, on a torch that has it."""
     read, put = getattr(_C, getter, None), getattr(_C, setter, None)
     return [] if read is None or put is None else [_set_by(name, read, put)]
 
 
-# Modes. A mode that the program has left is no more to be asked, so where one has a part in step() nothing is late.
+# Modes. A mode that the program has left must not be asked, so where one has a part in step() nothing is late.
 
 
 def _function_modes() -> Values:
-    """This thread's, from the lowest to the topmost, without Prophet's own."""
+    """Return this thread's modes, from the lowest to the topmost, without Prophet's own."""
     count = _C._len_torch_function_stack()
     if not count:
         return ()
@@ -152,11 +152,11 @@ def _without_saved_tensors_hooks(_value: Any) -> Iterator[None]:
             _hooks._push_saved_tensors_default_hooks(*pair)
 
 
-# What has a value.
+# State that has a value.
 
 
 def _autocast() -> Any:
-    """None where it is off for all devices: then its types have no part in anything."""
+    """None if it is off for all devices: then its types have no effect."""
     if not _C._is_any_autocast_enabled():
         return None
     devices = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICE_TYPES]
@@ -175,7 +175,7 @@ def _with_autocast(value: Any) -> Iterator[None]:
 
 
 def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
-    torch.clear_autocast_cache()  # What is kept for one region counts in no other.
+    torch.clear_autocast_cache()  # A cache kept for one region is invalid in any other.
     torch.set_autocast_cache_enabled(cached)
     for kind, (enabled, dtype) in zip(_DEVICE_TYPES, devices, strict=True):
         torch.set_autocast_enabled(kind, enabled)
@@ -192,7 +192,7 @@ def _with_dispatch_keys(value: tuple[int, int]) -> AbstractContextManager[Any]:
 
 
 def _matmul_precision() -> str | None:
-    """None where the program has set it for one device by itself, of which the rows after this one tell."""
+    """None if the program has set it for one device by itself; the later rows cover that."""
     try:
         precision: str = _C._get_float32_matmul_precision()
         return precision
@@ -217,7 +217,7 @@ def _with_matmul_precision(value: str | None) -> Iterator[None]:
 
 
 def _fp32_precisions() -> list[ProgramState]:
-    """Of products of matrices, and what they inherit it from, which comes first."""
+    """Return the rows of matrix products, after the settings they inherit from."""
     get, put = getattr(_C, "_get_fp32_precision_getter", None), getattr(_C, "_set_fp32_precision_setter", None)
     if get is None or put is None:
         return []
@@ -280,7 +280,7 @@ TABLE: Sequence[ProgramState] = (
     *_PRECISIONS,
     *_flag("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
     *_flag("mkldnn deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
-    # torch's optimizers compute otherwise where they are told that they are compiled, with other bits.
+    # torch's optimizers compute differently, with other bits, when told that they are compiled.
     _set_by(
         "compiling",
         functools.partial(_of_compiler.get, "_is_compiling_flag", False),

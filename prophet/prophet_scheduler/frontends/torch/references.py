@@ -1,18 +1,18 @@
 """Uses of a parameter that no module sees: through a reference to the tensor, or to anything that shares its memory.
 
-Rule of this file: torch's function mode and its place among other modes. What a use leads to is guards.py's.
+Rule of this file: torch's function mode and its place among other modes. guards.py acts on a use.
 
-While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls, and
-finds, by their storage, the tensors among its arguments that share the memory of a pending one: the parameter itself,
-`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. What only asks for a shape or the like, or
-for `.grad` itself, reads no value and passes.
+While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls. By
+their storage it finds the tensors among the arguments that share the memory of a pending one: the parameter itself,
+`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the
+like, or for `.grad` itself, reads no value and passes.
 
-What stays unseen: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
+Unseen are: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
 
-Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. One that saves the model
-while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work, which is
-short and must not be begun anew in its midst, it finds things as they are then, as it would in the middle of an
-optimizer's step().
+Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. A handler that saves the
+model while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work,
+which is short and must not be begun anew, it finds things as they are then, as it would in the middle of an optimizer's
+step().
 
 Modes are a stack, and a program leaves its own by taking the topmost away. So ours lies below all that the program has
 entered or will enter, and only above torch's own for the default device, which insists on the lowest place.
@@ -59,15 +59,14 @@ _GRADS = frozenset({_grad.__get__, _grad.__set__, _grad.__delete__})
 
 swapping = free_in_forks(threading.RLock())
 """Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
-the two may be in different threads.
-"""
+the two may be in different threads."""
 
 StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The tensor's memory; None where it has none of its own."""
+    """Return the tensor's memory; None if it has none of its own."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError, AttributeError):
@@ -75,19 +74,19 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def storage_key(tensor: torch.Tensor) -> StorageKey:
-    """The same for all tensors that share memory; 0 where a tensor has none of its own."""
+    """Return the same key for all tensors that share memory; 0 if a tensor has none of its own."""
     storage = storage_of(tensor)
     return int(storage._cdata) if storage is not None else 0
 
 
 class _Here(threading.local):
-    """This thread's part: its mode, and whether its uses are looked at now."""
+    """State of this thread: its mode, and whether its uses are looked at now."""
 
     mode: _References | None = None
     stays = False
-    """The mode does so while nothing is pending: nobody can give this thread one later."""
+    """True if the mode stays while nothing is pending: nobody can give this thread one later."""
     away = False
-    """Code that torch.compile made is at work."""
+    """True while code made by torch.compile is at work."""
     blind = 0
     at_work = 0
 
@@ -109,7 +108,7 @@ class _References(TorchFunctionMode):
         if func not in _READS_NOTHING and not _here.blind:
             if self._learning:
                 self._note(args)
-            # This runs at every call of torch: what nearly all of them need is written out.
+            # This runs at every call of torch, so the common case is written out.
             pending = self._pending
             try:
                 for value in args:
@@ -128,7 +127,7 @@ class _References(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
     def look(self, values: Iterable[Any]) -> None:
-        """What a function of torch's in C would do with these arguments before it begins."""
+        """Do what a C function of torch would do with these arguments before it begins."""
         values = list(values)
         if self._learning:
             self._note(values)
@@ -138,11 +137,11 @@ class _References(TorchFunctionMode):
         in_c = func is None or isinstance(func, _IN_C)
         tensors, deeper = _tensors(values, whole=in_c)
         if deeper and not in_c and not _is_of_torch(func):
-            # Somebody's own function of torch's kind, whose calls of torch no mode of ours sees.
+            # A foreign function of torch's kind, whose calls of torch no mode of ours sees.
             entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
         else:
             entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
-        # At once, since what a function gets many of, such as all gradients, costs one wait then and not one each.
+        # At once, since a function that gets many, such as all gradients, then waits once and not for each.
         together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
         if together:
             self._use(together)
@@ -160,21 +159,21 @@ _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
-"""Functions of torch's that are not in Python. They take no dicts, and lists in lists they read to the last number."""
+"""Types of torch's functions outside Python. They take no dicts, and read nested lists to the last number."""
 
 
 def _is_of_torch(func: Any) -> bool:
-    """Whether it is one of torch's functions in Python, which read no tensors below a list or a tuple of them. What
-    `__deepcopy__` gets besides refers to all that was copied before.
+    """True for a Python function of torch, which reads no tensors below a list or a tuple of them. `__deepcopy__` also
+    gets a reference to all that was copied before.
     """
     return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
 
 
 def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
-    """Those among `values` and in lists and tuples among these; with `whole` at any depth. And whether something was
-    met that may have more of them.
+    """Return the tensors in `values`, and in lists and tuples among these, with `whole` at any depth; and True if
+    something met may have more of them.
 
-    The work is what torch itself does with such arguments: it does not depend on what they refer to besides.
+    The work is what torch itself does with such arguments: it does not depend on what else they refer to.
     """
     tensors: list[torch.Tensor] = []
     level: list[Iterable[Any]] = [values]
@@ -183,7 +182,7 @@ def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bo
     while level:
         below: list[Iterable[Any]] = []
         for container in level:
-            # Of a list of numbers nothing is looked at but the kinds of its members.
+            # Only the types of the members are looked at in a list of numbers.
             if not first and not any(issubclass(kind, _LOOKED_AT) for kind in set(map(type, container))):
                 continue
             for value in container:
@@ -204,11 +203,11 @@ Use = Callable[[Any], None]
 
 
 def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use, stays: bool = False) -> None:
-    """From now on, in this thread, `use` is called with the entry of each tensor that is used, before it is; with
-    `stays` for the thread's life.
+    """Call `use` in this thread from now on with the entry of each tensor before its use; with `stays` for the thread's
+    life.
 
-    `pending` has entries by `storage_key`, which are tuples, and of the tensors that are used together `use` gets one
-    of all; `watched`, which counts only while `learning` is true, by id.
+    `pending` has entries by `storage_key`, which are tuples; for tensors used together `use` gets one of all. `watched`
+    has entries by id and counts only while `learning` is true.
     """
     if _here.away:
         return
@@ -224,8 +223,9 @@ def _enter(mode: _References) -> None:
 
 
 def stop_here(for_good: bool = False) -> None:
-    """Ends what `watch_here` began in this thread; where that is to stay, only what `for_good`, which ends that. Within
-    a call that the mode handles, it goes at the next one.
+    """End what `watch_here` began in this thread. One that stays ends only `for_good`.
+
+    Within a call that the mode handles, it goes at the next one.
     """
     if _here.mode is None or (_here.stays and not for_good):
         return
@@ -234,7 +234,7 @@ def stop_here(for_good: bool = False) -> None:
 
 
 def _take_off() -> int | None:
-    """Takes this thread's mode off the stack: how many there are above it; None where it is not there."""
+    """Take this thread's mode off the stack. Returns the number of modes above it; None if it is not there."""
     if _here.mode is None:
         return None
     with _modes_above(_References) as above:
@@ -246,14 +246,14 @@ def _take_off() -> int | None:
 
 
 def look(values: Iterable[Any]) -> None:
-    """Counts these, in this thread, as used: what gets them is no function that a mode sees."""
+    """Count these as used in this thread, for a caller that is no function seen by a mode."""
     mode = _here.mode
     if mode is not None and not _here.blind:
         mode.look(values)
 
 
 def is_watch(mode: Any) -> bool:
-    """Whether this function mode is one of Prophet's, which changes nothing of what is computed."""
+    """True if this function mode is one of Prophet's, which changes no result."""
     return isinstance(mode, _References)
 
 
@@ -263,7 +263,7 @@ def watching_here() -> bool:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Within it this thread's mode is off the stack: what runs is Prophet's own, and pays nothing for being seen."""
+    """Take this thread's mode off the stack within the context: Prophet's own code pays nothing for being seen."""
     mode = _here.mode
     above = _take_off()
     try:
@@ -277,8 +277,9 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def away() -> Iterator[None]:
-    """Within it this thread's mode is off the stack, and none is entered, as code that torch.compile made expects: it
-    looks at the stack before it runs, and is made anew where that is another one.
+    """Take this thread's mode off the stack within the context, and enter none, as code made by torch.compile expects.
+
+    That code checks the stack before it runs, and is made anew if the stack differs.
     """
     before, _here.away = _here.away, True
     try:
@@ -314,7 +315,7 @@ _blind, _at_work = _Blind(), _AtWork()
 
 
 def blind() -> AbstractContextManager[None]:
-    """Within it nothing that this thread does counts as a use."""
+    """Count no use by this thread within the context."""
     return _blind
 
 
@@ -323,15 +324,15 @@ def is_blind() -> bool:
 
 
 def at_work() -> AbstractContextManager[None]:
-    """Within it this thread does Prophet's own work: it is blind, and nothing is brought up to date for a signal's
-    handler.
+    """Mark this thread as at Prophet's own work within the context: it is blind, and nothing is brought up to date for
+    a signal's handler.
     """
     return _at_work
 
 
 def unhandled() -> AbstractContextManager[None]:
-    """Within it torch asks no mode, ours or another, which takes a microsecond at each call: for work on many tensors
-    that waits for nothing.
+    """Make torch ask no mode within the context, ours or another, which takes a microsecond at each call. For work on
+    many tensors that waits for nothing.
     """
     context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return context
@@ -343,8 +344,9 @@ def is_at_work() -> bool:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Within it the work at hand only waits, and its state is such that a handler may bring up to date what it likes;
-    where it is a part of other work nothing changes.
+    """Mark the work at hand as only waiting within the context: a handler may bring anything up to date.
+
+    Changes nothing if it is part of other work.
     """
     before = _here.at_work, _here.blind
     if before[0] == 1:
@@ -376,8 +378,9 @@ _stack = _Stack()
 
 @contextlib.contextmanager
 def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
-    """Within it, the modes above the topmost one of this kind are off the stack, all of them where there is none, but
-    only so many; these are given.
+    """Take the modes above the topmost one of this kind off the stack within the context, at most `most`.
+
+    Takes all of them if there is none of this kind. Yields the modes taken.
     """
     taken: list[Any] = []
     while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):

@@ -1,10 +1,10 @@
 """Copies of the model for a replica, and a job that begins with one.
 
-Rule of this file: from the server's blocks to the replica's model and back. When a copy is due is the coordinator's
-(mlfabric/lag.py), how its bytes travel is mlfabric/replica_store.py's.
+Rule of this file: from the server's blocks to the replica's model and back. The coordinator (mlfabric/lag.py) decides
+when a copy is due; mlfabric/replica_store.py carries its bytes.
 
-A copy is read when it is asked for, in a thread beside the training, which may be waiting for just that. It is a whole
-version, and says which updates are in it.
+A thread beside the training reads a copy when it is asked for, since training may be waiting for just that. A copy is a
+whole version, and says which updates are in it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class CopyStore(Protocol):
-    """Where copies go (ReplicaStore). Both may raise OSError and UserError."""
+    """Destination of copies (ReplicaStore). Both methods may raise OSError and UserError."""
 
     def updates(self) -> int | None:
-        """How many updates are in the model that is there."""
+        """Return the number of updates in the model stored there."""
 
     def keep(self, data: bytes, updates: int) -> None:
-        """Returns when it is there."""
+        """Store a copy. Returns when it is there."""
 
 
 class ReplicatingWorker:
-    """A worker's part in copies of the model. `names` are those of the parameters in `blocks`.
+    """Worker's part in copies of the model. `names` are those of the parameters in `blocks`.
 
-    `copy` is to be called for what the coordinator orders, from any thread. `close` ends the thread.
+    Call `copy` for each order of the coordinator, from any thread. `close` ends the thread.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class ReplicatingWorker:
         self._lock = free_in_forks(threading.Lock())
         self._newest = -1
         self._answers: dict[int, str] = {}
-        """Of the newest order, once there is one."""
+        """Answer to the newest order, once there is one."""
         self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
         self._thread.start()
         coordinator.on_copy(self.copy)
 
     def copy(self, order: ModelCopy) -> None:
-        """An order, or the same one again: then what came of it is said again, once there is something to say."""
+        """Take an order. Repeat the outcome of one that is already known, once there is one."""
         with self._lock:
             answer = self._answers.get(order.number)
             known = order.number == self._newest
@@ -80,7 +80,7 @@ class ReplicatingWorker:
             self._orders.put(order)
 
     def close(self) -> None:
-        """Makes no more copies. One that is under way gets there first, for at most CLOSE_S."""
+        """Make no more copies. One under way gets there first, for at most CLOSE_S."""
         self._orders.put(None)
         self._thread.join(CLOSE_S)
 
@@ -100,7 +100,7 @@ class ReplicatingWorker:
             self._coordinator.copied(order.number, reason)
 
     def _make(self, order: ModelCopy) -> None:
-        self._store.updates()  # before anything is read for it
+        self._store.updates()  # checked before anything is read for it
         memory = torch.zeros_like(self._blocks.memory)
         blocks = self._blocks.views(memory)
         self._pulls.whole(blocks)
@@ -114,14 +114,14 @@ class ReplicatingWorker:
 
 
 def names_of(parameters: Sequence[torch.Tensor], named: Mapping[int, str]) -> list[str]:
-    """A name for each parameter: that of its id in `named`, or its place."""
+    """Return a name for each parameter: that of its id in `named`, or its place."""
     return [named.get(id(param), f"parameter.{place}") for place, param in enumerate(parameters)]
 
 
 def begin_with(model: ReplicaModel, parameters: Sequence[torch.Tensor], names: Sequence[str], where: str) -> None:
-    """Makes the replica's weights the parameters' values. Raises UserError where they are of another model.
+    """Set the parameters' values to the replica's weights.
 
-    Nothing is changed then.
+    Raises UserError if they are of another model. Nothing is changed then.
     """
     has = [(name, tuple(array.shape)) for name, array in model.weights.items()]
     wants = [(name, tuple(param.shape)) for name, param in zip(names, parameters, strict=True)]

@@ -1,11 +1,11 @@
 """Learning rates of asynchronous training that follow the delays of its updates (MLfabric, section 3.1 and 10.4).
 
-Rule of this file: the formula, and a scheduler of PyTorch's around it.
+Rule of this file: the formula, and a PyTorch scheduler around it.
 
-An update that is applied long after the weights that it was computed from is worth less, and does harm with a long
-step. A constant rate has to be short enough for the worst delay that there may be. This one (AdaDelay, cited there as
-[31]) is shorter for late updates only; with it the expected loss falls as in Eq. 3, and where delays stay within a
-narrow range, as with a delay bound, faster by a factor (Eq. 4).
+An update applied long after the weights that it was computed from is worth less, and does harm with a long step. A
+constant rate has to be short enough for the worst possible delay. This one (AdaDelay, cited there as [31]) is shorter
+for late updates only. With it the expected loss falls as in Eq. 3. Where delays stay within a narrow range, as with a
+delay bound, it falls faster by a factor (Eq. 4).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 
 
 def delay_adaptive(largest: float, constant: float, step: int, delay: int) -> float:
-    """The learning rate 1 / (L + c sqrt(t + tau)) of section 10.4.
+    """Return the learning rate 1 / (L + c sqrt(t + tau)) of section 10.4.
 
-    `largest` is 1 / L, the longest step that the loss's smoothness allows; `constant` is c; `step` is t, how many
-    updates the model has had; `delay` is tau, in versions. Raises ValueError for what cannot be.
+    `largest` is 1 / L, the longest step that the loss's smoothness allows. `constant` is c, `step` is t, the number of
+    updates in the model, and `delay` is tau, in versions. Raises ValueError for impossible values.
     """
     if not 0 < largest < math.inf or not 0 <= constant < math.inf:
         raise ValueError(f"largest rate {largest}, constant {constant}: give numbers above 0, and 0 or more")
@@ -31,10 +31,10 @@ def delay_adaptive(largest: float, constant: float, step: int, delay: int) -> fl
 
 
 class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
-    """Sets each group's learning rate by `delay_adaptive`, with the one that it began with as the largest.
+    """Scheduler that sets each group's rate by `delay_adaptive`, with the rate it began with as the largest.
 
     For an optimizer of asynchronous training under Prophet: t and tau are its version and the delay of its last update.
-    `observe`, where given, returns the two instead. Call `step()` after each `optimizer.step()`.
+    `observe`, if given, returns the two instead. Call `step()` after each `optimizer.step()`.
     """
 
     def __init__(
@@ -56,5 +56,5 @@ class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
         return [delay_adaptive(float(base), self.constant, step, delay) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Without what belongs to this process."""
+        """Return the state without what belongs to this process."""
         return {key: value for key, value in super().state_dict().items() if key != "_observe"}

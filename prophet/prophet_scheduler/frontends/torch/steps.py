@@ -1,11 +1,11 @@
-"""step() of the program's own optimizers: updates of what a wrapper of a module averages come late.
+"""step() of the program's own optimizers: late updates of gradients that a wrapper of a module averages.
 
-Rule of this file: which optimizers step so, and what one step is. How an update is made late is updates.py's, when an
-average is in `.grad` awaited.py's.
+Rule of this file: which optimizers step so, and what one step is. updates.py makes late updates, awaited.py knows when
+an average is in `.grad`.
 
-No optimizer is wrapped by the program, so the classes of torch.optim are: their step() asks here first. One whose
-gradients are awaited gets `ModuleUpdates`, and stays of its class.
-Everything else steps as it does without Prophet: what it reads it waits for, since guards.py watches gradients.
+The program wraps no optimizer, so the classes of torch.optim are wrapped: their step() asks here first. One whose
+gradients are awaited gets `ModuleUpdates`, and stays of its class. Everything else steps as without Prophet and waits
+for what it reads, since guards.py watches gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _installed = False
 
 
 class ModuleUpdates(Updates):
-    """The updates of one optimizer, whose parameters may be of several modules.
+    """Updates of one optimizer, whose parameters may be of several modules.
 
     They live as long as the optimizer, and while some are pending.
     """
@@ -44,7 +44,7 @@ class ModuleUpdates(Updates):
             each.end()
 
     def can_be_late(self) -> bool:
-        """Whether this step may return before its updates are made. Where not, gradients are averages afterwards."""
+        """True if this step may return before its updates are made. If not, gradients are averages afterwards."""
         if not self._needs_whole_step():
             return True
         self.flush()
@@ -54,18 +54,18 @@ class ModuleUpdates(Updates):
         return False
 
     def idle(self) -> bool:
-        """Whether nothing in this step is late, nor was: no gradient was averaged, or torch's reducer did it."""
+        """True if nothing in this step is or was late: no gradient was averaged, or torch's reducer did it."""
         if self._needs_whole_step():
             return False
         return not any(slot.awaited or slot.pending or slot.staged for slot in self._slots())
 
     def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
-        """The class's own step, in which the program has no part."""
+        """Run the class's own step, in which the program has no part."""
         with self._stepping():
             return step(self._optimizer)
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
-        """What is averaged is updated late; what is not, with the `.grad` that it has."""
+        """Update averaged parameters late, and the others at once with their present `.grad`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -107,7 +107,7 @@ class ModuleUpdates(Updates):
 
     @staticmethod
     def _awaited(param: torch.Tensor) -> Slot | None:
-        """Where the parameter's average comes from. Several modules may have it, and then `.grad` is brought home."""
+        """Return the slot that brings the parameter's average. If several modules await it, `.grad` is settled."""
         slots = torch_guards.slots_of(param)
         if len(slots) == 1:
             return slots[0]
@@ -119,7 +119,7 @@ class ModuleUpdates(Updates):
 
 
 class _Wire:
-    """Several modules' averages as one optimizer waits for them."""
+    """Averages of several modules as one optimizer waits for them."""
 
     def __init__(self, rounds: Sequence[AwaitedRounds]) -> None:
         self._rounds = rounds
@@ -133,7 +133,7 @@ class _Wire:
     def wait_activity(self, limit_s: float) -> None:
         if not self._rounds:
             return  # A signal's handler has had all updates made since the last look.
-        # Of one module as a rule, and then its end of a wait is told. Several take turns.
+        # Mostly of one module, and then its end of a wait is announced. Several take turns.
         self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)
 
     def progress(self) -> object:
@@ -141,15 +141,15 @@ class _Wire:
 
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
-    """What makes the optimizer's updates late; None where they are made as always."""
+    """Return the maker of the optimizer's late updates; None if they are made as always."""
     _begin(optimizer)
     updates = updates_of(optimizer)
     return updates if isinstance(updates, ModuleUpdates) else None
 
 
 def _begin(optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer steps, of whatever parameters: settles how, when it does so first with any that are averaged."""
-    if has_begun(optimizer) or references.is_blind():  # It is Prophet that is: an update runs the class's own step().
+    """Settle how an optimizer steps, when it first does so with averaged parameters."""
+    if has_begun(optimizer) or references.is_blind():  # Prophet steps: an update runs the class's own step().
         return
     params = (param for group in optimizer.param_groups for param in group["params"])
     if any(torch_guards.slots_of(param) for param in params):
@@ -160,7 +160,7 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
 
 
 def install() -> None:
-    """From now on optimizers of parameters that are averaged step late."""
+    """Make optimizers of averaged parameters step late from now on."""
     global _installed
     if _installed:
         return
@@ -169,7 +169,7 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
-    # Optimizers of others have a step() of their own.
+    # Optimizers from elsewhere have a step() of their own.
     own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _begin(self)).id)
     for candidate in gc.get_objects():
         if issubclass(type(candidate), base):
@@ -177,8 +177,8 @@ def install() -> None:
 
 
 def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
-    """A schedule that was made before keeps step() as it was then, in a wrapper that only notes the call. So does this
-    one, with step() as it is.
+    """Wrap step() again where an older learning rate schedule keeps its old step(), in a wrapper that only notes the
+    call. So does this one, with the present step().
     """
     own = vars(optimizer)
     noting: Any = own.get("step")

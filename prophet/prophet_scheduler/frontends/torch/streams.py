@@ -1,19 +1,20 @@
-"""Which stream has to wait for which: every order between two streams of a device that the front end relies on.
+"""Order between streams: every order between two streams of a device that the front end relies on.
 
 Rule of this file: streams and events, and nothing about gradients or optimizers. A processor has no streams; there each
 method returns at once.
 
-What torch orders by itself is what one stream does, one thing after another. Five things here cross streams:
+torch itself orders only the work of one stream. Five things here cross streams:
 
-- A block's gradients are copied to their places by hooks, each on the stream on which its backward ran. BytePS records
-  one event, on the current stream, when the tensor is pushed; at the first push of a key it does so in a thread of its
-  own, where the current stream is the default one. So before a push both streams wait for all copies.
-- BytePS's result is in the tensor when its handle is done, but the division by the number of workers has only been
+- Hooks copy a block's gradients to their places, each on the stream on which its backward ran. BytePS records one event
+  on the current stream when the tensor is pushed. At the first push of a key it does so in a thread of its own, where
+  the current stream is the default one. So before a push both streams wait for all copies.
+- BytePS's result is in the tensor when its handle is done. But the division by the number of workers has only been
   started, on the default stream of BytePS's thread. Whoever reads the average waits for that stream.
-- An update runs on the stream on which step() was called, its home, as the optimizer would have. The stream that is
-  current where the parameter is used waits for it, then and at each later use.
+- An update runs on its home, the stream on which step() was called, as the optimizer would have. The current stream
+  waits for it where the parameter is used, then and at each later use.
 - The next copy to a gradient's place waits until that update has read the average there.
-- What the update reads or writes on its home may have been allocated on another stream: so the allocator has to know.
+- Tensors that the update reads or writes on its home may have been allocated on another stream, so the allocator has to
+  know.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from typing import Any
 import torch
 
 Event = Any
-"""What `mark` returns: an event that a stream can wait for, or None where there is nothing to wait for."""
+"""Event that a stream can wait for, or None where there is nothing to wait for."""
 Stream = Any
-"""A stream of torch, None on a device that has none."""
+"""torch stream, None on a device that has none."""
 
 
 class Streams:
-    """Those of one device. This one has none: a call of torch has done its work when it returns.
+    """Streams of one device. This class is for a device without any: a call of torch has done its work when it returns.
 
     `home` is the stream on which step() was called.
     """
@@ -40,37 +41,37 @@ class Streams:
     home: Stream = None
 
     def current(self) -> Stream:
-        """The stream that is current in this thread."""
+        """Return this thread's current stream."""
         return None
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Within it, `stream` is the current one."""
+        """Make `stream` the current one within the context."""
         return contextlib.nullcontext()
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """`tensor` is used on `stream`: its memory is not given away before that is over."""
+        """Keep the memory of `tensor` until its use on `stream` is over."""
 
     def mark(self) -> Event:
-        """An event after all that the current stream has been given so far."""
+        """Return an event after all work given to the current stream so far."""
         return None
 
     def follow(self, event: Event) -> None:
-        """The current stream goes on only after `event`."""
+        """Make the current stream go on only after `event`."""
 
     def before_push(self, copies: Iterable[Event]) -> None:
-        """The copies into a tensor come before whatever event BytePS records for it."""
+        """Order the copies into a tensor before any event that BytePS records for it."""
 
     def before_average(self, ends: Iterable[Event] = ()) -> None:
-        """What made the averages comes before what follows: BytePS's division, which was started on the default stream,
-        or on an engine that marks the end of each transfer those events.
+        """Order the end of the averages before what follows. BytePS's ends with its division, started on the default
+        stream; an engine that marks the end of each transfer passes `ends`.
         """
 
     def before_look(self, copied: Event) -> None:
-        """The copy of an average to a `.grad` comes before what the program does with it."""
+        """Order the copy of an average to a `.grad` before the program's use of it."""
 
 
 class CudaStreams(Streams):
-    """Those of a GPU, as torch.cuda has them."""
+    """Streams of a GPU, from torch.cuda."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -79,7 +80,7 @@ class CudaStreams(Streams):
         return torch.cuda.current_stream(self._device)
 
     def default(self) -> Stream:
-        """The stream on which BytePS's threads work."""
+        """Return the stream on which BytePS's threads work."""
         return torch.cuda.default_stream(self._device)
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
@@ -106,5 +107,5 @@ class CudaStreams(Streams):
 
 
 def streams_of(device: torch.device) -> Streams:
-    """The streams of this device."""
+    """Return the streams of this device."""
     return CudaStreams(device) if device.type == "cuda" else Streams()

@@ -1,13 +1,12 @@
-"""Threads that did not call step(), and may use what is pending there: they are watched as that one is.
+"""Threads that did not call step() but may use its pending updates: they are watched like the one that did.
 
-Rule of this file: the moments at which a thread begins to be watched. How it is watched is references.py's.
+Rule of this file: when a thread begins to be watched. references.py watches it.
 
-torch's function modes are a thread's own, and no other thread can give it one. So each thread of Python's gets ours as
-it begins; an older one where it takes up a task of an executor, or where it wakes from a wait for another thread, which
-is when it may learn that there was a step. A pool of threads that is older, and has a queue that cannot be stood
-before, finds all updates made when it gets a task. What no thread of Python's begins or wakes by remains unseen: one of
-C++'s, an older one that looks again and again at a variable, and the first time that an older one wakes from a
-condition with an RLock.
+torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets ours as it
+begins. An older one gets it where it takes a task of an executor or wakes from a wait for another thread, since it may
+learn of a step then. An older pool of threads whose queue cannot be intercepted finds all updates made when it gets a
+task. Threads that Python neither begins nor wakes remain unseen: C++ threads, an older thread that polls a variable,
+and the first time that an older one wakes from a condition with an RLock.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from multiprocessing.pool import ThreadPool
 from typing import Any
 
 OWN = "prophet-"
-"""How the names of our own threads begin, which wait for nothing."""
+"""Prefix of the names of our own threads, which wait for no update."""
 
 _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def is_own() -> bool:
-    """Whether this thread is one of ours."""
+    """True if this thread is one of ours."""
     return threading.current_thread().name.startswith(OWN)
 
 
 def watch_all(
     begins: Callable[[], None], ends: Callable[[], None], wakes: Callable[[], None], flush: Callable[[], None]
 ) -> None:
-    """From now on each new thread calls `begins` and `ends`, and each one `wakes` where it may have learned of a step.
+    """Call `begins` and `ends` in each new thread, and `wakes` in each that may have learned of a step.
 
-    `flush` is called where an older one that is in a pool may, in the thread that gives it something to do.
+    Where an older thread of a pool may have, the thread that gives it a task calls `flush`.
     """
     run: Callable[..., None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
@@ -58,7 +57,7 @@ def watch_all(
     threading.Thread._bootstrap_inner = watched  # type: ignore[attr-defined]
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
-    # A wait that is under way ends by what it looks up at its end.
+    # A wait already under way ends through a method that it looks up at its end.
     waits = (threading.Condition, "wait"), (threading.Condition, "_acquire_restore"), (threading.Thread, "join")
     for kind, name in waits:
         _after(kind, name, wakes)

@@ -1,13 +1,13 @@
-"""What a job computes forward: how long each layer takes, and the graph, from a few iterations early in a job.
+"""Forward pass of a job: how long each layer takes, and the graph, from a few iterations early in a job.
 
 Rule of this file: when the parts of a model are called, and what follows for its gradients, whichever engine averages
-them. Times are seconds. What events of transfers tell of the forward pass is its length alone; policies that pack
-transfers beside it (PACE, Caramel) need the time of each layer, for which their systems have the framework's trace of
-operations. A policy that orders by the model's graph (TicTac) gets what autograd saw of a forward pass that was traced.
+them. Times are seconds. Events of transfers tell only the length of the forward pass. Policies that pack transfers
+beside it (PACE, Caramel) need the time of each layer; their systems use the framework's trace of operations. A policy
+that orders by the model's graph (TicTac) gets the autograd graph of a traced forward pass.
 
-A module with parameters of its own is taken to use them when it is called. Nothing must wait for the network in a
-forward pass that is traced, so the engine's front end lets no update outlast step() meanwhile. On a device that works
-by itself a call says when work was handed over and not how long it takes, so such a model is not to be traced.
+A module with parameters of its own is assumed to use them when it is called. Nothing may wait for the network in a
+traced forward pass, so the engine's front end lets no update outlast step() meanwhile. On an asynchronous device a call
+tells when work was handed over and not how long it takes, so such a model must not be traced.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from prophet_scheduler.models.graph_patterns import ForwardStep
 
 PASSED_OVER = 3
-"""First iterations, in which memory is allocated, and of which some waited."""
+"""First iterations, left out: memory is allocated in them, and some waited."""
 TRACED = 8
 
 
 class ForwardTrace:
-    """Of the forward passes of a model; `params` are its gradients' parameters in forward order.
+    """Trace of a model's forward passes; `params` are its gradients' parameters in forward order.
 
-    `begins`, `ends` and `remove` are for the thread that trains; any thread may ask for the rest. `with_graph`: the
-    graph is wanted, too.
+    `begins`, `ends` and `remove` are for the thread that trains; any thread may call the rest. `with_graph`: trace the
+    graph, too.
     """
 
     def __init__(self, params: Sequence[torch.Tensor], with_graph: bool = False) -> None:
         self.done = False
         self.why_not = ""
-        """Why nothing was traced, in a few words, once it is known."""
+        """Reason, in a few words, why there is no trace, once it is known."""
         self._with_graph = with_graph
         self._steps: list[ForwardStep] = []
         self._count = len(params)
@@ -57,28 +57,28 @@ class ForwardTrace:
         self._leave_backward = before_backward(self._backward_begins)
 
     def begins(self) -> None:
-        """The next forward pass is that of an iteration."""
+        """Begin the forward pass of an iteration."""
         if len(self._rows) == PASSED_OVER + TRACED:
             self._remove()
         if not self.done:
             self._open = {}
 
     def ends(self) -> None:
-        """It has ended, where that is seen before its backward pass begins."""
+        """End the forward pass, where this is seen before its backward pass begins."""
         if self._open is not None:
             self._open[self._count] = time.monotonic()
             self._rows.append(self._open)
             self._open = None
 
     def remove(self, why: str) -> None:
-        """No more is traced, for this reason."""
+        """Stop tracing, for this reason."""
         if not self.done:
             self.why_not = why
             self._remove()
 
     def abandon(self) -> None:
-        """The model is gone. From a finalizer, which may run while torch goes through its hooks: they stay, and do
-        nothing.
+        """Stop because the model is gone. Hooks stay and do nothing: this runs in a finalizer, while torch may iterate
+        over them.
         """
         self._open = None
         self.done = True
@@ -90,9 +90,10 @@ class ForwardTrace:
         self.done = True
 
     def forward_s(self) -> list[float] | None:
-        """By gradient: from the first use of its parameter to that of the next one. None before the trace is done.
+        """Return the seconds by gradient, from the first use of its parameter to that of the next. None before the
+        trace is done.
 
-        A parameter that is first used after that of the gradient behind it counts as used with that one.
+        A parameter first used after that of the gradient behind it counts as used with that one.
         """
         if not self._complete:
             return None
@@ -102,7 +103,7 @@ class ForwardTrace:
         return [statistics.median(times) for times in zip(*layers, strict=True)]
 
     def forward_of(self, blocks: Sequence[Block]) -> dict[int, float] | None:
-        """The same by the ids of these blocks, each of which is used when the first gradient is of which it has a part.
+        """Return the same by the ids of these blocks. A block is used when the first gradient it has a part of is used.
 
         `blocks` in the order of their places. None before the trace is done.
         """
@@ -114,9 +115,9 @@ class ForwardTrace:
         return {block.id: after - before for block, (before, after) in zip(blocks, itertools.pairwise(at), strict=True)}
 
     def graph(self, blocks: Sequence[Block]) -> Graph | None:
-        """The forward pass behind the transfers of these blocks, in their order, with measured times.
+        """Return the forward pass behind the transfers of these blocks, in their order, with measured times.
 
-        None before the trace is done, and where a parameter was not seen in it: `why_not` has the reason then.
+        None before the trace is done, and if it lacks a parameter: `why_not` then has the reason.
         """
         if not self._complete:
             return None
@@ -142,15 +143,18 @@ class ForwardTrace:
         return self._rows[PASSED_OVER:]
 
     def _used_at(self, row: dict[int, float]) -> list[float]:
-        """By gradient, and at last the end of forward. What no call had counts as used with the next one."""
+        """Return the times by gradient, then the end of forward. A parameter without a call counts as used with the
+        next.
+        """
         times = [row[self._count]]
         for place in reversed(range(self._count)):
             times.append(min(times[-1], row.get(place, times[-1])))
         return times[::-1]
 
     def _layer_s(self) -> dict[str, float]:
-        """By parameter: from its first use to the next use of any, whatever the order; of those used at once the last
-        has all of it.
+        """Return the seconds by parameter, from its first use to the next use of any, whatever the order.
+
+        The last of those used at once has all of the time.
         """
         seconds: dict[int, list[float]] = {}
         for row in self._kept:
@@ -160,7 +164,7 @@ class ForwardTrace:
         return {_parameter(place): statistics.median(values) for place, values in seconds.items()}
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        # What needs no gradient is an evaluation.
+        # Without gradients it is an evaluation.
         if self._open is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         now = time.monotonic()
@@ -191,5 +195,5 @@ def _parameter(place: int) -> str:
 
 
 def _transfer(block: Block) -> str:
-    """As a profile calls it that is learned (learn/profiler.py)."""
+    """Return the block's name in a learned profile (learn/profiler.py)."""
     return f"gradient{block.id}"

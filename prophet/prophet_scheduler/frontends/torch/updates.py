@@ -1,16 +1,16 @@
-"""When parameters are updated: as late as each one's next use, instead of all of them in step().
+"""Late updates of parameters: each at its parameter's next use, instead of all of them in step().
 
-Rule of this file: one optimizer's updates that are still to come, and how its own torch.optim class makes them. When
-gradients leave, and what a round is, is the engine's front end's; who uses a parameter is guards.py's to notice.
+Rule of this file: one optimizer's pending updates, and how its own torch.optim class makes them. The engine's front end
+knows when gradients leave, and what a round is; guards.py notices who uses a parameter.
 
-An update runs the optimizer's own step() on a view of its parameter groups that holds only the parameters
-whose averages are there, with their averages in place of `.grad`. Every optimizer of torch.optim but LBFGS
-updates parameter by parameter, so the bits are those of one whole step. The groups' hyper-parameters are
-those of the moment step() was called, since a learning rate scheduler runs right after it, and so is what the program
-has set in its thread and its process (program_state.py).
+An update runs the optimizer's own step() on a view of its parameter groups. The view holds only the parameters whose
+averages are there, with the averages in place of `.grad`. Every optimizer of torch.optim but LBFGS updates parameter by
+parameter, so the bits are those of one whole step. A learning rate scheduler runs right after step(), so the groups'
+hyper-parameters are those of the moment step() was called. So is what the program has set in its thread and its process
+(program_state.py).
 
-A signal's handler may come back here in the middle of a wait (references.py), and have done what was waited for. One
-that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
+A signal's handler may come back here in the middle of a wait (references.py), and may have done what was waited for.
+One that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from prophet_scheduler.frontends.torch.streams import Event, Streams
 from prophet_scheduler.watch import training
 
 WAIT_LIMIT_S = 0.002
-"""Longest sleep between two looks at a handle: bounds the cost of a wake-up that was missed."""
+"""Longest sleep between two looks at a handle: bounds the cost of a missed wake-up."""
 COMPLAIN_S = 60.0
 own_hooks: set[int] = set()
-"""Of Prophet's own around every step of every optimizer, by torch's numbers."""
+"""Numbers that torch gave to Prophet's own hooks around every step of every optimizer."""
 LOOK_AT = 16
-"""Parameters that are looked at between two sleeps, whether they can be updated meanwhile. Blocks are many."""
+"""Parameters checked between two sleeps for an update that can be made meanwhile. Blocks are many."""
 
 
 class Abandoned(RuntimeError):
-    """Ends a wait for what will never come, of a program that has been told why."""
+    """Ends a wait for what will never come, in a program that has been told why."""
 
 
 class AverageSource(Protocol):
-    """What updates ask of the engine that brings averages back."""
+    """Engine that brings averages back, as updates need it."""
 
     def arrived(self, slot: Slot) -> bool:
-        """Whether the average of this round is at its place in the arena. To be asked no more where it is."""
+        """True if this round's average is at its place in the arena. Do not ask again once it is."""
         ...
 
     def landed(self, slot: Slot) -> bool:
-        """Whether it has arrived, and no stream would have to wait for it either."""
+        """True if it has arrived, and no stream would have to wait for it either."""
         ...
 
     def wait_activity(self, limit_s: float) -> None:
-        """Returns when something has arrived, and after so many seconds in any case.
+        """Return when something has arrived, and after `limit_s` seconds at the latest.
 
-        Where nothing more will arrive it raises the engine's error, or Abandoned where that was raised before.
+        If nothing more will arrive it raises the engine's error, or Abandoned if that was raised before.
         """
         ...
 
     def progress(self) -> object:
-        """Differs from what it was before where something has moved since."""
+        """Return a value that differs from the last one if something has moved since."""
         ...
 
 
 class Updates:
-    """The updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
+    """Updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
 
-    `_order` are the slots that it updates, in forward order, each with its `turn` there, and `_wire` brings their
-    averages. `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
+    `_order` are the slots it updates, in forward order, each with its `turn` there, and `_wire` brings their averages.
+    `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
     """
 
     _wire: AverageSource
@@ -93,16 +93,16 @@ class Updates:
         self._order: list[Slot] = []
         self._groups: list[dict[str, Any]] = []
         self._own: dict[str, Any] = {}
-        """The optimizer's attributes at the last step, for one that the program has dropped since."""
+        """The optimizer's attributes at the last step, in case the program drops it."""
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
-        """The same of its state. Nothing in here holds a parameter, so that these go when the program drops them."""
+        """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
         self._state_known = False
         self._pending = 0
         self._states = 0
         """Parameters that had a state before the last step."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
-        """What the program had set at the last step()."""
+        """State that the program had set at the last step()."""
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -111,15 +111,15 @@ class Updates:
         return optimizer
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Finishes every pending update; False if some are still to come after `patience_s` without any progress."""
+        """Finish every pending update. False if some are still to come after `patience_s` without any progress."""
         if self._pending == 0:
             return True
         return self.finish(self._order, patience_s)
 
     def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Waits for these gradients and updates their parameters; False if there was no progress for `patience_s`.
+        """Wait for these gradients and update their parameters. False if there was no progress for `patience_s`.
 
-        What else is back and comes next in forward order is updated in the same call of the optimizer.
+        Others that are back and come next in forward order are updated in the same call of the optimizer.
         """
         with self._lock, references.at_work(), contextlib.suppress(Abandoned):
             # Each once: a module may have a parameter twice, and its parameters in another order.
@@ -134,7 +134,7 @@ class Updates:
         return True
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """These updates are not to be made: nobody can look at the parameters any more, or no average will come."""
+        """Drop these updates: nobody can look at the parameters any more, or no average will come."""
         with references.at_work():
             for slot in slots:
                 self._pending -= slot.pending
@@ -146,16 +146,16 @@ class Updates:
                 self._none_pending()
 
     def _none_pending(self) -> None:
-        """No update is to come any more."""
+        """Note that no update is to come any more."""
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
-        """What the optimizer keeps for this parameter, to which the program may have references."""
+        """Return what the optimizer keeps for this parameter, to which the program may have references."""
         if not self.state_seen:
             return []
         return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
 
     def state_is_held(self, slot: Slot) -> bool:
-        """Whether the program has any of that, which has dropped the optimizer."""
+        """True if the program, which has dropped the optimizer, holds any of that."""
         for value in self._state_by_slot.get(slot, {}).values():
             # Held by its dictionary, by `value` and by the call.
             if isinstance(value, torch.Tensor) and (sys.getrefcount(value) > 3 or torch_aliases.is_held(value)):
@@ -163,9 +163,9 @@ class Updates:
         return False
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
-        """step() of these slots: their updates are to come, but for those that must not be late; with `barrier` none.
+        """Leave the updates of these slots pending, but for those that must not be late; with `barrier` none is.
 
-        `local` are parameters by group that are updated at once, with the `.grad` that they have.
+        `local` are parameters by group, updated at once with their present `.grad`.
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
@@ -186,7 +186,7 @@ class Updates:
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
-        """True where something looks at the step as a whole: hooks around it, a scaler that may skip it."""
+        """True if something looks at the step as a whole: hooks around it, a scaler that may skip it."""
         optimizer = self._optimizer
         return bool(
             optimizer._optimizer_step_pre_hooks
@@ -198,17 +198,17 @@ class Updates:
         )
 
     def _settle_others(self) -> None:
-        """Another optimizer's step on the same parameters, which came before, takes place before."""
+        """Make another optimizer's earlier step on the same parameters first."""
         torch_guards.settle((param for _, param in self._grouped()), self)
 
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(number of its group, parameter) of all that the optimizer updates."""
+        """Yield (number of its group, parameter) of all that the optimizer updates."""
         for number, group in enumerate(self._optimizer.param_groups):
             for param in group["params"]:
                 yield number, param
 
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Keeps the hyper-parameters of this moment; (group, position, parameter) of all that the optimizer updates."""
+        """Keep the present hyper-parameters. Yields (group, position, parameter) of all that the optimizer updates."""
         own = vars(self._optimizer)
         self._states = len(own["state"])
         self._own = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
@@ -220,7 +220,7 @@ class Updates:
             yield number, position, param
 
     def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Waits until the averages of all `slots` have arrived, and meanwhile updates what else arrives."""
+        """Wait until the averages of all `slots` have arrived. Updates what else arrives meanwhile."""
         since: float | None = None
         moved: object = None
         complain_at = 0.0
@@ -250,11 +250,11 @@ class Updates:
         return True
 
     def _progress(self, slots: Sequence[Slot], patience_s: float | None) -> object:
-        """Differs from what it was before where something has moved; what has arrived tells where the wire does not."""
+        """Return a value that differs if something has moved. Counts arrivals, for a wire that does not tell."""
         return None if patience_s is None else (self._wire.progress(), sum(map(self._wire.landed, slots)))
 
     def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
-        """Of the LOOK_AT parameters that are next to be looked at, those that can be updated and are not awaited."""
+        """Return those of the next LOOK_AT parameters that can be updated and are not awaited."""
         if self._pending <= len(awaited):
             return []
         back = []
@@ -266,7 +266,7 @@ class Updates:
         return back
 
     def _back_after(self, last: Slot) -> list[Slot]:
-        """The parameters after `last` in forward order that can be updated, up to the first that cannot."""
+        """Return the parameters after `last` in forward order that can be updated, up to the first that cannot."""
         back = []
         for slot in self._order[last.turn + 1 :]:
             if not (slot.pending and self._wire.landed(slot)):
@@ -275,7 +275,7 @@ class Updates:
         return back
 
     def _update(self, slots: Sequence[Slot]) -> None:
-        """Updates parameters whose averages have arrived, all in one call of the optimizer."""
+        """Update parameters whose averages have arrived, all in one call of the optimizer."""
         if not slots:
             return
         used = {slot.streams: None for slot in slots}
@@ -325,8 +325,10 @@ class Updates:
                         other.see(sent)
 
     def _sort_states(self) -> None:
-        """What a step has added to the optimizer's state comes in the order of its parameters, as one whole step adds
-        it: a program may go through it on all workers at once.
+        """Sort what a step has added to the optimizer's state into the order of its parameters, as one whole step adds
+        it.
+
+        A program may go through it on all workers at once.
         """
         optimizer = self._reference()
         if optimizer is None:
@@ -340,7 +342,7 @@ class Updates:
             state.update(items[: self._states] + added)
 
     def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
-        """The user's own step on these parameters, by number of their group, and on nothing else."""
+        """Run the user's own step on these parameters, by number of their group, and on nothing else."""
         if not work:
             return
         optimizer = self._reference()
@@ -357,12 +359,12 @@ class Updates:
         self._state_known &= len(own["state"]) == states
 
     def _own_of_dropped(self) -> dict[str, Any]:
-        """What the optimizer's attributes would be, which the program has dropped."""
+        """Return the attributes that the dropped optimizer would have."""
         known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.pending}
         return {**self._own, "state": defaultdict(dict, known)}
 
     def _look_at_state(self, slots: Iterable[Slot]) -> None:
-        """Notes what is kept for each parameter; once, where the program has no way to replace it."""
+        """Note the state of each parameter; once, where the program has no way to replace it."""
         if self._state_known and not self.state_seen:
             return
         state: Any = vars(self._optimizer)["state"]
@@ -373,7 +375,7 @@ class Updates:
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
-        """Within it the optimizer itself looks at its state and its groups, and not the program."""
+        """Mark that the optimizer itself, not the program, looks at its state and groups within the context."""
         self.stepping, before = True, self.stepping
         try:
             with references.blind():
@@ -383,9 +385,9 @@ class Updates:
 
 
 def unseen_use(slot: Slot, on_probation: bool) -> bool:
-    """A gradient is there: whether its parameter was used before its update, in a way that nothing watched.
+    """True if a parameter with a new gradient was used before its update in an unwatched way.
 
-    On probation that is learned of each parameter, whose updates do not outlast step() then.
+    On probation this is learned for each parameter, whose updates do not outlast step() then.
     """
     if slot.touched:
         return False
@@ -401,14 +403,14 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
 
 
 def _of_now(value: Any) -> Any:
-    """A hyper-parameter that stays as it is when the program changes its own in place."""
+    """Return a hyper-parameter that stays as it is when the program changes its own in place."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     return [_of_now(each) for each in value] if isinstance(value, list) else value
 
 
 def _increment_versions(params: list[torch.Tensor]) -> None:
-    """What a write does to a tensor's version, which autograd compares."""
+    """Increment the tensors' versions, which autograd compares, as a write does."""
     try:
         torch.autograd.graph.increment_version(params)
     except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.

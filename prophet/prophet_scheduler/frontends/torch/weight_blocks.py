@@ -1,18 +1,18 @@
 """A model's weights as the blocks that asynchronous training sends, each with a count of the updates in it.
 
-Rule of this file: memory and arithmetic. What travels when is an engine's front end's.
+Rule of this file: memory and arithmetic. An engine's front end decides what travels when.
 
-The weights of an optimizer lie one after another, in the order of its parameters, as 32-bit floats, and are cut into
-blocks. Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker that
-sends an update adds 1 to its own count in every block, in the same sum as the weights; the root's first weights add 1
-to the last, and how many updates they had already where the job goes on from another. So what is read of the model says
-itself which updates are in it:
+The weights of an optimizer lie one after another, in the order of its parameters, as 32-bit floats, cut into blocks.
+Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker's update adds 1
+to its own count in every block, in the same sum as the weights. The root's first weights add 1 to the last count, plus
+the updates they already had where the job goes on from another. So a model that is read says itself which updates are
+in it:
 
-- Blocks with equal counts have the same updates in them. Where some differ, an update came in between, and those that
-  lack it are read again (`behind`): a pull is a whole version of the model, or goes on.
-- The counts together are the version (MLfabric, section 2: the number of updates that were applied), and how far it
-  has grown since the weights that an update was computed from is that update's delay, its own place included (Eq. 9).
-- A worker's own count is how many of its updates were applied. Nothing is applied twice where that is how many it sent.
+- Blocks with equal counts have the same updates. Where some differ, an update came in between, and the blocks that lack
+  it are read again (`behind`): a pull is a whole version of the model, or goes on.
+- The counts together are the version (MLfabric, section 2: the number of updates that were applied). Its growth since
+  the weights that an update was computed from is that update's delay, its own place included (Eq. 9).
+- A worker's own count is the number of its applied updates. If it equals the number sent, nothing was applied twice.
 
 Counts are floats: exact up to 2**24 updates of one worker.
 """
@@ -24,15 +24,14 @@ from collections.abc import Sequence
 import torch
 
 Counts = tuple[int, ...]
-"""Updates by worker, and last 0 until the root's first weights are there, then 1 more than the updates they had."""
+"""Updates by worker. The last is 0 until the root's first weights are there, then 1 more than the updates they had."""
 
 
 class WeightBlocks:
-    """The weights of `parameters`, cut into blocks of about `block_bytes`, in a job of so many workers.
+    """Weights of `parameters`, cut into blocks of about `block_bytes`, in a job of `workers` workers.
 
-    `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at addresses
-    that stay; they lie one after another in `memory`. Raises ValueError for parameters that are no 32-bit floats, or
-    none at all.
+    `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at fixed
+    addresses, one after another in `memory`. Raises ValueError without parameters, or if one is not of 32-bit floats.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:
@@ -48,31 +47,31 @@ class WeightBlocks:
         self.memory = torch.zeros(elements + len(self._bounds) * self.counted, dtype=torch.float32)
         self.blocks = self.views(self.memory)
         self._known = torch.zeros(elements, dtype=torch.float32)
-        """The weights as they were last read of the server."""
+        """Weights as last read from the server."""
         self._scratch = torch.zeros(elements, dtype=torch.float32)
 
     @property
     def size_bytes(self) -> int:
-        """Of all blocks, counts included."""
+        """Bytes of all blocks, counts included."""
         return sum(block.nbytes for block in self.blocks)
 
     def views(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """The blocks in other memory of the same length."""
+        """Return the blocks in other memory of the same length."""
         lengths = [stop - start + self.counted for start, stop in self._bounds]
         return list(memory.split(lengths))
 
     def hold_weights(self, before: int = 0) -> None:
-        """Puts the parameters as they are into the blocks: what the server is to begin with.
+        """Put the parameters into the blocks as they are: the server begins with them.
 
-        `before` is how many updates they have had already, of jobs before this one.
+        `before` is the number of updates they had in earlier jobs.
         """
         self._gather(self._scratch)
         self._spread(self._scratch, self.counted - 1, 1 + before)
 
     def hold_update(self, worker: int, share: float = 1.0) -> float:
-        """Puts what the parameters have changed by since the last `take` into the blocks, counted as this worker's.
+        """Put the parameters' change since the last `take` into the blocks, counted as this worker's.
 
-        The change counts for this `share` of it. Returns the update's Euclidean norm.
+        The change is multiplied by `share`. Returns the update's Euclidean norm.
         """
         self._gather(self._scratch)
         self._scratch -= self._known
@@ -82,25 +81,25 @@ class WeightBlocks:
         return float(torch.linalg.vector_norm(self._scratch))
 
     def parameters_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """The weights in memory like that of the blocks, in the parameters' shapes. They are copies."""
+        """Return copies of the weights in memory like that of the blocks, in the parameters' shapes."""
         views = zip(self.views(memory), self._bounds, strict=True)
         flat = torch.cat([block[: stop - start] for block, (start, stop) in views])
         parts = flat.split([param.numel() for param in self.parameters])
         return [part.view(param.shape) for part, param in zip(parts, self.parameters, strict=True)]
 
     def clear(self) -> None:
-        """Nothing is in any block: what a pull that also pushes would add."""
+        """Zero all blocks, for a pull that also pushes."""
         self.memory.zero_()
 
     def counts(self, place: int) -> Counts:
         return counts_of(self.blocks[place], self.counted)
 
     def behind(self) -> list[int]:
-        """Places of blocks that lack an update which another block has; none where they are one version."""
+        """Return the places of blocks that lack another's update; none where they are one version."""
         return behind([self.counts(place) for place in range(len(self.blocks))])
 
     def take(self) -> Counts:
-        """Makes what is in the blocks the parameters' values. Returns its counts."""
+        """Set the parameters' values to the blocks'. Returns the counts."""
         for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
             self._known[start:stop] = block[: stop - start]
         place = 0
@@ -126,26 +125,26 @@ class WeightBlocks:
 
 
 def counts_of(block: torch.Tensor, counted: int) -> Counts:
-    """The counts behind the weights of a block; there are `counted` of them."""
+    """Return the `counted` counts behind the weights of a block."""
     return tuple(int(count) for count in block[-counted:].tolist())
 
 
 def behind(counts: Sequence[Counts]) -> list[int]:
-    """Places of those that are less than another in any count."""
+    """Return the places of those that are less than another in any count."""
     newest = tuple(map(max, zip(*counts, strict=True)))
     return [place for place, own in enumerate(counts) if own != newest]
 
 
 def version_of(counts: Counts) -> int:
-    """How many updates a model with these counts has had."""
+    """Return the number of updates that a model with these counts has had."""
     return sum(counts[:-1])
 
 
 def has_begun(counts: Counts) -> bool:
-    """Whether the root's first weights are in it."""
+    """True if the root's first weights are in it."""
     return counts[-1] > 0
 
 
 def updates_before(counts: Counts) -> int:
-    """How many updates the root's first weights had."""
+    """Return the number of updates that the root's first weights had."""
     return max(0, counts[-1] - 1)

@@ -1,11 +1,11 @@
 """Training scripts of the experiments. Each is an ordinary program of its framework and knows nothing of Prophet.
 
-`pytorch` and `gluon` have a module for each kind of job; what they share, and what knows no framework, is here.
+`pytorch` and `gluon` have a module for each kind of job; their shared parts, which know no framework, are here.
 """
 
 from pathlib import Path
 
 
 def progress_path(out: Path) -> Path:
-    """Beside a job's result: a file that grows by a line an iteration, for whoever waits for the job."""
+    """Return the path, beside a job's result, of a file that grows by one line an iteration to show progress."""
     return out.with_suffix(".progress")

@@ -1,7 +1,7 @@
-"""What every job script does besides training: read what to do, keep time, write what came of it.
+"""Shared parts of job scripts besides training: reading the spec, keeping time, writing the result.
 
-Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), the
-one that Prophet's events are on, so that both can be laid over each other.
+Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), as are Prophet's
+events, so both can be laid over each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from prophet_scheduler.lab.jobs.record import Convergence, Mark, Spec, WorkerRec
 
 @dataclass(frozen=True)
 class Arguments:
-    """The command line: the specification of the job, where its result goes, and what moves the gradients.
+    """Command line: the spec of the job, the path of its result, and the exchange that moves the gradients.
 
-    `exchange` makes what engines/exchange.py has the protocol of, for the framework of the script.
+    `exchange` makes an object with the protocol in engines/exchange.py for the script's framework.
     """
 
     spec: Spec
@@ -38,7 +38,7 @@ class Arguments:
 
 
 def arguments(description: str | None) -> Arguments:
-    """Reads the command line; a mistake in it is one line and status 2."""
+    """Read the command line; a mistake in it ends the program with one line and status 2."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
@@ -67,7 +67,7 @@ def _exchange(path: str) -> Callable[[], Any]:
 
 
 class Recorder:
-    """Keeps the marks of a job's iterations and writes its result."""
+    """Recorder of a job's marks and writer of its result."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -79,18 +79,18 @@ class Recorder:
         self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
 
     def iteration_starts(self) -> None:
-        """Before anything of an iteration is done; what the statistics are about lies between two of these."""
+        """Note the start of an iteration, before any of its work; the statistics cover the time between two calls."""
         self._marks.append({"start": time.monotonic()})
 
     def backward_starts(self) -> None:
         self._marks[-1]["backward"] = time.monotonic()
 
     def backward_ends(self) -> None:
-        """When the host has handed backward over, which in MXNet is long before it is computed."""
+        """Note that the host has handed backward over, in MXNet long before it is computed."""
         self._marks[-1]["backward_end"] = time.monotonic()
 
     def iteration_ends(self) -> None:
-        """After step() has returned; transfers of this iteration may still be under way."""
+        """Note the end, after step() has returned; transfers of this iteration may still be in flight."""
         if self._first_done_s is None:
             self._first_done_s = time.time() - self._process.create_time()
         self._resident_bytes.append(self._process.memory_info().rss)
@@ -105,11 +105,11 @@ class Recorder:
         accuracy: float | None = None,
         convergence: Convergence | None = None,
     ) -> None:
-        """Writes the result: marks, start-up time, memory, weights, and how to read an engine's trace.
+        """Write the result: marks, start-up time, memory, weights, and data to read an engine's trace.
 
-        `parameters` has the bytes of the model's parameters by name, in order, `digest` is that of its final weights
-        (None where workers may end with different ones), `accuracy` what it reached, in a job that can be scored,
-        `convergence` its loss against time, where it is kept.
+        `parameters` has the bytes of the model's parameters by name, in order. `digest` is that of the final weights,
+        None if workers may end with different ones. `accuracy` is for jobs with a score, `convergence` for jobs that
+        record their loss against time.
         """
         marks = [Mark(**mark) for mark in self._marks]
         record = WorkerRecord(
@@ -130,7 +130,7 @@ class Recorder:
 
 
 def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:
-    """A digest of every array of a model's weights, by name: equal only where every bit is."""
+    """Return a digest of every array of a model's weights, by name; equal only if every bit is equal."""
     digest = hashlib.sha256()
     for name, array in sorted(weights.items()):
         digest.update(name.encode())

@@ -1,6 +1,6 @@
-"""The accelerator that is not there: compute of a replay, which is sleeping.
+"""The missing accelerator: a replay's compute, which is sleeping.
 
-Rule of this file: time only; clock and sleep are passed in, and no framework is known.
+Rule of this file: time only; clock and sleep are passed in. This file knows no framework.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable
 
 MOST_BEHIND_S = 0.1
-"""A host that is later than this was kept waiting, wherever that was, and so was its accelerator. To copy a gradient of
-some ten megabytes on busy processors, which an accelerator would do by itself, takes less."""
+"""Delay above which the host, and with it the accelerator, must have waited for something. To copy a gradient of some
+ten megabytes on busy processors takes less, and an accelerator would do that by itself."""
 
 
 class ComputeClock:
-    """Work given to it ends when its sleeping is over.
+    """Clock of an accelerator whose work is sleeping.
 
-    What the host spends on calling modules and on oversleeping is taken off the next sleep, since a host runs ahead of
-    its accelerator; time in front of a module until its parameters are there is not, nor is what is more than
-    MOST_BEHIND_S.
+    The host's time for calling modules and for oversleeping shortens the next sleep, since a host runs ahead of its
+    accelerator. Time in front of a module until its parameters are there does not, nor does time beyond MOST_BEHIND_S.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class ComputeClock:
         self._due = self._now()
 
     def call_module(self) -> None:
-        """The host is about to call a module; what runs before its forward is waiting."""
+        """Note that the host calls a module; the time before its forward is waiting."""
         self._called = self._now()
 
     def forward(self, duration_s: float) -> None:
@@ -60,7 +59,7 @@ class ComputeClock:
             self._sleep(remaining)
 
     def _count_waiting(self, until: float) -> None:
-        """What the host was kept waiting since the last work ended, but for what it may be behind."""
+        """Add the host's waiting since the last work ended, except the allowed MOST_BEHIND_S."""
         waited_s = until - self._due - MOST_BEHIND_S
         if waited_s > 0:
             self._due += waited_s

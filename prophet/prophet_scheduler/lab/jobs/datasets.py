@@ -1,6 +1,6 @@
-"""The data that jobs train on, as NumPy arrays: scikit-learn's handwritten digits, random images, made-up text.
+"""Training data of jobs as NumPy arrays: scikit-learn's handwritten digits, random images, made-up text.
 
-Rule of this file: no framework; what is returned depends on the arguments alone, and the shares of the workers differ.
+Rule of this file: no framework; results depend on the arguments alone, and the workers' shares differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Digits:
 
 
 def digits(rank: int = 0, size: int = 1) -> Digits:
-    """The share of worker `rank` of `size`, and the whole test set; the split never changes."""
+    """Return the share of worker `rank` of `size`, and the whole test set; the split never changes."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -39,7 +39,7 @@ def digits(rank: int = 0, size: int = 1) -> Digits:
 
 
 def batches(samples: int, batch_size: int, seed: int) -> Iterator[NDArray[Any]]:
-    """Indices of one batch after another, for ever: each pass in a new order, what does not fill a batch left out.
+    """Yield the indices of batches without end: each pass in a new order, without an incomplete last batch.
 
     Fewer samples than a batch are one batch.
     """
@@ -51,21 +51,21 @@ def batches(samples: int, batch_size: int, seed: int) -> Iterator[NDArray[Any]]:
 
 
 def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """One batch of noise: images [batch_size, 3, image_size, image_size] (float32) and labels (int64)."""
+    """Return one batch of noise: images [batch_size, 3, image_size, image_size] (float32) and labels (int64)."""
     noise = np.random.default_rng(seed)
     images = noise.standard_normal((batch_size, 3, image_size, image_size), dtype=np.float32)
     return images, noise.integers(0, classes, batch_size)
 
 
 KNOWN = 0.9
-"""The share of words that the one before it determines."""
+"""Share of words that the previous word determines."""
 
 
 def text(sentences: int, length: int, vocabulary: int, seed: int) -> NDArray[Any]:
-    """Sentences of a made-up language, [sentences, length] (int64) in 0..vocabulary-1.
+    """Return sentences of a made-up language, [sentences, length] (int64) in 0..vocabulary-1.
 
-    Each word has a successor of its own, the same for every `seed`, that follows it in `KNOWN` of the cases; otherwise
-    any word does. So a model can learn it, and what it can reach at most is known.
+    Each word has its own successor, the same for every `seed`. The successor follows in `KNOWN` of the cases, otherwise
+    any word does. So a model can learn the language, and its maximum accuracy is known.
     """
     successor = np.random.default_rng(0).permutation(vocabulary)
     noise = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
-"""What the runner says to a job, and what a worker leaves: spec.json and the result beside it.
+"""Files between the runner and a job: spec.json and a worker's result beside it.
 
-Rule of this file: immutable values and their JSON, for any framework; nothing is imported that a training script would
-not have. The runner checks what it reads (lab/records.py). Times are seconds on the steady clock.
+Rule of this file: immutable values and their JSON, for any framework; it imports only what every training script has.
+The runner checks what it reads (lab/records.py). Times are seconds on the steady clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.core.files import parse_json, read_text, write_whole
 
 @dataclass(frozen=True)
 class Spec:
-    """What a script needs of a config's `job`. What its kind of job does not have is left empty."""
+    """Part of a config's `job` for a script. Fields that its kind of job lacks are empty."""
 
     iterations: int
     seed: int
@@ -31,29 +31,29 @@ class Spec:
     """Iterations in which the learning rate rises."""
     clip_norm: float = 0.0
     compile: str = "no"
-    """By torch.compile: `blocks`, or `whole`."""
+    """Use of torch.compile: `no`, `blocks`, or `whole`."""
     compile_backend: str = ""
     profile: str = ""
-    """The file of the profile to replay."""
+    """File of the profile to replay."""
     stragglers: dict[str, float] = field(default_factory=dict)
-    """How many times as long a worker computes, by its name."""
+    """Factor by which a worker's computing takes longer, by the worker's name."""
     compression: str = "none"
-    """What gradients travel as, in the words of a config."""
+    """Form in which gradients travel, in the words of a config."""
     features: int = 0
     """Inputs of each class of a logistic regression."""
     compute_s: float = 0.0
-    """What a computation lasts."""
+    """Time of a computation."""
     slow_chance: float = 0.0
     slow_factor: float = 1.0
-    """With this chance, from 0 to 1, it lasts so many times as long."""
+    """Factor by which a computation takes longer, with chance `slow_chance` (0 to 1)."""
     delay_constant: float = 0.0
     """c of learning rates that follow delays (frontends/torch/step_size.py); 0 for constant ones."""
 
 
 def read_spec(path: Path) -> Spec:
-    """The part of the runner's spec.json that scripts use; it has the other keys of the config too.
+    """Return the part of the runner's spec.json that scripts use; the file has the other keys of the config too.
 
-    Raises OSError, and ValueError where that is no JSON, or TypeError where it is no mapping or lacks a key.
+    Raises OSError, ValueError if it is no JSON, or TypeError if it is no mapping or lacks a key.
     """
     raw = parse_json(read_text(path))
     return Spec(**{field.name: raw[field.name] for field in dataclasses.fields(Spec) if field.name in raw})
@@ -61,7 +61,7 @@ def read_spec(path: Path) -> Spec:
 
 @dataclass(frozen=True)
 class Mark:
-    """When one iteration's forward pass and backward pass began, and when the host had handed backward over."""
+    """Times when one iteration's forward and backward passes began, and when the host had handed backward over."""
 
     start: float
     backward: float
@@ -70,11 +70,11 @@ class Mark:
 
 @dataclass
 class Convergence:
-    """The loss that a worker saw of the model, and what became of its updates, where it is not in step with others.
+    """Losses of the model that a worker saw, and the fate of its updates if it is not in step with others.
 
-    At `times_s[i]`, on the clock of the marks, its weights had the loss `losses[i]` and, without step, the version
-    `versions[i]`: the updates of all workers in them. Of its own updates `sent` went to the server, of those
-    `uncoordinated` without a coordinator's grant, `dropped` went nowhere, and `applied` the server has at the end.
+    At `times_s[i]`, on the clock of the marks, its weights had the loss `losses[i]`. If not in step, they had the
+    version `versions[i]`, the number of updates of all workers in them. Counts of its own updates: `sent` to the
+    server, `uncoordinated` of these without a coordinator's grant, `dropped` never sent, `applied` by the server.
     `greatest_delay` is in versions (Eq. 9 of MLfabric).
     """
 
@@ -88,7 +88,7 @@ class Convergence:
     greatest_delay: int | None = None
 
     def keep(self, time_s: float, loss: float, version: int | None) -> None:
-        """Takes in a look at the loss; that of a model that has diverged is no number, and cannot be written."""
+        """Record a loss; the loss of a diverged model is no finite number and cannot be written."""
         if not math.isfinite(loss):
             return
         self.times_s.append(time_s)
@@ -99,12 +99,12 @@ class Convergence:
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """What one worker leaves. `iteration_s` has one entry less than `marks`: the last iteration has no end.
+    """Result of one worker. `iteration_s` has one entry less than `marks`: the last iteration has no end.
 
-    `start_s` is how long the process needed until its first iteration was over, `resident_bytes` its memory after each
-    iteration, `processor_s` the processor time of all its threads until then. `wall_minus_steady_s` is how far the wall
-    clock was ahead, to read a trace of BytePS. A simulated worker has times alone. Only a job that can be scored has an
-    `accuracy`, and only one that keeps its loss against time a `convergence`.
+    `start_s` is the time from the process's start to the end of its first iteration. `resident_bytes` is its memory
+    after each iteration, `processor_s` the processor time of all its threads until then. `wall_minus_steady_s` is the
+    lead of the wall clock, to read a trace of BytePS. A simulated worker has only times. Only a job with a score has an
+    `accuracy`, and only one that records loss against time a `convergence`.
     """
 
     iteration_s: list[float]
@@ -122,6 +122,6 @@ class WorkerRecord:
 
 
 def write_record(record: WorkerRecord, path: Path) -> None:
-    """Writes `record` as JSON, whole or not at all; what is None is left out."""
+    """Write `record` as JSON, whole or not at all, without fields that are None."""
     content = {name: value for name, value in dataclasses.asdict(record).items() if value is not None}
     write_whole(json.dumps(content), path)

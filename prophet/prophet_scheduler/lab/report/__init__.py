@@ -1,7 +1,7 @@
-"""`prophet report`: one HTML page of a run, with everything in it.
+"""Command `prophet report`: one self-contained HTML page of a run.
 
-What belongs here: which of the two kinds of folder it is. What a page tells is stories.py's, where it comes from
-from_record.py's and from_run.py's, what it looks like charts.py's and page.py's.
+What belongs here: telling the two kinds of folder apart. stories.py has a page's content, from_record.py and
+from_run.py read it, and charts.py and page.py draw it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prophet_scheduler.lab.report.stories import Story
 
 
 def story_of(folder: Path) -> Story:
-    """What a folder of `prophet run`, or of PROPHET_RECORD, has to tell. Raises UserError where it is neither."""
+    """Return the story of a folder of `prophet run` or of PROPHET_RECORD. Raises UserError if it is neither."""
     if (folder / RESULTS_FILE).is_file():
         from prophet_scheduler.lab.report.from_run import story_of_run
 
@@ -33,7 +33,7 @@ def story_of(folder: Path) -> Story:
 
 
 def write_report(folder: Path, out: Path) -> None:
-    """Writes the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
+    """Write the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
     story = story_of(folder)
     require("plotly", "prophet report")
     require_places({"--out": out})

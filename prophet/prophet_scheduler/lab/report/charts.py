@@ -1,8 +1,8 @@
 """The charts of a report.
 
-Rule of this file: from chapters to plotly's figures; what a reader is told beside them is page.py's. Colours are those
-of the figures of `prophet run`, and can be told apart on white and on black; what belongs to the page (ink, grid,
-background) is left to it. Times are shown in seconds and milliseconds, rates in Mbit/s, sizes in KiB.
+Rule of this file: from chapters to plotly's figures; page.py has the text beside them. Colours are those of `prophet
+run`'s figures and differ on white and on black; the page sets ink, grid and background. Times are shown in seconds and
+milliseconds, rates in Mbit/s, sizes in KiB.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ PUSH, PULL, WAITING = "#3f7fcf", "#e08214", "#b06a6a"
 COLOURS = ("#3f7fcf", "#e08214", "#4f9d69", "#9a6fc0", "#c65d7b", "#6b8e9e", "#a98b3c", "#7d7d7d")
 BACKWARD_COLOUR, FORWARD_COLOUR = "rgba(120,130,160,0.18)", "rgba(80,160,90,0.15)"
 MOST_BARS = 6000
-"""Transfers of a chart; of more the last ones are shown."""
+"""Maximum transfers in a chart, the last ones if there are more."""
 MOST_NAMES = 30
 FEW_ROWS = 12
 SHOWN_AT_FIRST = 4
-"""Iterations of a moment, before a reader zooms out."""
+"""Iterations of a moment that are shown before a reader zooms out."""
 HEIGHT = 340
 
 Figure = Any
 
 
 def colour(place: int) -> str:
-    """Of the chapter at this place."""
+    """Return the colour of the chapter at this place."""
     return COLOURS[place % len(COLOURS)]
 
 
@@ -57,7 +57,7 @@ def _figure(height: int = HEIGHT, **layout: Any) -> Figure:
 
 
 def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """What each iteration took, over the run; changes of the cut as marks below."""
+    """Draw each iteration's time over the run; dotted lines are changes of the first chapter's cut."""
     shown = [(place, chapter) for place, chapter in enumerate(chapters) if chapter.laps]
     if not shown:
         return None
@@ -81,7 +81,7 @@ def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def policy_chart(cell: CellResult) -> Figure:
-    """What an iteration takes under each policy, the lower bound as a line."""
+    """Draw the iteration time of each policy, the lower bound as a line."""
     times_s = cell.times_s
     figure = _figure(height=120 + 34 * len(times_s), showlegend=False)
     names = list(times_s)
@@ -109,7 +109,7 @@ def _beside(name: str, time_s: float, cell: CellResult) -> str:
 
 
 def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
-    """Every transfer of a moment: when it was ready, when it was sent and when it was back."""
+    """Draw every transfer of a moment: when it was ready, when it was sent and when it was back."""
     transfers = sorted(moment.transfers, key=lambda transfer: transfer.start_s)[-MOST_BARS:]
     if not transfers:
         return None
@@ -143,7 +143,7 @@ def _add_spans(
     width: float,
     span: Callable[[Transfer], tuple[float, float]],
 ) -> None:
-    """One line with a gap after each transfer: thousands are drawn at once."""
+    """Add all transfers as one line with gaps, which draws thousands at once."""
     if not transfers:
         return
     x: list[float | None] = []
@@ -172,7 +172,7 @@ def _add_spans(
 
 
 def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """The smallest and the largest blocks of each cut that was in force."""
+    """Draw the sizes of the smallest and the largest blocks of each cut that was in force."""
     shown = [(place, chapter) for place, chapter in enumerate(chapters) if chapter.cuts]
     if not shown:
         return None
@@ -197,7 +197,7 @@ def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def wait_chart(chapters: Sequence[Chapter], of: Callable[[Chapter], Any], title: str) -> Figure | None:
-    """For what the program waited longest, or what waited longest for the wire, by gradient."""
+    """Draw the gradients with the longest waits, of the program or for the wire as `of` returns them."""
     shown = [(place, chapter) for place, chapter in enumerate(chapters) if of(chapter)]
     if not shown:
         return None
@@ -223,7 +223,7 @@ def wait_chart(chapters: Sequence[Chapter], of: Callable[[Chapter], Any], title:
 
 
 def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """What was sent and received over the run, and the link's rate as it was measured."""
+    """Draw the sent and received rates over the run, and the measured rate of the link."""
     shown = [(place, chapter) for place, chapter in enumerate(chapters) if chapter.traffic]
     if not shown:
         return None
@@ -263,7 +263,7 @@ def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """The share of time in which something was in flight."""
+    """Draw the share of time with a transfer in flight."""
     shown = [
         (place, chapter)
         for place, chapter in enumerate(chapters)
@@ -288,7 +288,7 @@ def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def prediction_chart(chapters: Iterable[Chapter]) -> Figure | None:
-    """What was predicted of each cut beside what iterations took under it, of all that predicted."""
+    """Draw each cut's predicted iteration time beside the measured one, if it has both."""
     chapters = list(chapters)
     rows = [
         (chapter.name, row)

@@ -1,7 +1,7 @@
-"""A report from the record of a job's own (PROPHET_RECORD).
+"""Report from a job's own record (PROPHET_RECORD).
 
-Rule of this file: reading and checking lines (watch/rows.py), and from them to chapters, one a worker. A job
-that was killed leaves a line that is cut short; any other line that cannot be read is an error.
+Rule of this file: reading and checking lines (watch/rows.py), and from them to chapters, one a worker. A killed job
+leaves an incomplete last line; any other unreadable line is an error.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from prophet_scheduler.watch.rows import (
 )
 
 MOST_UNIX_S = 1 << 35
-"""In the year 3058."""
+"""Maximum Unix time, in the year 3058."""
 NEXT_S = 0.01
-"""A line of transfers goes on where the last one ended, if not more lies between them."""
+"""Maximum gap between two lines of transfers of one moment."""
 MEASURED_S = 2.0
-"""So soon after a cut came into force nothing can have been measured of it."""
+"""Time after the start of a cut within which nothing can have been measured of it."""
 ANOTHER = 0.01
-"""A prediction is another one where it differs by more than this share."""
+"""Relative change above which a prediction counts as a new one."""
 
 
 def read_rows(path: Path) -> list[RecordRow]:
-    """The lines of one worker. Raises UserError naming the file, the line and the key."""
+    """Return the rows of one worker. Raises UserError naming the file, the line and the key."""
     try:
         lines = read_bytes(path).split(b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     rows = []
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last end of a line is empty, or cut short
+    for number, line in enumerate(lines[:-1], 1):  # the text after the last newline is empty or incomplete
         try:
             rows.append(record_row(line))
         except (ValueError, UserError) as error:
@@ -78,7 +78,7 @@ def _fits(row: TransfersRow) -> bool:
 
 
 def story_of_record(folder: Path) -> Story:
-    """The job. Raises UserError."""
+    """Return the story of the job. Raises UserError."""
     workers = [read_rows(path) for path in sorted(folder.glob("worker*.jsonl"))]
     begins = [begin_of(rows) for rows in workers]
     order = sorted(range(len(workers)), key=lambda place: begins[place].worker.rank)
@@ -97,29 +97,29 @@ def story_of_record(folder: Path) -> Story:
 
 
 def begin_of(rows: Sequence[RecordRow]) -> BeginRow:
-    """The first line of what `read_rows` gave."""
+    """Return the first of the rows from `read_rows`."""
     assert isinstance(rows[0], BeginRow)
     return rows[0]
 
 
 @dataclass
 class _Reading:
-    """What has been read of a worker so far."""
+    """Data read of a worker so far."""
 
     laps: list[Lap] = field(default_factory=list)
     last_s: float | None = None
     moments: list[Moment] = field(default_factory=list)
     cuts: list[CutInForce] = field(default_factory=list)
     predicted_s: dict[tuple[Segment, ...], float] = field(default_factory=dict)
-    """Of an iteration, by cut: the newest."""
+    """Newest predicted iteration time by cut."""
     stock_s: float | None = None
     waited_s: dict[str, float] = field(default_factory=dict)
 
 
 def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
-    """One worker; `zero` is Unix time when the job began."""
+    """Return the chapter of one worker; `zero` is the Unix time when the job began."""
     begin = begin_of(rows)
-    shift = begin.unix_s - zero  # of a time of the worker's steady clock
+    shift = begin.unix_s - zero  # from the worker's steady clock to seconds of the job
     read = _Reading()
     notes = []
     arms: Sequence[ArmStatus] = ()
@@ -173,7 +173,7 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
 def _add_laps(read: _Reading, row: IterationsRow, shift: float) -> None:
     ends = [None if end_s is None else end_s + shift for end_s in row.ends_s]
     known = [end_s for end_s in ends if end_s is not None]
-    if row.count > len(known) >= 2:  # very short ones: only how many there were is known
+    if row.count > len(known) >= 2:  # of very many, only the number is known
         period_s = (known[-1] - known[0]) / (row.count - 1)
         read.laps += [Lap(known[0] + period_s * place, period_s) for place in range(1, row.count)]
         read.last_s = known[-1]
@@ -199,7 +199,7 @@ def _add_plan(read: _Reading, row: PlanRow, time_s: float) -> None:
 
 
 def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
-    """Lines in a row are one moment."""
+    """Add a line's transfers to the moments; consecutive lines become one moment."""
     from_s = row.from_s + shift
     columns = (row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s)
     transfers = tuple(

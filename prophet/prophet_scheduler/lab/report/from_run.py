@@ -1,7 +1,7 @@
-"""A report from a folder of `prophet run` or `prophet simulate`.
+"""Report from a folder of `prophet run` or `prophet simulate`.
 
-Rule of this file: which files there are, and from them to chapters, one a policy and cell. Shown is one good run of
-each; the figures in the table are those of results.json, which counts all of them.
+Rule of this file: finding the files, and from them to chapters, one a policy and cell. A chapter shows one good run;
+the table has the numbers of results.json, which counts all runs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events
 from prophet_scheduler.lab.turnaround import turnarounds
 
 SHOWN_ITERATIONS = 3
-"""Of the transfers, those of the last iterations."""
+"""Number of last iterations whose transfers are shown."""
 BIN_S = 0.1
-"""Rates are over so long."""
+"""Minimum time over which a rate is computed."""
 MOST_BINS = 2000
 
 
 def story_of_run(folder: Path) -> Story:
-    """The experiment. Raises UserError."""
+    """Return the story of the experiment. Raises UserError."""
     results = read_results(folder / RESULTS_FILE)
     chapters = []
     facts = []
@@ -53,7 +53,7 @@ def _title(results: Results, folder: Path) -> str:
 
 
 def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
-    """A config's settings, each by its whole key."""
+    """Yield a config's settings, each by its whole key."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat(inner, f"{key}.{name}" if key else str(name))
@@ -62,7 +62,7 @@ def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
 
 
 def _good_run(cell: Path, policy: str) -> Path | None:
-    """A folder of a run that has come to its end: the first repeat's, if it has."""
+    """Return the folder of the first repeat that finished; None if none did."""
     repeats = sorted(cell.glob(f"{policy}-repeat*"), key=lambda path: (len(path.name), path.name))
     return next((path for path in repeats if (path / f"{WORKER}.json").is_file()), None)
 
@@ -78,7 +78,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     transfers = pair_events(load_events(events_file))
     agent = cell.policies[policy].agent
     networks = [(laps[-1].end_s, status.network)] if status.network is not None and agent is not None and laps else []
-    # Of an engine of collectives there are pushes alone.
+    # An engine of collectives has only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
     recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
     queued_s = {
@@ -101,7 +101,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
 
 
 def _counted(worker: WorkerRecord) -> int:
-    """Iterations at the end of the run by which gradients are judged: half of them."""
+    """Number of iterations at the end of the run, half of them, by which gradients are judged."""
     return max(1, len(worker.iteration_s) // 2)
 
 
@@ -131,7 +131,7 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
 
 
 def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
-    """What is known of them at the end: the last one, and since when."""
+    """Return the last cut with the time of its start; earlier ones are not known at the end."""
     if not status.cut:
         return []
     since_s = status.last_recut_s - zero if status.last_recut_s is not None else 0.0
@@ -139,7 +139,7 @@ def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
 
 
 def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
-    """Rates over the run. Bytes count where a transfer ends; how busy the wire was is not told."""
+    """Yield rates over the run. Bytes count when a transfer ends; the wire's busy time is left out."""
     ended: dict[int, list[int]] = {}
     ends_s = [transfer.finish_s for transfer in transfers] or [zero]
     width_s = max(BIN_S, (max(ends_s) - min(zero, *ends_s)) / MOST_BINS)

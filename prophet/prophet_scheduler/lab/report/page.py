@@ -1,8 +1,8 @@
-"""The page of a report: one HTML file that needs nothing else.
+"""Page of a report: one self-contained HTML file.
 
-Rule of this file: words, tables and how the charts are put together. Nothing is fetched: the drawing library is in the
-file, once, and the page's own policy forbids the browser to ask anybody for anything. Light and dark follow the
-reader's system. What a run says of itself (names, settings, reasons) is text, never markup.
+Rule of this file: words, tables and the order of the charts. The page fetches nothing: it contains the drawing library
+once, and its own policy forbids the browser any request. Light and dark follow the reader's system. Names, settings and
+reasons from a run are text, never markup.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from prophet_scheduler.lab.report.stories import Chapter, Moment, Story
 from prophet_scheduler.lab.results_view import describe_setting
 
 MOST_MOMENTS = 3
-"""Of each chapter; the first, the last, and the first after the last change of the cut."""
+"""Maximum moments of a chapter: the first, the last, and the first after the last change of the cut."""
 MOST_DRAWN = 8
-"""Chapters whose transfers are drawn."""
+"""Maximum chapters with drawn transfers."""
 
 STYLE = Path(__file__).with_name("page.css")
 SCRIPT = Path(__file__).with_name("page.js")
 BUTTONS = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]]
-"""Of a chart. The library has one more, by which a chart would be sent to somebody."""
+"""Buttons of a chart, without the library's button that sends a chart to a server."""
 POLICY = (
     "default-src 'none'; form-action 'none'; base-uri 'none'; "
     "script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -35,7 +35,7 @@ POLICY = (
 
 
 def page(story: Story) -> str:
-    """The whole file."""
+    """Return the whole file."""
     draw = _Drawing()
     body = "\n".join(_sections(story, draw))
     library = need("plotly.offline", "prophet report").get_plotlyjs()
@@ -52,7 +52,7 @@ def page(story: Story) -> str:
 
 
 class _Drawing:
-    """Charts, numbered as they come."""
+    """Writer of charts, which numbers them in order."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -110,7 +110,7 @@ def _sections(story: Story, draw: _Drawing) -> Iterable[str]:
 
 
 def _section(title: str, words: str, *parts: str) -> Iterable[str]:
-    """Nothing where there is nothing to show."""
+    """Yield a section, or nothing if all its parts are empty."""
     if any(parts):
         introduction = f"<p>{escape(words)}</p>" if words else ""
         yield f"<section>\n<h2>{escape(title)}</h2>\n{introduction}\n" + "\n".join(filter(None, parts)) + "\n</section>"
@@ -180,7 +180,7 @@ def _moments(chapters: Sequence[Chapter], draw: _Drawing) -> Iterable[str]:
     parts = []
     for chapter in chapters[:MOST_DRAWN]:
         shown = shown_moments(chapter)
-        # What the other workers did meanwhile is much the same.
+        # The other workers do much the same at the same time.
         for moment in shown[-1:] if chapter.waited_s and chapter is not chapters[0] else shown:
             figure = charts.transfer_chart(chapter, moment)
             if figure is None:
@@ -198,7 +198,7 @@ def _moments(chapters: Sequence[Chapter], draw: _Drawing) -> Iterable[str]:
 
 
 def shown_moments(chapter: Chapter) -> list[Moment]:
-    """As many as tell how it began, how it went on after the last change, and how it was in the end."""
+    """Return at most MOST_MOMENTS: the first, the first after the last change of the cut, and the last."""
     moments = [moment for moment in chapter.moments if moment.transfers]
     if len(moments) <= MOST_MOMENTS:
         return moments
@@ -231,7 +231,7 @@ def _cut_table(chapters: Sequence[Chapter]) -> str:
 
 
 def _arm_table(chapters: Sequence[Chapter]) -> str:
-    """What the tuner believed at the end."""
+    """Return a table of the tuner's beliefs at the end."""
     rows = [
         [
             chapter.name,

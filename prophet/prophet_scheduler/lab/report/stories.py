@@ -1,4 +1,4 @@
-"""What a report tells, wherever it comes from.
+"""Content of a report, independent of its source.
 
 Rule of this file: immutable values, and what follows from them alone; no file and no drawing. Times are seconds after
 the run's beginning, sizes bytes, rates bytes per second.
@@ -18,12 +18,12 @@ from prophet_scheduler.lab.iterations import Times, rests_from, times_of
 from prophet_scheduler.lab.records import Results
 
 LEAST_MEASURED = 3
-"""Iterations under a cut from which it can be told what one took."""
+"""Minimum iterations under a cut for a measured time."""
 
 
 @dataclass(frozen=True)
 class Lap:
-    """One iteration, by when it ended."""
+    """One iteration: its end and its duration."""
 
     end_s: float
     period_s: float
@@ -31,9 +31,9 @@ class Lap:
 
 @dataclass(frozen=True)
 class CutInForce:
-    """A cut that was in force from `from_s` on, and `predicted_s`: an iteration under it, as far as that was said.
+    """Cut in force from `from_s` on. `predicted_s` is the predicted iteration time under it, if there is a prediction.
 
-    Where more was learned under a cut, and it was predicted anew, it is here again.
+    A cut appears again if it got a new prediction after more learning.
     """
 
     from_s: float
@@ -43,14 +43,14 @@ class CutInForce:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The smallest and the largest blocks."""
+        """Sizes of the smallest and the largest blocks."""
         sizes = [segment.block_bytes for segment in self.segments] or [0]
         return min(sizes), max(sizes)
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What moved from `from_s` to `until_s`, and for how many of these seconds each way was busy."""
+    """Bytes moved from `from_s` to `until_s`, and the busy seconds of each direction."""
 
     from_s: float
     until_s: float
@@ -62,7 +62,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Moment:
-    """All transfers of some seconds; `left_out` more are not on record. `computing`: (what, from, until)."""
+    """All transfers of a few seconds; `left_out` more were not recorded. `computing`: (what, from, until)."""
 
     name: str
     from_s: float
@@ -74,7 +74,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class CutCompared:
-    """What an iteration was predicted to take under a cut, and what it took: a mean of so many."""
+    """Comparison of a cut's predicted iteration time with the measured one, the mean of `count` iterations."""
 
     cut: CutInForce
     until_s: float
@@ -83,7 +83,7 @@ class CutCompared:
 
     @property
     def error(self) -> float | None:
-        """Of the prediction, as a share of what was measured."""
+        """Error of the prediction as a share of the measured time; None if one of them is missing."""
         if self.measured_s is None or self.cut.predicted_s is None:
             return None
         return self.cut.predicted_s / self.measured_s - 1
@@ -91,11 +91,11 @@ class CutCompared:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One worker, or one policy of an experiment. `stock_s`: an iteration in the engine's own order, predicted.
+    """One worker, or one policy of an experiment. `stock_s`: predicted iteration time in the engine's own order.
 
-    `arena`: ids of transfers are places in the arena. `all_reduce`: a push is the way back as well. `waited_s`: seconds
-    an iteration that the program waited for each gradient; where that is not on record `queued_s` has how long each
-    waited for the wire.
+    `arena`: ids of transfers are places in the arena. `all_reduce`: a push is its own pull. `waited_s`: seconds an
+    iteration that the program waited for each gradient. If those are not recorded, `queued_s` has the seconds that each
+    gradient waited for the wire.
     """
 
     name: str
@@ -110,12 +110,12 @@ class Chapter:
     arena: bool = True
     all_reduce: bool = False
     arms: Sequence[ArmStatus] = ()
-    """What the job could do, as believed at its end, the fastest first."""
+    """Arms of the job with the times believed at its end, the fastest first."""
     notes: Sequence[str] = ()
 
     @property
     def recut_s(self) -> float | None:
-        """When blocks last changed while it trained; a cut that was only predicted anew is in the list once more."""
+        """Time when blocks last changed during training; new predictions of the same cut do not count."""
         pairs = zip((None, *self.cuts), self.cuts, strict=False)
         since_s = [cut.from_s for before, cut in pairs if before is None or before.segments != cut.segments]
         began_s = self.laps[0].end_s - self.laps[0].period_s if self.laps else 0.0
@@ -123,20 +123,20 @@ class Chapter:
 
     @property
     def rests_from(self) -> int:
-        """The first of the iterations at rest."""
+        """Index of the first iteration at rest."""
         return rests_from([lap.end_s - lap.period_s for lap in self.laps], self.recut_s)
 
     @property
     def times(self) -> Times | None:
-        """What is counted of its iterations."""
+        """Times of its iterations; None without any."""
         return times_of([([lap.period_s for lap in self.laps], self.rests_from)]) if self.laps else None
 
     def compared(self) -> list[CutCompared]:
-        """Each cut that was in force, with what iterations took under it."""
+        """Return each cut that was in force, with the iteration time under it."""
         rows = []
         ends = [*(cut.from_s for cut in self.cuts[1:]), float("inf")]
         for cut, until_s in zip(self.cuts, ends, strict=False):
-            # The first one is of both cuts.
+            # The first iteration belongs to both cuts.
             periods = [
                 lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s
             ]
@@ -147,7 +147,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Story:
-    """A run. `facts` are a few lines about all of it, `settings` what was set; `results` those of an experiment."""
+    """Story of a run. `facts` are a few lines about the whole run; only an experiment has `results`."""
 
     title: str
     facts: Sequence[str]

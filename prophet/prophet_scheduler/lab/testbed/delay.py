@@ -1,4 +1,4 @@
-"""The delay of a link: which ones make sense, what they ask of TCP, and the relay process that makes one.
+"""Delay of a link: its limits, the TCP buffers it needs, and the relay process that makes it.
 
     node -- tbf ==== near | relay | far ==== tbf -- bridge
 
@@ -26,18 +26,18 @@ MAX_DELAY_S = 0.02
 PATIENCE_S = 10.0
 
 SLACK_S = 0.0005
-"""How much longer than asked for a round trip may take: what programs and bridge add, without and with a relay."""
+"""Maximum excess of a round trip over the wanted one, which programs and bridge add, without and with a relay."""
 
 FAST_BPS = 10e9
-"""The rate that buffers are made for where a link with a delay is not shaped."""
+"""Rate assumed for the buffers of a link with a delay but without shaping."""
 
 
 @dataclass(frozen=True)
 class RelayReport:
-    """What a relay did since it was last asked; times in seconds.
+    """Report of a relay since the last one; times in seconds.
 
-    `late_...` is how much later than due a frame was sent; `dropped` frames found no room. `realtime` says whether the
-    relay goes before all other programs of the machine.
+    `late_...` is the lateness of sent frames; `dropped` frames found no room. `realtime` is True if the relay has
+    priority over all other programs of the machine.
     """
 
     frames: int
@@ -51,18 +51,17 @@ class RelayReport:
 
 
 def check_delay(node: str, delay_s: float | None) -> None:
-    """Raises UserError unless it is None (no relay) or a delay that this testbed can make."""
+    """Raise UserError unless the delay is None (no relay) or one that this testbed can make."""
     if delay_s is not None and not (math.isfinite(delay_s) and 0 <= delay_s <= MAX_DELAY_S):
         most = f"{MAX_DELAY_S * 1e3:g} ms"
         raise UserError(f"delay of {node}: {delay_s * 1e3:g} ms each way cannot be emulated here; give 0 to {most}")
 
 
 def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
-    """How large a connection's buffers must be able to grow, so that not they limit the rate; 0 without a delay.
+    """Return the size to which a connection's buffers must be able to grow without limiting the rate; 0 without delay.
 
-    They hold what is under way and what waits in the bucket's queue (`token_bucket`), and the kernel counts its own
-    overhead as well, which is as much again. A rate that is not known (None) is taken for FAST_BPS; one that is may be
-    raised later.
+    They hold the bytes on the wire and in the bucket's queue (`token_bucket`); the kernel's own overhead doubles them.
+    An unknown rate (None) counts as FAST_BPS. A known one counts as MAX_BANDWIDTH_BPS or more, since it may rise later.
     """
     rate = FAST_BPS if bandwidth_bps is None else max(bandwidth_bps, MAX_BANDWIDTH_BPS)
     held_s = round_trip_s + max(QUEUE_S, round_trip_s)
@@ -70,17 +69,17 @@ def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
 
 
 def require_relay() -> None:
-    """Raises UserError where a relay cannot run, with the reason and what to do."""
+    """Raise UserError with the reason and advice if a relay cannot run."""
     tried = try_alone(*_program("try"))
     if tried.returncode != 0:
         raise UserError(f"links cannot be delayed here: {_last_line(tried.stderr)}")
 
 
 class Relay:
-    """A running relay of `node`'s link. Ends when it is closed, or when this process ends in any way."""
+    """Running relay of `node`'s link. It ends when it is closed, or when this process ends in any way."""
 
     def __init__(self, node: str, namespace: str, near: str, far: str, delay_s: float) -> None:
-        """Raises UserError where it does not start."""
+        """Start the relay. Raises UserError if it does not start."""
         self._node = node
         self._fault: str | None = None
         self._process = subprocess.Popen(
@@ -98,7 +97,7 @@ class Relay:
             raise UserError(f"the link of {node} cannot be delayed: {reason}")
 
     def fault(self) -> str | None:
-        """Why frames do not pass any more, in one line; None while they do."""
+        """Reason in one line why frames no longer pass; None while they do."""
         status = self._process.poll()
         if status is not None and self._fault is None:
             assert self._process.stderr
@@ -107,7 +106,7 @@ class Relay:
         return self._fault
 
     def report(self) -> RelayReport:
-        """What it did since the last report. Raises UserError where it has ended."""
+        """Return the report since the last one. Raises UserError if the relay has ended."""
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write("\n")
@@ -122,8 +121,8 @@ class Relay:
 
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        with contextlib.suppress(BrokenPipeError):  # it has ended, with a question unread
-            self._process.stdin.close()  # it ends now
+        with contextlib.suppress(BrokenPipeError):  # the relay ended with a request unread
+            self._process.stdin.close()  # this ends the relay
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -1,17 +1,17 @@
-"""The processes that live inside the testbed: programs of one file, run by path with `python -I -S` so that they start
-in milliseconds and read nothing of the job's environment. Only the standard library, and only what each needs.
+"""The processes inside the testbed: programs of one file, run by path with `python -I -S`, so that they start in
+milliseconds and read nothing of the job's environment. They use only the standard library, and only what each needs.
 
     launch.py hold COUNT BUFFER      makes COUNT network namespaces and keeps them until standard input ends;
                                      a byte on it ends the processes in all but the last, and a line answers;
                                      buffers of TCP in them may grow to BUFFER bytes, or as far as Linux lets them
-    launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with a /dev/shm of its own
-    launch.py alone ARGV...          runs ARGV in a network namespace of its own
-    launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers with commas in between
+    launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with its own /dev/shm
+    launch.py alone ARGV...          runs ARGV in its own network namespace
+    launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers separated by commas
     launch.py user ARGV...           runs ARGV as root of a new user namespace
 
 The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
-is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included; the holder then ends every
-process that is in one of its namespaces and leaves. One mechanism cleans up in every case, and nothing can leak.
+is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included. The holder then ends every
+process in its namespaces and exits. One mechanism cleans up in every case, and nothing can leak.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TCP_WMEM = (4096, 16384, 4194304)
 TCP_RMEM = (4096, 131072, 6291456)
 SYSCTLS = {
     "ipv4/tcp_congestion_control": "reno",
-    # What one connection learned of the link is not for the next one, which may be another policy's.
+    # A connection must not reuse what an earlier one, maybe another policy's, learned of the link.
     "ipv4/tcp_no_metrics_save": "1",
 }
 
@@ -46,24 +46,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *arguments: object) -> None:
-    """One libc call; raises OSError."""
+    """Make one libc call. Raises OSError."""
     if getattr(_libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def sysctls(buffer_bytes: int) -> dict[str, str]:
-    """What is set in each namespace; `buffer_bytes` is how far TCP's buffers may grow where that is more than usual."""
+    """Return the settings of each namespace; TCP's buffers may grow to `buffer_bytes`, if that is more than usual."""
     buffers = {"ipv4/tcp_wmem": TCP_WMEM, "ipv4/tcp_rmem": TCP_RMEM}
     sizes = {key: f"{least} {begin} {max(most, buffer_bytes)}" for key, (least, begin, most) in buffers.items()}
     return SYSCTLS | sizes
 
 
 def hold(count: int, buffer_bytes: int) -> None:
-    """Writes its own file descriptor of each namespace to standard output, one line, and serves until input ends.
+    """Write the file descriptors of the namespaces to standard output, one line, and serve until input ends.
 
-    A byte of input ends every process in the namespaces but the last, which is the network's own, and an empty line
-    says that it is done.
+    A byte of input ends every process in the namespaces but the last, which is the network's own; an empty line
+    confirms it.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -72,7 +72,7 @@ def hold(count: int, buffer_bytes: int) -> None:
         _call("unshare", CLONE_NEWNET)
         opened.append(os.open("/proc/self/ns/net", os.O_RDONLY))
         for key, value in sysctls(buffer_bytes).items():
-            # Refused where /proc/sys is read-only, as in many containers; the rate is checked before it is used.
+            # A read-only /proc/sys, as in many containers, refuses this; the rate is checked before it is used.
             with contextlib.suppress(OSError):
                 Path("/proc/sys/net", key).write_text(value)
     namespaces = [_identity(os.fstat(descriptor)) for descriptor in opened]
@@ -84,7 +84,7 @@ def hold(count: int, buffer_bytes: int) -> None:
 
 
 def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
-    """SIGTERM to all but this process, SIGKILL to what is left after GRACE_S; returns when none is left."""
+    """Send SIGTERM to all but this process and SIGKILL to the rest after GRACE_S; return when none is left."""
     deadline = time.monotonic() + GRACE_S
     warned: set[int] = set()
     while left := _processes_in(namespaces):
@@ -101,7 +101,7 @@ def _processes_in(namespaces: set[tuple[int, int]]) -> set[int]:
     processes = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            # A zombie has no namespace left, and another user's process cannot be looked at: neither is ours to end.
+            # A zombie has no namespace, and another user's process cannot be inspected: neither is ours to end.
             with contextlib.suppress(OSError):
                 if _identity((entry / "ns/net").stat()) in namespaces:
                     processes.add(int(entry.name))
@@ -121,7 +121,7 @@ def enter(namespace: str, argv: list[str]) -> None:
 
 
 def own_shared_memory() -> None:
-    """Gives this process, and what it starts, a /dev/shm of its own. Raises OSError."""
+    """Give this process and its children their own /dev/shm. Raises OSError."""
     _call("unshare", CLONE_NEWNS)
     _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
     _call("mount", b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
@@ -137,7 +137,7 @@ def user(argv: list[str]) -> None:
 
 
 def run(argv: list[str]) -> None:
-    # Python ignores these two for itself; a program is not to inherit that.
+    # Python ignores these two signals; a program must not inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execvp(argv[0], argv)

@@ -1,4 +1,4 @@
-"""May this process make namespaces, and how: as root, or as root of a user namespace of its own."""
+"""Permission to make namespaces: as root, or as root of this process's own user namespace."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ LAUNCHER = Path(__file__).with_name("launch.py")
 
 
 def launcher(*arguments: str) -> list[str]:
-    """The command line of launch.py."""
+    """Return the command line of launch.py."""
     return [sys.executable, "-I", "-S", str(LAUNCHER), *arguments]
 
 
 def try_alone(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Runs `argv` to its end in a network namespace of its own, made as this process may make one."""
+    """Run `argv` to its end in its own network namespace, made as this process may make one."""
     alone = launcher("alone", *argv)
     command = alone if os.geteuid() == 0 else launcher("user", *alone)
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
 def require_namespaces() -> str:
-    """How this process gets namespaces: "root", or "user" where `reexec_in_user_namespace` is needed or was done.
+    """Return the way to get namespaces: "root", or "user" if `reexec_in_user_namespace` is needed or was done.
 
-    Raises UserError where neither works, with what to do.
+    Raises UserError with advice if neither works.
     """
     tried = try_alone("true")
     if tried.returncode != 0:
@@ -41,7 +41,7 @@ def require_namespaces() -> str:
 
 
 def reexec_in_user_namespace() -> None:
-    """Unless root: starts this command line again, once, as root of a new user namespace, in place of this process.
+    """Replace this process, unless root, with the same command line as root of a new user namespace, once.
 
     Only the user namespace is new; the host's network and files stay as they are. Call it before anything that should
     not happen twice. Raises UserError as `require_namespaces` does.

@@ -1,8 +1,8 @@
 """The wires: a bridge, a veth pair a node and the token buckets at both ends, made with iproute2's `ip` and `tc`.
 
-Everything is made inside namespaces of the testbed; nothing is looked up or changed in the host's. A namespace is given
+Everything happens inside namespaces of the testbed; those of the host are never read or changed. A namespace is given
 as a path that opens it. The commands run in it as batches, so a testbed costs a few processes, each with a time limit.
-(pyroute2 0.9.7 did the same at first; now and then one of its requests never returned.)
+(Earlier this used pyroute2 0.9.7; now and then one of its requests never returned.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT_S = 20.0
 
 
 def require_tools() -> None:
-    """Raises UserError where iproute2 is missing."""
+    """Raise UserError if iproute2 is missing."""
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise UserError(f"the testbed needs the command {tool}: apt-get install iproute2")
@@ -30,7 +30,7 @@ def make_bridge(namespace: str, bridge: str) -> None:
 
 
 def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
-    """A veth pair from `port` of the bridge to `interface` of the node in `namespace`, which gets `address` (/24)."""
+    """Make a veth pair from `port` of the bridge to `interface` of the node in `namespace`, with `address` (/24)."""
     pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
     _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
     _set_up(namespace, interface, address)
@@ -39,7 +39,7 @@ def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, inter
 def plug_in_far(
     bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str, ends: tuple[str, str]
 ) -> None:
-    """As `plug_in`, with a gap in between: two veth pairs, whose inner `ends` a relay joins, the node's first."""
+    """Make two veth pairs, like `plug_in` with a gap; a relay joins their inner `ends`, the node's first."""
     near, far = ends
     pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES}"
     _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up", f"link set {far} up")
@@ -49,14 +49,14 @@ def plug_in_far(
 
 
 def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
-    """Whether anything gets from `port` to the others: both ends keep their carrier, as behind a switch that fails."""
+    """Connect or cut off `port`; both ends keep their carrier, as behind a failed switch."""
     _batch(bridge_namespace, "ip", f"link set {port} {f'master {bridge}' if passes else 'nomaster'}")
 
 
 def shape(
     namespace: str, interface: str, bandwidth_bps: float | None, round_trip_s: float = 0.0, *, was_shaped: bool
 ) -> None:
-    """Limits what leaves by the interface, as `token_bucket` has it; a change of rate keeps what is queued."""
+    """Limit the interface's outgoing traffic by `token_bucket`; a change of rate keeps queued packets."""
     if bandwidth_bps is not None:
         bucket = token_bucket(bandwidth_bps, round_trip_s)
         limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
@@ -72,7 +72,7 @@ def _set_up(namespace: str, interface: str, address: str) -> None:
 
 
 def _batch(namespace: str, tool: str, *commands: str) -> None:
-    """Runs `commands` of `ip` or `tc` in the namespace. Raises UserError with what the kernel refused."""
+    """Run `commands` of `ip` or `tc` in the namespace. Raises UserError with the kernel's reason."""
     try:
         done = subprocess.run(
             launcher("enter", namespace, tool, "-batch", "-"),

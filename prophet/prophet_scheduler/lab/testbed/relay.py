@@ -1,9 +1,9 @@
 """The process that delays one link: a program run by path, with `python -I -S`, in the bridge's namespace.
 
     relay.py NEAR FAR DELAY_S     passes frames on between the two interfaces, each DELAY_S seconds after it came
-    relay.py try                  ends well where the kernel allows what that needs
+    relay.py try                  ends with status 0 if the kernel allows a relay
 
-The work is native/relay.cc's, and so is what it prints.
+native/relay.cc does the work and prints the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a link is narrowed: the parameters of the token bucket at each end, and the rates that make sense."""
+"""Shaping of a link: the parameters of the token bucket at each end, and the allowed rates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from prophet_scheduler.core.errors import UserError
 
-LARGEST_PACKET_BYTES = 65_536 + 256  # what segmentation offload hands a virtual link in one piece, with its headers
-MIN_BANDWIDTH_BPS = 1e6  # below it one such packet is half a second
-MAX_BANDWIDTH_BPS = 2.5e9  # above it two cores cannot be trusted to carry a job and its traffic
+LARGEST_PACKET_BYTES = 65_536 + 256  # largest piece that segmentation offload hands a virtual link, with its headers
+MIN_BANDWIDTH_BPS = 1e6  # below this, one such packet takes half a second
+MAX_BANDWIDTH_BPS = 2.5e9  # above this, two cores may fail to carry a job and its traffic
 
-# Jumbo frames, as the networks of cloud machines have: payload is 99% of the rate (at 1500 bytes it is 95.6%), so the
-# nominal rate is what a job can get. The cost in CPU is that of large packets either way.
+# Jumbo frames, as in the networks of cloud machines: payload is 99% of the rate (at 1500 bytes it is 95.6%), so a job
+# can get the nominal rate. The cost in CPU is that of large packets either way.
 MTU_BYTES = 9000
 
-# A late timer loses the tokens that no longer fit, so the bucket holds what arrives while the machine is busy
-# elsewhere. A larger one would let the first part of a transfer after a pause go at the speed of memory.
+# A late timer loses the tokens that no longer fit, so the bucket holds those that arrive while the machine is busy
+# elsewhere. With a larger bucket, the first part of a transfer after a pause would go at the speed of memory.
 BURST_S = 0.001
 QUEUE_S = 0.02
 MIN_QUEUE_BYTES = 262_144
@@ -24,7 +24,7 @@ MIN_QUEUE_BYTES = 262_144
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """Linux's tbf in its own units: `rate` in bytes per second, `burst` and `limit` (of its queue) in bytes."""
+    """Parameters of Linux's tbf: `rate` in bytes per second, `burst` and `limit` (of its queue) in bytes."""
 
     rate: int
     burst: int
@@ -32,11 +32,12 @@ class TokenBucket:
 
 
 def token_bucket(bandwidth_bps: float, round_trip_s: float = 0.0) -> TokenBucket:
-    """For a rate in bits per second, one direction of a link that adds `round_trip_s` to a connection's round trip.
+    """Return the token bucket for one direction of a link at this rate in bits per second.
 
-    The burst is one largest packet and BURST_S of traffic: with less, tbf cuts packets up, and at 1 Gbit/s on busy
-    cores carries half the rate. The queue is short (QUEUE_S), so that what is to go first is decided above it; on a
-    long wire it holds what is under way there, or TCP would not fill the link after a loss.
+    The link adds `round_trip_s` to a connection's round trip. The burst is one largest packet and BURST_S of traffic:
+    with less, tbf cuts packets up, and at 1 Gbit/s on busy cores carries half the rate. The queue is short (QUEUE_S),
+    so that the order of sending is decided above it. On a long wire it holds a round trip's bytes, or TCP would not
+    fill the link after a loss.
     """
     rate = bandwidth_bps / 8
     return TokenBucket(
@@ -47,7 +48,7 @@ def token_bucket(bandwidth_bps: float, round_trip_s: float = 0.0) -> TokenBucket
 
 
 def check_bandwidth(node: str, bandwidth_bps: float | None) -> None:
-    """Raises UserError unless it is None (not shaped) or a rate that this testbed can make."""
+    """Raise UserError unless the bandwidth is None (not shaped) or a rate that this testbed can make."""
     if bandwidth_bps is None:
         return
     if not (math.isfinite(bandwidth_bps) and MIN_BANDWIDTH_BPS <= bandwidth_bps <= MAX_BANDWIDTH_BPS):

@@ -1,12 +1,12 @@
-"""The testbed: nodes with an address, a bandwidth and a delay each, processes inside them, and what they really get.
+"""The testbed: nodes with an address, a bandwidth and a delay each, processes inside them, and measured rates.
 
     node 0 -- tbf ==== tbf -- bridge -- tbf ==== tbf -- node 1
              (up)      (down)           ...
 
-Each node is a network namespace joined by a veth pair to a bridge, which has a namespace of its own. A token bucket at
-the node's end narrows what it sends, one at the bridge's end what it receives; delay.py is about a link with a relay in
-between. Namespaces have no names and names inside them are private, so testbeds do not meet, and what happens to them
-when the harness ends is told in launch.py.
+Each node is a network namespace joined by a veth pair to a bridge, which has its own namespace. A token bucket at the
+node's end limits what it sends, one at the bridge's end what it receives. delay.py describes a link with a relay in
+between. Namespaces have no names and names inside them are private, so testbeds do not collide. launch.py describes
+their end with the harness.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PREFIX = "prophet"  # of the names of the interfaces
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
 CHECK_S = 1.2
-MOST_CHECKS = 3  # of a rate: something else may have had the processor in one
-RAMP_ROUND_TRIPS = 30  # more of a measurement: how long TCP takes to fill a link with a delay
+MOST_CHECKS = 3  # of a rate, since another program may have had the processor during one
+RAMP_ROUND_TRIPS = 30  # added to a measurement, for TCP to fill a link with a delay
 ASKED = 21  # round trips
 PATIENCE_S = 15.0
 
@@ -47,9 +47,9 @@ PATIENCE_S = 15.0
 class NodeSpec:
     """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped.
 
-    Its programs run on `cores` alone, which are numbers of this machine's processor cores; on all where there are none.
-    `delay_s` is how long a frame is under way, each way; None for a link without a relay. The rate and the round trip
-    of a link that is neither shaped nor delayed are looked at only where it is `measured`.
+    Its programs run only on `cores`, numbers of this machine's processor cores; on all cores if empty. `delay_s` is the
+    delay of a frame each way; None for a link without a relay. The rate and the round trip of a link that is neither
+    shaped nor delayed are measured only if `measured`.
     """
 
     name: str
@@ -62,15 +62,14 @@ class NodeSpec:
 class Testbed:
     """Nodes on one bridge, while the context lasts.
 
-    As root, or as root of a user namespace (`reexec_in_user_namespace`). On leaving, by whatever way, every process in
-    a node gets SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is
-    killed.
+    Needs root, or root of a user namespace (`reexec_in_user_namespace`). On any exit, every process in a node gets
+    SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is killed.
     """
 
-    __test__ = False  # to pytest
+    __test__ = False  # for pytest
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
-        """Raises UserError for bad nodes."""
+        """Check the nodes. Raises UserError for bad ones."""
         names = [node.name for node in nodes]
         if not 1 <= len(names) <= MAX_NODES:
             raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")
@@ -81,7 +80,7 @@ class Testbed:
             check_delay(node.name, node.delay_s)
         self._specs = {node.name: node for node in nodes}
         self._places = {name: place for place, name in enumerate(names)}
-        # The last node is our own and never shaped: the far end of `check`.
+        # The last node is the testbed's own and never shaped: the far end of `check`.
         self._probe = len(names)
         self._buffer_bytes = _buffer_bytes(nodes)
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
@@ -101,7 +100,7 @@ class Testbed:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # a Ctrl-C is for the harness, which then closes the testbed
+            start_new_session=True,  # Ctrl-C must reach only the harness, which then closes the testbed
         )
         try:
             assert self._holder.stdout and self._holder.stderr
@@ -135,25 +134,25 @@ class Testbed:
         self._relays[node] = Relay(node, self._bridge, near, far, delay_s)
 
     def address(self, node: str) -> str:
-        """The IPv4 address that other nodes reach it by."""
+        """Return the IPv4 address by which other nodes reach it."""
         return _address(self._place(node))
 
     def interface(self, node: str) -> str:
-        """The name of its network interface, inside the node."""
+        """Return the name of its network interface, inside the node."""
         self._place(node)
         return self._inside
 
     def namespace(self, node: str) -> str:
-        """The path of its network namespace, for setns(2): it lasts as long as the testbed."""
+        """Return the path of its network namespace, for setns(2): it lasts as long as the testbed."""
         return self._namespaces[self._place(node)]
 
     def popen(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Starts a program in the node: its network, cores, /dev/shm, and a session (and process group) of its own.
+        """Start a program in the node: with its network, cores, /dev/shm, and its own session (and process group).
 
-        `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot be
-        started exits with a line there and status 1.
+        `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot start
+        exits with a line there and status 1.
         """
         namespace = self.namespace(node)
         if cores := self._specs[node].cores:
@@ -172,7 +171,7 @@ class Testbed:
         return process
 
     def terminate_all(self) -> None:
-        """Ends every process in a node, as on leaving; the nodes and their links stay."""
+        """End every process in a node, as on exit; the nodes and their links stay."""
         assert self._holder and self._holder.stdin and self._holder.stdout
         self._holder.stdin.write("\n")
         self._holder.stdin.flush()
@@ -180,17 +179,17 @@ class Testbed:
         self._collect()
 
     def fault(self) -> str | None:
-        """What of the network itself has ended that should run, in one line that names it; None where all is well."""
+        """Name in one line a process of the network itself that has ended too early; None if all run."""
         faults = (relay.fault() for relay in self._relays.values())
         ended = (node for node, senders in self._traffic_of.items() if any(s.poll() is not None for s in senders))
         return next(filter(None, faults), None) or next((f"the traffic at {node} ended" for node in ended), None)
 
     def relays(self) -> dict[str, RelayReport]:
-        """What each delayed node's relay did since the last call. Raises UserError where one has ended."""
+        """Return each delayed node's relay report since the last call. Raises UserError if a relay has ended."""
         return {node: relay.report() for node, relay in self._relays.items()}
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
-        """Changes the node's link, both ways, while it is used: bits per second, or None to lift the limit."""
+        """Change the rate of the node's link in use, both ways, in bits per second; None lifts the limit."""
         place = self._place(node)
         check_bandwidth(node, bandwidth_bps)
         was_shaped = self._shaped[node] is not None
@@ -199,7 +198,7 @@ class Testbed:
         self._shaped[node] = bandwidth_bps
 
     def set_link(self, node: str, *, passes: bool) -> None:
-        """Whether anything passes the node's link; what is sent while nothing does is lost, and nobody is told."""
+        """Open or cut the node's link; a cut link loses all packets without any notice."""
         place = self._place(node)
         if passes == (node not in self._cut_off):
             return
@@ -207,7 +206,7 @@ class Testbed:
         (self._cut_off.discard if passes else self._cut_off.add)(node)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
-        """Sends a signal to every program that was started in the node and has not ended, and to its children."""
+        """Send a signal to every running program that was started in the node, and to its children."""
         self._place(node)
         for of, process in self._processes:
             if of == node and process.poll() is None:
@@ -215,10 +214,10 @@ class Testbed:
                     os.killpg(process.pid, number)
 
     def set_traffic(self, node: str, bits_per_s: float | None) -> None:
-        """Fills the node's link with traffic that is not the programs', each way, until None takes it away.
+        """Fill the node's link with other traffic, each way; None ends it.
 
-        Datagrams on time, in the token buckets' queues with everything else: TCP has to make do with what they leave.
-        They come from and go to a machine of the testbed's own.
+        The traffic is datagrams on time, in the token buckets' queues with everything else, so TCP gets the rest. They
+        come from and go to the testbed's own node.
         """
         place = self._place(node)
         for process in self._traffic_of.pop(node, []):
@@ -233,13 +232,13 @@ class Testbed:
             processes.append(self._traffic(source, "flood", address, _first_line(receiver), str(bits_per_s)))
 
     def measure(self, node_a: str, node_b: str, seconds: float = 1.5) -> float:
-        """Bits per second of payload that one TCP connection gets from `node_a` to `node_b`, after the first third."""
+        """Return one TCP connection's payload in bits per second from `node_a` to `node_b`, after the first third."""
         return self._measure(self._place(node_a), self._place(node_b), seconds)
 
     def check(self, tolerance: float = 0.10) -> dict[str, float]:
-        """Measures each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
+        """Measure each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
 
-        Takes about 1.5 s a measurement. Raises UserError if one differs from what was asked by more than `tolerance`,
+        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than `tolerance`,
         MOST_CHECKS times in a row.
         """
         achieved = {}
@@ -263,7 +262,7 @@ class Testbed:
         return achieved
 
     def round_trips(self) -> dict[str, float]:
-        """Median seconds of a small packet to the testbed's own node and back, by node, of those that are looked at."""
+        """Return the median seconds of a small packet to the testbed's own node and back, by measured node."""
         return {
             node: self._round_trip(self._places[node], self._probe)
             for node, spec in self._specs.items()
@@ -271,8 +270,8 @@ class Testbed:
         }
 
     def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
-        """`round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, and where no
-        packet came back.
+        """Return `round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, or if
+        no packet came back.
         """
         achieved = self.round_trips()
         for node, took_s in achieved.items():
@@ -348,7 +347,7 @@ class Testbed:
         self._relays.clear()
         self._cut_off.clear()
         assert holder.stdin and holder.stdout and holder.stderr
-        holder.stdin.close()  # it now ends every process in the nodes, and itself
+        holder.stdin.close()  # the holder now ends every process in the nodes, and itself
         holder.wait()
         holder.stdout.close()
         holder.stderr.close()
@@ -374,7 +373,7 @@ def _first_line(process: subprocess.Popen[str]) -> str:
 
 
 def _last_output(process: subprocess.Popen[str], limit_s: float) -> str:
-    """What it says until its end; nothing where that does not come within the limit."""
+    """Return the output until its end; empty if it does not end within the limit."""
     try:
         return process.communicate(timeout=limit_s)[0]
     except subprocess.TimeoutExpired:
@@ -382,13 +381,13 @@ def _last_output(process: subprocess.Popen[str], limit_s: float) -> str:
 
 
 def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:
-    """How far TCP's buffers may grow on these links: for the two nodes that are furthest apart, at the highest rate."""
+    """Return the maximum of TCP's buffers on these links: for the two nodes furthest apart, at the highest rate."""
     furthest = sorted((node.delay_s or 0.0 for node in nodes), reverse=True)[:2]
     rates = [node.bandwidth_bps for node in nodes if node.delay_s]
     return tcp_buffer_bytes(2 * sum(furthest), None if None in rates else max(filter(None, rates), default=0.0))
 
 
 def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kills it if it is still there, as one that had yet to enter its node; collects its status."""
+    """Kill the process if it still runs, perhaps before entering its node, and collect its status."""
     process.kill()
     process.wait()

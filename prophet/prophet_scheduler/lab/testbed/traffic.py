@@ -1,11 +1,11 @@
-"""What the testbed itself sends: programs run by path inside two nodes.
+"""Traffic of the testbed itself: programs run by path inside two nodes.
 
 traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate in bits a second of the bytes after DISCARD_S
 traffic.py send ADDRESS PORT SECONDS     sends for that long and closes
-traffic.py echo ADDRESS                  prints the port, and sends back what comes there
+traffic.py echo ADDRESS                  prints the port, and sends back all packets that arrive
 traffic.py ask ADDRESS PORT COUNT        prints the median round trip in seconds of COUNT small packets, one at a time
-traffic.py sink ADDRESS                  prints the port, and takes no notice of what comes there
-traffic.py flood ADDRESS PORT RATE       sends RATE bits a second, whatever else is on the way
+traffic.py sink ADDRESS                  prints the port, and ignores all packets that arrive
+traffic.py flood ADDRESS PORT RATE       sends RATE bits a second, regardless of other traffic
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ASK_BYTES = 64
 ASK_PATIENCE_S = 1.0  # for one answer
 FLOOD_EVERY_S = 0.001
 MOST_FLOOD_BYTES = 60_000  # of a datagram, which the kernel cuts into frames: one call for all of them
-DEBT_S = 0.02  # of a flood that was held up: what it makes up for
-SEND_BUFFER_BYTES = 16 << 20  # a share of the longest queue there is, so that it is the link that a flood waits for
+DEBT_S = 0.02  # maximum delay that a flood makes up for
+SEND_BUFFER_BYTES = 16 << 20  # a share of the longest queue, so that a flood waits for the link
 SO_SNDBUFFORCE = 32  # the module socket has no name for it
 
 
 def receive(address: str, discard_s: float) -> float:
-    """Bits per second of payload from the first arrival after `discard_s` to the last one; 0 if nothing came then."""
+    """Return bits per second of payload from the first arrival after `discard_s` to the last; 0 if none came then."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(PATIENCE_S)
         print(server.getsockname()[1], flush=True)
@@ -66,7 +66,7 @@ def echo(address: str) -> None:
 
 
 def ask(address: str, port: int, count: int) -> float:
-    """Median seconds of the round trips that came back; infinite where none did."""
+    """Return the median seconds of the round trips that came back; infinite if none did."""
     times = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((address, port))
@@ -77,24 +77,24 @@ def ask(address: str, port: int, count: int) -> float:
             client.send(packet)
             with contextlib.suppress(TimeoutError):
                 while client.recv(ASK_BYTES) != packet:
-                    pass  # the answer to one that was given up
+                    pass  # a late answer to an abandoned packet
                 times.append(time.monotonic() - asked)
     return statistics.median(times) if times else float("inf")
 
 
 def sink(address: str) -> None:
     with _bound(address):
-        signal.pause()  # the kernel throws away what has no room
+        signal.pause()  # the kernel drops packets without room
 
 
 def flood(address: str, port: int, bits_per_s: float) -> None:
-    """Datagrams on time, without end: others have to make do with what is left."""
+    """Send datagrams on time, without end; other traffic gets the rest of the link."""
     datagram = bytes(max(1, min(MOST_FLOOD_BYTES, round(bits_per_s / 8 * FLOOD_EVERY_S))))
     every_s = 8 * len(datagram) / bits_per_s
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         try:
             client.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
-        except PermissionError:  # as root of a user namespace: what the machine gives everybody
+        except PermissionError:  # root of a user namespace gets only the size that the machine gives everybody
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         client.connect((address, port))
         due = time.monotonic()
@@ -107,7 +107,7 @@ def flood(address: str, port: int, bits_per_s: float) -> None:
 
 
 def _bound(address: str) -> socket.socket:
-    """A socket for datagrams; prints its port."""
+    """Return a bound socket for datagrams, and print its port."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind((address, 0))
     print(bound.getsockname()[1], flush=True)

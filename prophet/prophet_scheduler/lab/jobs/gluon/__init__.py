@@ -1,1 +1,1 @@
-"""Job scripts in MXNet's Gluon; what moves their gradients is an engine's (engines)."""
+"""Job scripts in MXNet's Gluon; an engine (engines) moves their gradients."""

@@ -16,7 +16,7 @@ from prophet_scheduler.lab.jobs.gluon.weights import model_record
 
 
 def make_network(kind: str) -> mx.gluon.HybridBlock:
-    """`mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]; not yet initialised.
+    """Return `mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]; not yet initialised.
 
     All shapes are given, since a trainer needs them before the first batch.
     """
@@ -64,7 +64,7 @@ def main() -> None:
         chosen = mx.nd.array(next(batch))
         with mx.autograd.record():
             loss = loss_of(network(images[chosen]), labels[chosen])
-        loss.wait_to_read()  # as a script does that looks at its loss
+        loss.wait_to_read()  # like a script that reads its loss
         recorder.backward_starts()
         loss.backward()
         trainer.step(len(chosen) * exchange.divisor)

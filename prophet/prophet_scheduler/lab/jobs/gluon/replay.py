@@ -27,7 +27,7 @@ from prophet_scheduler.models.profiles import load_profile
 
 
 class ReplayStep:
-    """Gradients of the profile that appear at one time, with their prepared values, in forward order."""
+    """Gradients of the profile with the same generation time and their prepared values, in forward order."""
 
     def __init__(self, profiles: tuple[GradientProfile, ...], gradients: tuple[mx.nd.NDArray, ...]) -> None:
         self.generation_s = profiles[0].generation_s
@@ -36,7 +36,7 @@ class ReplayStep:
 
 
 class _Compute(mx.autograd.Function):  # type: ignore[misc]
-    """Identity on what flows through; the gradients of the weights are the step's prepared ones."""
+    """Identity on its input; the gradients of the weights are the step's prepared ones."""
 
     def __init__(self, step: ReplayStep, clock: ComputeClock) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Compute(mx.autograd.Function):  # type: ignore[misc]
 
 
 class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
-    """One float32 parameter a gradient, of its size rounded down to whole elements; `seed` makes this worker's."""
+    """Network with a float32 parameter a gradient, rounded down to whole elements; `seed` makes this worker's values."""
 
     def __init__(self, profile: Profile, clock: ComputeClock, seed: int) -> None:
         super().__init__(prefix="replay_")
@@ -87,7 +87,7 @@ def main() -> None:
     network.initialize()
     trainer = exchange.trainer(network, {"learning_rate": 1e-3})
     source = mx.nd.ones((1,))
-    source.attach_grad()  # or MXNet would hand over none of the first step's: it stops at an input without a gradient
+    source.attach_grad()  # MXNet stops at an input without a gradient, and would skip the first step's gradients
     mx.nd.waitall()
     for _ in range(spec.iterations):
         recorder.iteration_starts()

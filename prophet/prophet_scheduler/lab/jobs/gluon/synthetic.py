@@ -35,7 +35,7 @@ def main() -> None:
         recorder.iteration_starts()
         with mx.autograd.record():
             loss = loss_of(network(images), labels)
-        loss.wait_to_read()  # as a script does that looks at its loss
+        loss.wait_to_read()  # like a script that reads its loss
         recorder.backward_starts()
         loss.backward()
         trainer.step(len(images) * exchange.divisor)

@@ -1,4 +1,4 @@
-"""What is recorded of a Gluon model at the end of a job."""
+"""Record of a Gluon model at the end of a job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from prophet_scheduler.lab.jobs.common import weights_sha256
 
 
 def model_record(network: mx.gluon.Block) -> tuple[dict[str, int], str]:
-    """(bytes of the parameters by name, in order, digest of their values), for the recorder.
+    """Return (bytes of the parameters by name, in order, digest of their values), for the recorder.
 
-    Waits for all that is under way. The digest is by place: a name that Gluon makes up counts the blocks of a process.
+    Waits for all pending work. The digest goes by place, because Gluon's generated names count the blocks of a process.
     """
     parameters = ordered_parameters(network)
     weights = {f"{place:05}": parameter.data().asnumpy() for place, parameter in enumerate(parameters)}

@@ -1,1 +1,1 @@
-"""Job scripts in PyTorch; what moves their gradients is an engine's (engines)."""
+"""Job scripts in PyTorch; an engine (engines) moves their gradients."""

@@ -26,9 +26,9 @@ from prophet_scheduler.lab.jobs.record import Convergence
 
 CLASSES = 10
 WIDTH = 4.0
-"""Of the kernel that the features stand for, in pixels of 0 to 1 each."""
+"""Width of the kernel that the features approximate, in pixels of 0 to 1 each."""
 LOOKED_AT = 256
-"""Samples whose mean loss is kept; the same on every worker."""
+"""Number of samples in the recorded mean loss; the same samples on every worker."""
 SLOW_STREAM = 2
 
 
@@ -47,7 +47,7 @@ class Features:
 
 
 class SlowComputing:
-    """How long each computation of worker `rank` lasts, in seconds; a worker's draws do not depend on its speed."""
+    """Random times of the computations of worker `rank`, in seconds; a worker's draws do not depend on its speed."""
 
     def __init__(self, compute_s: float, chance: float, factor: float, seed: int, rank: int) -> None:
         self._compute_s, self._chance, self._factor = compute_s, chance, factor
@@ -90,7 +90,7 @@ def main() -> None:
         recorder.iteration_starts()
         due = time.monotonic() + computing.next_s()
         with torch.no_grad():
-            # The model is at hand here in any case: this iteration's gradients are computed from it.
+            # The model is complete here in any case, since this iteration's gradients are computed from it.
             loss = nn.functional.cross_entropy(model(looked_at), their_labels)
         kept.keep(time.monotonic(), float(loss), None if rounds is None else rounds.version)
         chosen = torch.from_numpy(next(batch))
@@ -98,7 +98,7 @@ def main() -> None:
         loss = nn.functional.cross_entropy(called(inputs[chosen]), labels[chosen])
         recorder.backward_starts()
         if not apart:
-            _sleep_until(due)  # before the gradient, which leaves as soon as it is there
+            _sleep_until(due)  # sleep before the gradient is computed, for it leaves at once
         loss.backward()  # type: ignore[no-untyped-call]
         _sleep_until(due)
         recorder.backward_ends()

@@ -17,7 +17,7 @@ from prophet_scheduler.lab.jobs.pytorch.weights import model_record
 
 
 def make_model(kind: str) -> nn.Module:
-    """`mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]."""
+    """Return `mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]."""
     if kind == "cnn":
         return nn.Sequential(
             nn.Conv2d(1, 32, 3, padding=1),

@@ -23,7 +23,7 @@ from prophet_scheduler.models.profiles import load_profile
 
 
 class _Compute(torch.autograd.Function):
-    """Identity on what flows through; the gradient of the weight is the layer's prepared one."""
+    """Identity on its input; the gradient of the weight is the layer's prepared one."""
 
     @staticmethod
     def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: ReplayLayer) -> torch.Tensor:
@@ -39,7 +39,7 @@ class _Compute(torch.autograd.Function):
 
 
 class ReplayLayer(torch.nn.Module):
-    """One gradient of the profile: `weight` is float32 of its size, rounded down to whole elements."""
+    """Layer for one gradient of the profile: `weight` is float32 of its size, rounded down to whole elements."""
 
     def __init__(self, profile: GradientProfile, clock: ComputeClock, noise: torch.Generator) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ReplayLayer(torch.nn.Module):
 
 
 class ReplayModel(torch.nn.Module):
-    """The layers in forward order; `noise` makes this worker's gradients."""
+    """Model of the layers in forward order; `noise` makes this worker's gradients."""
 
     def __init__(self, profile: Profile, clock: ComputeClock, noise: torch.Generator) -> None:
         super().__init__()

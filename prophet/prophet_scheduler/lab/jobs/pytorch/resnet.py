@@ -3,7 +3,7 @@
 Rule of this file: layers only. He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016:
 table 1 (blocks of each stage), section 3.3 (projections where shapes change, option B) and 3.4 (batch normalisation
 after each convolution, no bias). In a bottleneck block the 3x3 convolution has the stride, as in Goyal et al. (2017),
-which does not change any shape. Parameters are as many as models/zoo has for the same models.
+which changes no shape. The number of parameters is that of models/zoo for the same models.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import nn
 
 STAGES = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 EXPANSION = {"resnet18": 1, "resnet50": 4}
-"""How many times as many channels leave a block as its 3x3 convolutions have."""
+"""Channels that leave a block, as a multiple of those of its 3x3 convolutions."""
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 where `expansion` is above 1."""
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 if `expansion` is above 1."""
 
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
 
 
 def make_resnet(model: str, classes: int) -> nn.Module:
-    """`resnet18` or `resnet50`, for images of shape [n, 3, height, width] of 32 or more pixels a side."""
+    """Return `resnet18` or `resnet50`, for images of shape [n, 3, height, width] of 32 or more pixels a side."""
     expansion = EXPANSION[model]
     layers: list[nn.Module] = [
         convolution(3, 64, 7, 2),

@@ -21,24 +21,24 @@ from prophet_scheduler.lab.jobs.pytorch.weights import model_record
 from prophet_scheduler.lab.jobs.record import Spec
 
 LENGTH = 32
-"""Words of a sentence that are read; the model says the next one after each of them."""
+"""Words read of a sentence; the model predicts the next one after each of them."""
 SHAPES = {"small": (2, 128, 256), "medium": (4, 256, 1000)}
 """(layers, width, words of the language)."""
 WEIGHT_DECAY = 0.01
 TEST_SENTENCES = 64
 TEST_SEED = 1_000_000
-"""Of text that no worker trains on."""
+"""Seed of text that no worker trains on."""
 
 
 class EncoderLayer(nn.TransformerEncoderLayer):
-    """One layer. torch.compile makes code of no module whose forward is torch's own, and so of none by itself."""
+    """One layer with its own `forward`, because torch.compile skips modules whose forward is torch's own."""
 
     def forward(self, src: torch.Tensor, *masks: Any, **options: Any) -> torch.Tensor:
         return super().forward(src, *masks, **options)
 
 
 class Transformer(nn.Module):
-    """A decoder that says the next word: `small` (1.9 MB) or `medium` (14.7 MB), for words of shape [n, LENGTH].
+    """A decoder that predicts the next word: `small` (1.9 MB) or `medium` (14.7 MB), for words of shape [n, LENGTH].
 
     Vaswani et al., "Attention Is All You Need", NeurIPS 2017, with learned positions and with norms before each part
     instead of after it, as Xiong et al. (ICML 2020) advise. No dropout.
@@ -64,7 +64,7 @@ def make_model(kind: str) -> Transformer:
 
 
 def compile_model(model: Transformer, what: str, backend: str) -> None:
-    """Has torch.compile make code of each layer (`blocks`), of all as one (`whole`), or of nothing (`no`)."""
+    """Apply torch.compile to each layer (`blocks`), to the whole model (`whole`), or not at all (`no`)."""
     if what == "whole":
         model.compile(backend=backend)
     elif what == "blocks":
@@ -73,7 +73,7 @@ def compile_model(model: Transformer, what: str, backend: str) -> None:
 
 
 def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """AdamW, which leaves norms and biases their size."""
+    """Return AdamW without weight decay for norms and biases."""
     decayed = [param for param in model.parameters() if param.dim() > 1]
     others = [param for param in model.parameters() if param.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
@@ -81,19 +81,19 @@ def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimi
 
 
 def rate_of(step: int, rising: int) -> float:
-    """Of the highest learning rate, at step 0, 1, ...: Vaswani et al. 2017, section 5.3, with its peak as 1."""
+    """Share of the peak learning rate at step 0, 1, ...: Vaswani et al. 2017, section 5.3, with its peak as 1."""
     number = step + 1
     return min(number / rising, math.sqrt(rising / number))
 
 
 def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
-    """Of sentences [n, LENGTH + 1]."""
+    """Loss of sentences [n, LENGTH + 1]."""
     said = model(sentences[:, :-1])
     return nn.functional.cross_entropy(said.flatten(0, 1), sentences[:, 1:].flatten())
 
 
 def accuracy(model: nn.Module, vocabulary: int) -> float:
-    """The share of words that are known from those before them, in text that was not trained on."""
+    """Share of words predicted correctly from those before them, in text not trained on."""
     model.eval()
     sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
     with torch.no_grad():
@@ -102,7 +102,7 @@ def accuracy(model: nn.Module, vocabulary: int) -> float:
 
 
 def train(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> Transformer:
-    """The model after `spec.iterations`."""
+    """Return the model after `spec.iterations`."""
     vocabulary = SHAPES[spec.model][2]
     seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
     torch.manual_seed(spec.seed)

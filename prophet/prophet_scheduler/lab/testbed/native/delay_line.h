@@ -1,6 +1,6 @@
 // Frames on their way along one direction of a link: first in, first out, each due a fixed time after it came.
 //
-// Rule of this file: memory, order and arithmetic; time is passed in, in nanoseconds of one clock. relay.cc has the
+// Rule of this file: memory, order and arithmetic; the time is passed in, in nanoseconds of one clock. relay.cc has the
 // sockets and the clock.
 #ifndef PROPHET_TESTBED_DELAY_LINE_H_
 #define PROPHET_TESTBED_DELAY_LINE_H_
@@ -16,9 +16,9 @@
 
 namespace prophet {
 
-// What segmentation offload hands over in one piece, with its Ethernet and virtio headers.
+// Largest piece that segmentation offload hands over, with its Ethernet and virtio headers.
 inline constexpr size_t kFrameBytes = 65536 + 256;
-// 20 ms of 9,000 bytes each at 14 Gbit/s; with large frames 270 MB. Beyond it frames are lost, and counted.
+// 20 ms of 9,000 bytes each at 14 Gbit/s; with large frames 270 MB. Frames beyond it are lost and counted.
 inline constexpr size_t kMostFrames = 4096;
 
 using Buffer = std::unique_ptr<char[]>;
@@ -33,7 +33,7 @@ class DelayLine {
  public:
   explicit DelayLine(int64_t delay_ns) : delay_ns_(delay_ns) {}
 
-  // Room for one frame of kFrameBytes; the one that was given back last, which the processor's caches may still have.
+  // Room for one frame of kFrameBytes: the buffer returned last, which the processor's caches may still hold.
   Buffer buffer() {
     if (spare_.empty()) return Buffer(new char[kFrameBytes]);
     Buffer last = std::move(spare_.back());
@@ -49,7 +49,7 @@ class DelayLine {
     waiting_.push_back({std::move(bytes), size, last_due_ns_});
   }
 
-  // How many of the first `most` frames are due; they are the first ones.
+  // Number of due frames among the first `most`; due frames come first.
   size_t due(int64_t now_ns, size_t most) const {
     size_t count = 0;
     while (count < std::min(most, waiting_.size()) && waiting_[count].due_ns <= now_ns) ++count;
@@ -71,7 +71,7 @@ class DelayLine {
   std::vector<Buffer> spare_;
 };
 
-// How much later than due frames went on: exact in mean and maximum, percentiles to a power of the square root of two.
+// Lateness of sent frames: exact in mean and maximum, percentiles to a power of the square root of two.
 class Lateness {
  public:
   void add(int64_t late_ns) {
@@ -85,7 +85,7 @@ class Lateness {
   uint64_t count() const { return count_; }
   int64_t max_ns() const { return max_ns_; }
   int64_t mean_ns() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<int64_t>(count_); }
-  // A bound that `share` of all frames keep.
+  // Upper bound of the lateness of `share` of all frames.
   int64_t percentile_ns(double share) const {
     uint64_t seen = 0;
     int64_t bound = kFirst_ns;

@@ -1,18 +1,18 @@
 // The delay of a link: takes Ethernet frames from either of two interfaces and sends them from the other one, a fixed
 // time after they came.
 //
-// Rule of this file: sockets, the clock and the counters; what waits how long is delay_line.h's.
+// Rule of this file: sockets, the clock and the counters; delay_line.h has the waiting frames.
 //
-// Packet sockets on the ends of two veth pairs, so that nothing is needed but CAP_NET_RAW in the network namespace. A
-// frame comes with its virtio header (PACKET_VNET_HDR) and leaves with it: the large ones of segmentation offload and
-// those whose checksum is still to be made pass as they are, 64 KiB in one piece, and cost as much as a small one.
+// Packet sockets are on the ends of two veth pairs, so the relay needs only CAP_NET_RAW in the network namespace. A
+// frame comes and leaves with its virtio header (PACKET_VNET_HDR): large frames of segmentation offload and frames
+// without a checksum yet pass unchanged, 64 KiB in one piece, and cost as much as a small one.
 //
 // The delay counts from the kernel's own stamp of the arrival (SO_TIMESTAMPNS), so waking up late for a frame costs
-// nothing as long as it is before the frame is due. Waiting is ppoll without slack; nothing is polled.
+// nothing if it is before the frame is due. The relay waits in ppoll without slack and never polls in a loop.
 //
-// Standard input is the owner: a byte asks for a line of JSON with what happened since the last one, and its end ends
-// the relay, so that it cannot outlive whoever started it. Anything that it cannot pass on as it came ends it as well,
-// with a line on standard error: a link that changes what it carries is worse than none.
+// Standard input is the owner: a byte asks for a line of JSON about the time since the last one. The end of input ends
+// the relay, so it cannot outlive its owner. A frame that it cannot pass on unchanged ends it as well, with a line on
+// standard error: a link that changes its frames is worse than none.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -47,7 +47,7 @@ using prophet::kFrameBytes;
 using prophet::Lateness;
 
 constexpr size_t kBatch = 32;               // frames a system call
-constexpr int kSocketBytes = 64 << 20;      // what may come while the relay has to wait for a processor
+constexpr int kSocketBytes = 64 << 20;      // for frames that come while the relay waits for a processor
 constexpr int64_t kSecond_ns = 1000000000;  // nanoseconds
 constexpr int kNoError = 0;
 constexpr size_t kVirtioHeaderBytes = 10;  // struct virtio_net_hdr, whose header file is not C++
@@ -68,14 +68,14 @@ bool option(int socket, int level, int name, int value) {
   return setsockopt(socket, level, name, &value, sizeof value) == 0;
 }
 
-// A packet socket that gets nothing yet.
+// A packet socket that receives nothing yet.
 int open_socket() {
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
   if (fd < 0) fail("no packet socket (CAP_NET_RAW, CONFIG_PACKET)");
   if (!option(fd, SOL_PACKET, PACKET_VNET_HDR, 1)) fail("PACKET_VNET_HDR");
   if (!option(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)) fail("PACKET_IGNORE_OUTGOING (Linux 4.20)");
   if (!option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1)) fail("SO_TIMESTAMPNS");
-  // Only root of the machine may have more than its limits.
+  // Only root of the machine may exceed its limits.
   if (!option(fd, SOL_SOCKET, SO_RCVBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
   if (!option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
   return fd;
@@ -99,7 +99,7 @@ class End {
   int fd() const { return fd_; }
   const std::string& interface() const { return interface_; }
 
-  // Frames that came when the socket had no more room, since the last call.
+  // Frames since the last call that found the socket full.
   uint64_t dropped() {
     tpacket_stats counts{};
     socklen_t size = sizeof counts;
@@ -126,7 +126,7 @@ class Way {
 
   int64_t next_due_ns() const { return line_.next_due_ns(); }
 
-  // Takes in what has come, a batch at most: the other direction has its turn, and ppoll returns at once for the rest.
+  // Takes in one batch of frames at most, so that the other direction has its turn; ppoll returns at once for the rest.
   void receive(Counts& counts) {
     std::array<mmsghdr, kBatch> messages{};
     std::array<iovec, kBatch> parts;
@@ -152,7 +152,7 @@ class Way {
         ++counts.dropped;
         continue;
       }
-      // The wall clock may be set while we look; a stamp is never of the future, and of the last second.
+      // The wall clock may be set in between; a stamp is never in the future, and at most a second old.
       const int64_t stamp_ns = stamp(messages[place].msg_hdr) + offset_ns;
       const int64_t arrived_ns = std::clamp(stamp_ns, now_ns - kSecond_ns, now_ns);
       line_.add(std::move(slots_[place].buffer), messages[place].msg_len, arrived_ns);
@@ -173,7 +173,7 @@ class Way {
       const int gone = sendmmsg(to_.fd(), messages.data(), static_cast<unsigned>(due), 0);
       if (gone < 0) {
         if (errno == EINTR) continue;
-        // The far end had no room, as a switch may have none.
+        // The far end had no room, like a full switch.
         if (errno != ENOBUFS) {
           fail("sending " + std::to_string(line_.frame(0).size) + " bytes to " + to_.interface());
         }
@@ -196,7 +196,7 @@ class Way {
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control;
   };
 
-  // The kernel's stamp of the arrival, by the wall clock. Where there is none, one of the future, which counts as now.
+  // The kernel's stamp of the arrival, by the wall clock; without one, a stamp in the future, which counts as now.
   static int64_t stamp(msghdr& header) {
     for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
       if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SO_TIMESTAMPNS) continue;
@@ -213,7 +213,7 @@ class Way {
   std::array<Slot, kBatch> slots_;
 };
 
-// Before everything else on its processor, as a network card is; where that is not allowed, as far as it is.
+// Takes priority over everything else on its processor, like a network card, or as much priority as is allowed.
 bool take_precedence() {
   prctl(PR_SET_TIMERSLACK, 1);
   sched_param first{};
@@ -296,12 +296,12 @@ int with_status(Work&& work) {
 
 extern "C" {
 
-// Passes on frames between two interfaces of this network namespace until standard input ends; a process's exit status.
+// Passes frames between two interfaces of this network namespace until standard input ends; returns an exit status.
 __attribute__((visibility("default"))) int prophet_relay(const char* near, const char* far, double delay_s) {
   return with_status([&] { relay(near, far, delay_s); });
 }
 
-// Whether this kernel lets this process have what a relay needs; a process's exit status.
+// Returns an exit status: 0 if this kernel lets this process run a relay.
 __attribute__((visibility("default"))) int prophet_relay_try() {
   return with_status([] { close(open_socket()); });
 }
