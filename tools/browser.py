@@ -18,9 +18,8 @@ def find_browser() -> str | None:
 
 
 def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, what: str) -> list[str]:
-    """Return the command that draws `page` and then does `what`, such as --dump-dom.
-
-    `profile` is a folder for the browser's own use, `window` its size as `width,height`.
+    """Return the command that draws `page` and then does `what`, such as --dump-dom. `profile` is a folder for the
+    browser's own use, `window` its size as `width,height`.
     """
     return [
         *(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),

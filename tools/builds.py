@@ -215,9 +215,7 @@ def watched(
 
 
 def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
-    """Return the traffic through the workers' interfaces, in units that noise does not make. An ended worker counts
-    one.
-    """
+    """Return the traffic through the workers' interfaces, in units above noise. An ended worker counts one."""
     moved = 0
     for worker in workers:
         try:

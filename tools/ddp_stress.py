@@ -120,9 +120,7 @@ def train(
     delay: Callable[[], None] = nothing,
     before_iteration: Callable[[], None] = nothing,
 ) -> dict[str, Any]:
-    """Train one worker's part on any engine and return its results. `modules` and `optimizers` are as the engine wraps
-    them.
-    """
+    """Train one worker's part on any engine, on `modules` and `optimizers` as it wraps them. Returns the results."""
     bare = [getattr(module, "module", module) for module in modules]
     losses = hashlib.sha256()
     first_at = 0.0
@@ -187,7 +185,7 @@ def digest(modules: Iterable[torch.nn.Module]) -> str:
 
 
 class ChangingCuts:
-    """Asks on rank 0 for other cuts and sequences of modules at random, and counts on every rank those that come."""
+    """Changes of cuts and sequences at random: rank 0 asks for them, and every rank counts those that come."""
 
     def __init__(self, modules: Sequence[Any], rank: int, seed: int) -> None:
         self.changes = 0

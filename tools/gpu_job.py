@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 BATCHES = 8
-"""Which the iterations take in turn, on the device before the first."""
+"""Batches that the iterations take in turn, on the device before the first."""
 CLIPPED_TO = 1.0
 
 

@@ -74,9 +74,7 @@ def said(came_to: CameTo) -> str:
 
 
 def same_clusters(came_to: CameTo, cells: Mapping[str, SimulatedCell]) -> str:
-    """Return the text on the configs' clusters: how near the simulation is, and the parts of MLfabric's and the ring's
-    time.
-    """
+    """Return the text on the configs' clusters: the simulation's error, and the parts of MLfabric's and ring's time."""
     if not cells:
         return ""
     comparisons = {name: cell.comparison for name, cell in cells.items()}

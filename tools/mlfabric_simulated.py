@@ -223,9 +223,7 @@ def simulate(cell: Cell) -> SimulatedCell:
 
 
 def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | None) -> list[WorkerRecord]:
-    """Return what workers leave. With `iterations`, the number that each did, updates were counted: some may be
-    dropped.
-    """
+    """Return what workers leave. With `iterations`, each one's number, updates were counted: some may be dropped."""
     workers = []
     for rank, (marks, kept) in enumerate(zip(trainee.marks, trainee.convergence, strict=True)):
         delays = [delay for worker, delay in zip(record.by_worker, record.delays, strict=True) if worker == rank]

@@ -59,10 +59,8 @@ class StressRun:
 
 
 def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Path:
-    """Compile a C++ program or library to `out`.
-
-    One of the project's is kept in `cache`, and reused if it would come out the same again: a folder, by default in the
-    user's cache folder, as built engines are.
+    """Compile a C++ program or library to `out`. One of the project's is kept in `cache`, and reused if it would come
+    out the same again: a folder, by default in the user's cache folder, as built engines are.
     """
     compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
     if not source.is_relative_to(ROOT):

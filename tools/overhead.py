@@ -232,7 +232,7 @@ def elapsed_table(turns: Sequence[Turn]) -> str:
 
 
 class Asker:
-    """Does each second what `prophet top` and Prometheus do, if there is somebody to ask."""
+    """Client that does each second what `prophet top` and Prometheus do, if there is somebody to ask."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.looks = 0

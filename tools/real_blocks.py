@@ -93,9 +93,7 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
 
 
 def standings(cells: Sequence[CellResult], after_warmup: Sequence[int]) -> list[BlocksStanding]:
-    """Return the standing of each cell in which Prophet and a fixed size were measured, with its iterations after the
-    warm-up.
-    """
+    """Return the standing of each cell with Prophet and a fixed size, and its iterations after the warm-up."""
     rows = []
     for cell, count in zip(cells, after_warmup, strict=True):
         times = cell.times_s

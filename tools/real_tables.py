@@ -22,9 +22,7 @@ PATTERN_STEPS = 8
 
 
 def policy_table(cell: CellResult, stock: str) -> str:
-    """Return all policies of one cell: seconds an iteration, against stock and the bound, and how long gradients are
-    away.
-    """
+    """Return all policies of one cell: seconds an iteration, against stock and the bound, and gradients' time away."""
     bound = cell.lower_bound_s
     headings, rows = time_columns([policy.iteration_s for policy in cell.policies.values()])
     shown_rows: list[Row] = []
@@ -67,9 +65,7 @@ def by_profile(points: Sequence[Point]) -> str:
 
 
 def by_setting(points: Sequence[Point]) -> str:
-    """Return the seconds of an iteration, a row for each setting, and prophet's beside the lower bound and the best
-    other.
-    """
+    """Return the seconds of an iteration, a row for each setting, and prophet's beside the bound and the best other."""
     names = list(points[0].cell.policies)
     rows = []
     for cell in (point.cell for point in points):

@@ -51,7 +51,7 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 
 
 class Looks:
-    """Asks the workers; `last` is the last complete look at both, at `at_s` of Unix time."""
+    """Looks at the workers; `last` is the last complete one at both, at `at_s` of Unix time."""
 
     def __init__(self, folder: Path) -> None:
         self.last: list[Document] = []

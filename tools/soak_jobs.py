@@ -71,7 +71,7 @@ def _only(experiment: Experiment, cell: Cell, policy: Contender) -> Experiment:
 
 
 class MemoryWatch:
-    """Looks at the memory of a job's processes whenever its workers have finished more iterations."""
+    """Watch on the memory of a job's processes, which looks whenever its workers have finished more iterations."""
 
     def __init__(self) -> None:
         self.error: str | None = None
@@ -146,8 +146,8 @@ def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
 
 
 def left_weights(folder: Path, workers: int) -> str | list[str]:
-    """Return the digest of the weights that a job left which failed after its training; several if its workers differ,
-    and "" if not all left any.
+    """Return the digest of the weights that a job left which failed after its training: several if its workers differ,
+    "" if not all left any.
     """
     files = [folder / f"worker{number}.json" for number in range(workers)]
     digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
@@ -204,9 +204,7 @@ def train_long(experiment: Experiment, out: Path) -> LongTraining:
 
 
 def growth(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, float]:
-    """Return bytes an iteration by node, of (iterations done, resident bytes) in the second half, after one-time
-    allocations.
-    """
+    """Return bytes an iteration by node, of (iterations done, resident bytes), over the second half of the samples."""
     slopes = {}
     for node, pairs in samples.items():
         half = [pair for pair in pairs if pair[0] >= pairs[-1][0] / 2]

@@ -117,7 +117,6 @@ class Runner:
 
 def compare(python: str, wanted: Sequence[str], done: Callable[[BothEnds, int], None]) -> tuple[str, list[BothEnds]]:
     """Run the `wanted` tests, or all if none is named, plain and under Prophet; `done` gets each, and their number.
-
     Returns torch's release with them. Raises UserError for a name that this torch does not have.
     """
     own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}

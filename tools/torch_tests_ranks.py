@@ -32,7 +32,7 @@ RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.
 
 
 class WithoutGpus(ast.NodeTransformer):
-    """Rewrites tests made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
+    """Rewriter of tests made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Drop decorators that skip a test without a GPU, or because torch's own machines had trouble with it."""

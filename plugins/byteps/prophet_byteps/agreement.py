@@ -76,8 +76,7 @@ class PageExchange(Protocol):
     def under_way(self) -> bool:
         """True if BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
 
-        Pages do not count: a worker that needs one waits for it under its own limit, and one that does not may be far
-        ahead.
+        Pages do not count: a worker waits for one under its own limit, and one that needs none may be far ahead.
         """
         ...
 

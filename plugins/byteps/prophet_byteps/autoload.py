@@ -1,4 +1,4 @@
-"""Switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
+"""Autoload: switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
 
 Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
 imports this module only where it is set. The native hook must be loaded before BytePS's library, and finds BytePS's

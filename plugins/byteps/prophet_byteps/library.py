@@ -61,9 +61,7 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Library:
-    """BytePS extension that the hook knows: its path, its kind of std::string, and whether it has the two stages of
-    compression.
-    """
+    """BytePS extension that the hook knows: its path, its kind of std::string, and if it has compression's stages."""
 
     path: Path
     old_string_abi: bool

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 class Traced(NamedTuple):
     """Seconds of forward from the use of each block to that of the next, by id, and the policy of the model's graph.
-
     Empty and None where nothing was traced, or the policy takes no graph.
     """
 

@@ -61,9 +61,7 @@ class Connecting(Hardware, Protocol):
 
     def connect(self, own: Any, /) -> Probe | None:
         """Return when all ranks of that group are there, so that nobody goes on, and perhaps ends, while another still
-        connects.
-
-        Returns the duration of one operation by itself, the same on all ranks; None if that says nothing.
+        connects. Returns the duration of one operation by itself, the same on all ranks; None if that says nothing.
         """
         ...
 
@@ -123,10 +121,9 @@ def assemble(
     store: Store,
     heard: bool,
 ) -> Parts:
-    """Assemble a module's parts. All ranks of its `group` do it, and meet in `store`.
-
-    `named` are its averaged parameters; `number` counts the modules of the process. `heard`: somebody on this rank
-    reads the events of its blocks.
+    """Assemble a module's parts. All ranks of its `group` do it, and meet in `store`. `named` are its averaged
+    parameters; `number` counts the modules of the process. `heard`: somebody on this rank reads the events of its
+    blocks.
     """
     hardware = _hardware_of(ddp)
     timeout = group._get_backend(hardware.device).options._timeout

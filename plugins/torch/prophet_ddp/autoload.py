@@ -1,4 +1,4 @@
-"""Switches Prophet on in a process with PROPHET_SCHEDULER set, when it makes its first DistributedDataParallel.
+"""Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first DistributedDataParallel.
 
 Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
 imports this module only where it is set. An import hook stands behind torch's module of DistributedDataParallel. The

@@ -81,9 +81,7 @@ class DeviceStreams(CudaStreams):
         event.synchronize()
 
     def enter_thread(self) -> None:
-        """Set the device of a thread of ours, before anything else: otherwise it would set up the process's first
-        device.
-        """
+        """Set the device of a thread of ours, before anything else: else it would set up the process's first device."""
         torch.cuda.set_device(self._device)
 
     def capturing(self) -> bool:

@@ -27,10 +27,8 @@ issuers: list[Issuer] = []
 
 def close_gone() -> None:
     """End the groups of modules that are gone, with their threads and connections, before another module's group is
-    made.
-
-    What other ranks still want of this one has left it. Gloo checks every ten milliseconds if it is to end, so nobody
-    waits for that.
+    made. What other ranks still want of this one has left it. Gloo checks every ten milliseconds if it is to end, so
+    nobody waits for that.
     """
     torch_guards.forget_dropped()
     for issuer in [issuer for issuer in issuers if issuer.over and issuer.closing is None]:

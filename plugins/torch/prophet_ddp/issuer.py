@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 
 class JointOperation:
     """Operation of all ranks together. `start()` issues it and returns torch's Work; `then()` runs when it has ended,
-    in a thread of torch's.
-
-    `id` and `size_bytes` are those of its block, 0 bytes without one; `phase` is its part of an all-reduce. `coming`:
-    its data is under way on a device, and becomes ready without any more work by the program.
+    in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes without one; `phase` is its part of an
+    all-reduce. `coming`: its data is under way on a device, and becomes ready without any more work by the program.
     """
 
     def __init__(
@@ -94,8 +92,7 @@ class Issuer:
         self.gone = False
         """True if its module is gone: nothing more is appended."""
         self.new_group: Callable[[int], Any] | None = None
-        """Function that makes another group of the same ranks, with this number among them; None if there may be no
-        others."""
+        """Function that makes another group of the same ranks, with this number; None if there may be no others."""
         self.apart: list[Any] = []
         """Such groups, by number; none before all ranks have made them."""
         self.closing: Callable[[], None] | None = None
@@ -119,10 +116,8 @@ class Issuer:
         sends: Sequence[int],
         connection: int | None = None,
     ) -> Any:
-        """Return torch's Work of an exchange among all ranks.
-
-        Each rank sends `sends[r]` elements of `input`, which lie in order of ranks, to rank r, and gets `receives[r]`
-        of `output` from it.
+        """Return torch's Work of an exchange among all ranks. Each rank sends `sends[r]` elements of `input`, which lie
+        in order of ranks, to rank r, and gets `receives[r]` of `output` from it.
         """
         options = dist.AllToAllOptions()
         return self._over(connection).alltoall_base(output, input, list(receives), list(sends), options)
@@ -293,9 +288,7 @@ class Issuer:
                 raise
 
     def _ended(self, operation: JointOperation, future: Any) -> None:
-        """Handle its end, in a thread of torch's or in the one that issued it. torch swallows what is raised here,
-        Ctrl-C too.
-        """
+        """Handle its end, in a thread of torch's or the issuing one. torch swallows what is raised here, Ctrl-C too."""
         try:
             keep_thread_state()
             now = time.monotonic()

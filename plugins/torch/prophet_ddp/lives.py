@@ -23,9 +23,8 @@ _numbers = itertools.count(1)
 
 
 def begin_apart() -> None:
-    """Begin `torch.distributed.init_process_group` in a part of the launcher's store from now on.
-
-    Only where torch would wait for all ranks in that store.
+    """Begin `torch.distributed.init_process_group` in a part of the launcher's store from now on. Only where torch
+    would wait for all ranks in that store.
     """
     import torch.distributed as dist
 
@@ -57,9 +56,8 @@ def _in_launchers_store(told: dict[str, Any]) -> bool:
 
 
 def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, int, int]:
-    """Return such a part, this rank and the number of ranks, when all have come; -1 if the program does not say.
-
-    Raises DistStoreError, as torch does, if one does not come.
+    """Return such a part, this rank and the number of ranks, when all have come; -1 if the program does not say. Raises
+    DistStoreError, as torch does, if one does not come.
     """
     import torch.distributed as dist
 

@@ -216,7 +216,6 @@ class TwoPhases:
 
     def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
         """Return the norms of these gradients' averages in this round, bit for bit as torch has them in this thread.
-
         None if it might have others.
         """
         wait(self._known)

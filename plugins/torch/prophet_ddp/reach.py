@@ -35,10 +35,8 @@ def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[
 
 
 def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
-    """True if no gradient of `module` comes to this slot any more.
-
-    Its parameter was replaced there, or torch has made another node that adds to `.grad`, as after a move to another
-    type or device.
+    """True if no gradient of `module` comes to this slot any more. Its parameter was replaced there, or torch has made
+    another node that adds to `.grad`, as after a move to another type or device.
     """
     if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
         return True

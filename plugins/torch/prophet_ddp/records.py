@@ -45,9 +45,8 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 def environ_of_rank() -> Mapping[str, str]:
-    """Return the environment with the LOCAL_RANK that tells this process from others of its machine.
-
-    The launcher sets it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
+    """Return the environment with the LOCAL_RANK that tells this process from others of its machine. The launcher sets
+    it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
     """
     if not dist.is_initialized():
         return os.environ
@@ -148,9 +147,8 @@ class Records:
         return self._settings is not None and self._settings.watched and self._module is None and not self._aside
 
     def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
-        """Follow a module that is taken over, whose group has `ranks` ranks; the first one counts.
-
-        This process is `rank` of `workers` in its job.
+        """Follow a module that is taken over, whose group has `ranks` ranks; the first one counts. This process is
+        `rank` of `workers` in its job.
         """
         if self._module is not None or self._aside:
             return

@@ -80,9 +80,8 @@ def settings() -> Settings:
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
-    """Take the reducer's place, if all ranks of the module's group can.
-
-    `synced`: the module's constructor has waited for all of them, as torch's does unless told otherwise.
+    """Take the reducer's place, if all ranks of the module's group can. `synced`: the module's constructor has waited
+    for all of them, as torch's does unless told otherwise.
     """
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:

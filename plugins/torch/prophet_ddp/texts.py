@@ -1,4 +1,4 @@
-"""Messages of torch's reducer where a pass cannot go on, word for word, since programs and people look for them.
+"""Messages of torch's reducer where a pass cannot go on, word for word, for programs and people that look for them.
 
 What belongs here: these, and Prophet's messages where torch has none.
 """
@@ -60,9 +60,8 @@ NONE_UNUSED = (
 
 
 def unfinished(rank: int, missing: dict[int, str], static: bool, finds_unused: bool) -> str:
-    """Return the message for a round that never ended on this rank of the module's group.
-
-    The `missing` parameters, by index, got no gradient.
+    """Return the message for a round that never ended on this rank of the module's group. The `missing` parameters, by
+    index, got no gradient.
     """
     why = CHANGED if static else NOT_IN_LOSS + (FINDS_UNUSED if finds_unused else FIND_UNUSED) + OUTPUTS
     indices = f"\nParameter indices which did not receive grad for rank {rank}: {' '.join(map(str, missing))}"

@@ -133,9 +133,7 @@ class Turns:
 
 
 class TurnReducer:
-    """Reducer for DistributedDataParallel while torch's reducer has a turn: it calls that one, and its rounds are
-    counted.
-    """
+    """Reducer for DistributedDataParallel while torch's reducer has a turn: calls that one, and counts its rounds."""
 
     def __init__(self, torch_reducer: Any, torch_logger: Any, rounds: ModuleRounds, turns: Turns) -> None:
         self.rounds = rounds

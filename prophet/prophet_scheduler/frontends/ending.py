@@ -49,9 +49,8 @@ def at_end(what: Callable[[], object]) -> None:
 
 
 def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], object] = lambda: None) -> None:
-    """Call `finish` before the `shutdown` and `suspend` of the module `engine`, and `ended` after them.
-
-    `finish` also runs at the end of a process that has called the engine's `init`.
+    """Call `finish` before the `shutdown` and `suspend` of the module `engine`, and `ended` after them. `finish` also
+    runs at the end of a process that has called the engine's `init`.
     """
     begin = engine.init
 

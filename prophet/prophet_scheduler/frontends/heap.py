@@ -37,7 +37,7 @@ glibc stops adapting both sizes once either is set, and accepts no larger one.""
 
 
 class HeapGrowth:
-    """Decides when a process's memory has grown so far that its heap should give back free pages."""
+    """Growth of a process's memory; says when its heap should give back free pages."""
 
     def __init__(self) -> None:
         self._settled_bytes: int | None = None
@@ -91,9 +91,8 @@ _growth = HeapGrowth()
 
 
 def look() -> None:
-    """Give free pages back if the process has grown. The first look also calls `keep_end`.
-
-    Raises AttributeError or OSError where that is impossible.
+    """Give free pages back if the process has grown. The first look also calls `keep_end`. Raises AttributeError or
+    OSError where that is impossible.
     """
     trim = find_trim()
     keep_end()

@@ -50,10 +50,7 @@ def write_records(
     profile: Callable[[], Profile | None] = lambda: None,
     events: Callable[[], EventRecord | None] = lambda: None,
 ) -> None:
-    """Write the files that the settings ask for.
-
-    Each of the three functions is called only for its file. If it returns None, the file stays unwritten.
-    """
+    """Write the files that the settings ask for. Each function is called only for its file; None leaves it out."""
     if not settings.outputs:
         return
     from prophet_scheduler.core.files import placed, write_whole

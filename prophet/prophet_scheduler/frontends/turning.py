@@ -92,7 +92,6 @@ class TurningThread:
 @functools.cache
 def tend_heap() -> None:
     """Start the heap's thread: keep freed memory for the next iteration, and give back free pages where they are many.
-
     Once in a process, and never an error.
     """
 

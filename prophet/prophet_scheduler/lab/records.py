@@ -135,7 +135,8 @@ class PolicyResult(_Part):
     narrow_link: str | None = None
     """Narrow link of this policy if it differs from the cell's."""
     same_weights_as_stock: bool | None = None
-    """True if equal to stock's; None if not compared, or if a difference means nothing (`_sums_vary` in results.py)."""
+    """True if equal to stock's; None if not compared, or if a difference means nothing: sums of more than two depend on
+    timing."""
     gradient: GradientTimes | None = None
     convergence: ConvergenceResult | None = None
 

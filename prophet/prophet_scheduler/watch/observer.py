@@ -281,7 +281,8 @@ class Observer:
 def whom(where: str | None, all_reduce: bool) -> str:
     """Name whom a transfer in this state waits for (see Meter.where).
 
-    A server acknowledges a push on receipt, and answers a pull once every worker has pushed. All ranks join all-reduces.
+    A server acknowledges a push on receipt, and answers a pull once every worker has pushed the key. An all-reduce ends
+    once all ranks have joined it.
     """
     if where is None:
         return "not known"

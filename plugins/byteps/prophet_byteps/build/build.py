@@ -1,6 +1,6 @@
-"""From BytePS's source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
+"""Build of BytePS from its source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
 
-All outside commands of a build, except those that look at the machine (`toolchain.py`) are run here.
+All outside commands of a build run here, except those that look at the machine (`toolchain.py`).
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def build(
 
 
 def _lay_out_cuda(toolchain: Toolchain, home: Path) -> dict[str, str]:
-    """Lay out CUDA and NCCL, or their stand-ins, in `home`. Returns the environment that points BytePS's setup.py
-    there.
-    """
+    """Lay out CUDA and NCCL, or their stand-ins, in `home`. Returns the environment for BytePS's setup.py."""
     if toolchain.cuda is not None:
         return toolchain.cuda.lay_out(home)
     shutil.copytree(HERE / "include", home / "include")

@@ -34,10 +34,7 @@ def frameworks(toolchain: Toolchain) -> tuple[str, ...]:
 
 
 def build_environment(toolchain: Toolchain) -> dict[str, str]:
-    """Return the environment that tells BytePS's setup.py which parts to build.
-
-    WITH makes a failure of that part the build's failure.
-    """
+    """Return the environment that selects the parts to build. WITH makes a failure of that part the build's failure."""
     wanted = frameworks(toolchain)
     return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
@@ -66,9 +63,7 @@ class Recipe:
 
 
 def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> Recipe:
-    """Return the recipe of this package, this interpreter and the given tools, for a release edited by the `rules` that
-    apply to it.
-    """
+    """Return the recipe of this package, interpreter and tools, for a release edited by the `rules` that apply."""
     stand_ins = [] if toolchain.cuda else sorted((HERE / "include").glob("*.h"))
     sources = [*stand_ins, HERE / "build_hooks.py"]
     return Recipe(

@@ -1,4 +1,4 @@
-"""Where built wheels of BytePS are kept: one folder a recipe, in the user's cache folder.
+"""Store of built wheels of BytePS: one folder a recipe, in the user's cache folder.
 
     <cache>/prophet/engine/
         source/           BytePS's source release, as fetched
@@ -7,7 +7,7 @@
         .lock             held by the one process that builds
         last-build.log    all the compiler said in the last build
 
-Nothing half-made is ever visible under a key. What an interrupted build left behind goes at the next one.
+Nothing half-made is ever visible under a key. The next build removes what an interrupted one left behind.
 """
 
 from __future__ import annotations

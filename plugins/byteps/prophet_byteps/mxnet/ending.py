@@ -21,7 +21,7 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class WaitForMXNet:
-    """Waits for MXNet, by its `waitall`, before BytePS goes."""
+    """Wait for MXNet, by its `waitall`, before BytePS goes."""
 
     def __init__(self, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
         self._waitall = waitall

@@ -198,9 +198,7 @@ class _FrontEnd:
 
 
 def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `replacement`, with the name and docstring of `original`; a method gets itself
-    first.
-    """
+    """Return a function that calls `replacement`, with the name and docstring of `original`. A method gets itself."""
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -210,10 +208,8 @@ def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) 
 
 
 class _Rounds:
-    """Steps of one trainer, and the partition size from each on. `control` None keeps the size.
-
-    `seen` is called with two flags: iterations are seen to wait for all averages, and gradients travel in half
-    precision.
+    """Steps of one trainer, and the partition size from each on. `control` None keeps the size. `seen` is called with
+    two flags: iterations are seen to wait for all averages, and gradients travel in half precision.
     """
 
     def __init__(

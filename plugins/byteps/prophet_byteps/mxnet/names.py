@@ -43,9 +43,7 @@ class Names:
         self._declared: set[str] = set()
 
     def current(self, name: str, size_bytes: int) -> str:
-        """Return the present name of a tensor of this size, also where BytePS has restarted with its environment's
-        size.
-        """
+        """Return the present name of a tensor of this size, also after BytePS restarted with its environment's size."""
         if self._number is None:
             return name
         cut_by = self._number.value if size_bytes > self._number.value else None

@@ -176,9 +176,8 @@ def _warn_once(message: str) -> None:
 
 
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
-    """Return all that have gradients under way over BytePS; none if nothing was wrapped.
-
-    A process may have modules of another engine besides.
+    """Return all that have gradients under way over BytePS; none if nothing was wrapped. A process may have modules of
+    another engine besides.
     """
     guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:

@@ -26,9 +26,7 @@ def wrap(
     fusion: bool,
     half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Return an object of a subclass of the optimizer's own class, made anew of its groups. `half`: see
-    OptimizerRounds.
-    """
+    """Return an object of a subclass of the optimizer's class, made anew of its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
     # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
     namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}

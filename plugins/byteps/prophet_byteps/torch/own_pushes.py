@@ -70,7 +70,6 @@ class OwnPushes:
 
     def agree(self, rank: int, workers: int, wanted: int) -> None:
         """Wait until all workers have said if they can, and take up the size in bytes that one of them has `wanted`.
-
         `wanted` is 0 on the others. Call it on all workers when BytePS has begun, or begins anew.
         """
         group = agreement.active()

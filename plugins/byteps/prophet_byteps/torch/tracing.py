@@ -55,7 +55,6 @@ class RoundsTrace:
 
 def trace_of(slots: Sequence[Slot], number: int, board: TraceBoard) -> RoundsTrace | None:
     """Return the trace of the job's first optimizer, before its first gradient leaves; None if there is to be none.
-
     With several optimizers none has one: the ids of one would be in no graph of another.
     """
     why = ""

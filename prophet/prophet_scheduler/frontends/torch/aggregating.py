@@ -66,7 +66,7 @@ class SummingWorker:
         send: PeerSend,
         models: bool = True,
     ) -> None:
-        """With `models` members get the model that has their sum. Without, they read the server's when they may."""
+        """Begin the thread. With `models` members get the model that has their sum; without, they read the server's."""
         self._hands_models = models
         self._blocks = blocks
         self._wire = wire

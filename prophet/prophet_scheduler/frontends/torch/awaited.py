@@ -228,9 +228,8 @@ class AwaitedRounds:
     # Averages on their way back.
 
     def settle(self, slots: Iterable[Slot]) -> None:
-        """Wait until `.grad` of these slots holds the average.
-
-        Gradients of an open round stay this rank's own, as in torch: a later backward pass makes the rest.
+        """Wait until `.grad` of these slots holds the average. Gradients of an open round stay this rank's own, as in
+        torch: a later backward pass makes the rest.
         """
         with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
             due = [slot for slot in slots if slot.awaited and not slot.staged]
@@ -264,9 +263,8 @@ class AwaitedRounds:
                     slot.updated = slot.streams.mark()
 
     def _land_meanwhile(self) -> bool:
-        """Copy landed averages to their `.grad` while another is awaited, up to the first that has not landed.
-
-        True if any has. Nobody has asked for these yet, so they stay awaited.
+        """Copy landed averages to their `.grad` while another is awaited, up to the first that has not landed. True if
+        any has. Nobody has asked for these yet, so they stay awaited.
         """
         landed: list[Slot] = []
         for slot in reversed(self._slots):  # mostly the order of generation
@@ -288,7 +286,6 @@ class AwaitedRounds:
 
     def abandon(self) -> bool:
         """Give up after a peer is gone: its modules keep their parameters and gradients as they are, and nobody waits.
-
         Returns True if the program has already had an error for it.
         """
         told = self._told
@@ -318,9 +315,7 @@ class AwaitedRounds:
 
     def dropped(self) -> None:
         """Handle a module that the program has dropped. Whatever else it holds of it is served as before and kept no
-        longer.
-
-        Waits for nothing.
+        longer. Waits for nothing.
         """
         for slot in self._slots:
             slot.accumulation = None

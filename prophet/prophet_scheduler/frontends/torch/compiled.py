@@ -87,10 +87,8 @@ def hide(kind: type, names: Iterable[str]) -> None:
 
 
 def leave_alone(function: Any) -> None:
-    """Stop torch.compile from making code of this function where the interpreter reaches it.
-
-    Its callees, and the function as a part of other code, stay as they were. Torch code behind it is left alone as
-    well.
+    """Stop torch.compile from making code of this function where the interpreter reaches it. Its callees, and the
+    function as a part of other code, stay as they were. Torch code behind it is left alone as well.
     """
     with contextlib.suppress(ImportError):
         from torch._dynamo.eval_frame import skip_code
@@ -99,9 +97,8 @@ def leave_alone(function: Any) -> None:
 
 
 def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor]], None]) -> bool:
-    """Call `before_code` before code is made of a Python frame, and `of_graph` with the tensors a graph takes.
-
-    Returns False where this torch does not tell what graphs take.
+    """Call `before_code` before code is made of a Python frame, and `of_graph` with the tensors a graph takes. Returns
+    False where this torch does not tell what graphs take.
     """
     from torch._dynamo import callback, eval_frame, output_graph  # Slow to import: not before an optimizer is wrapped.
 

@@ -409,9 +409,7 @@ def leave_references() -> None:
 
 
 def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Call a compiled module, whose parameters are up to date. Its code must neither use other pending ones nor meet
-    their hooks.
-    """
+    """Call a compiled module, whose parameters are up to date. Its code must not use or meet other pending ones."""
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)
@@ -617,9 +615,8 @@ def _patch_named_parameters() -> None:
 
 
 def _patch_zero_grad() -> None:
-    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter.
-
-    What a program's own class does before or after that may read.
+    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter. What a
+    program's own class does before or after that may read.
     """
     kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
     for kind in kinds:

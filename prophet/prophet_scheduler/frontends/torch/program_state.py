@@ -156,7 +156,7 @@ def _without_saved_tensors_hooks(_value: Any) -> Iterator[None]:
 
 
 def _autocast() -> Any:
-    """None if it is off for all devices: then its types have no effect."""
+    """Return the autocast settings. None if it is off for all devices: then its types have no effect."""
     if not _C._is_any_autocast_enabled():
         return None
     devices = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICE_TYPES]
@@ -192,7 +192,7 @@ def _with_dispatch_keys(value: tuple[int, int]) -> AbstractContextManager[Any]:
 
 
 def _matmul_precision() -> str | None:
-    """None if the program has set it for one device by itself; the later rows cover that."""
+    """Return the precision. None if the program has set it for one device by itself; the later rows cover that."""
     try:
         precision: str = _C._get_float32_matmul_precision()
         return precision

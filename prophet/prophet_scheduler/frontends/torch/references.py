@@ -278,7 +278,6 @@ def aside() -> Iterator[None]:
 @contextlib.contextmanager
 def away() -> Iterator[None]:
     """Take this thread's mode off the stack within the context, and enter none, as code made by torch.compile expects.
-
     That code checks the stack before it runs, and is made anew if the stack differs.
     """
     before, _here.away = _here.away, True
@@ -344,9 +343,8 @@ def is_at_work() -> bool:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Mark the work at hand as only waiting within the context: a handler may bring anything up to date.
-
-    Changes nothing if it is part of other work.
+    """Mark the work at hand as only waiting within the context: a handler may bring anything up to date. Changes
+    nothing if it is part of other work.
     """
     before = _here.at_work, _here.blind
     if before[0] == 1:
@@ -378,9 +376,8 @@ _stack = _Stack()
 
 @contextlib.contextmanager
 def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
-    """Take the modes above the topmost one of this kind off the stack within the context, at most `most`.
-
-    Takes all of them if there is none of this kind. Yields the modes taken.
+    """Take the modes above the topmost one of this kind off the stack within the context, at most `most`. Takes all of
+    them if there is none of this kind. Yields the modes taken.
     """
     taken: list[Any] = []
     while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):

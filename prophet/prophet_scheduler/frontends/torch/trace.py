@@ -143,18 +143,15 @@ class ForwardTrace:
         return self._rows[PASSED_OVER:]
 
     def _used_at(self, row: dict[int, float]) -> list[float]:
-        """Return the times by gradient, then the end of forward. A parameter without a call counts as used with the
-        next.
-        """
+        """Return the times by gradient, then the end of forward. A parameter without a call counts with the next."""
         times = [row[self._count]]
         for place in reversed(range(self._count)):
             times.append(min(times[-1], row.get(place, times[-1])))
         return times[::-1]
 
     def _layer_s(self) -> dict[str, float]:
-        """Return the seconds by parameter, from its first use to the next use of any, whatever the order.
-
-        The last of those used at once has all of the time.
+        """Return the seconds by parameter, from its first use to the next use of any, whatever the order. The last of
+        those used at once has all of the time.
         """
         seconds: dict[int, list[float]] = {}
         for row in self._kept:

@@ -46,7 +46,7 @@ LOOK_AT = 16
 
 
 class Abandoned(RuntimeError):
-    """Ends a wait for what will never come, in a program that has been told why."""
+    """End of a wait for what will never come, in a program that has been told why."""
 
 
 class AverageSource(Protocol):
@@ -326,9 +326,7 @@ class Updates:
 
     def _sort_states(self) -> None:
         """Sort what a step has added to the optimizer's state into the order of its parameters, as one whole step adds
-        it.
-
-        A program may go through it on all workers at once.
+        it. A program may go through it on all workers at once.
         """
         optimizer = self._reference()
         if optimizer is None:

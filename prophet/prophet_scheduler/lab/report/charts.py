@@ -1,7 +1,7 @@
 """The charts of a report.
 
 Rule of this file: from chapters to plotly's figures; page.py has the text beside them. Colours are those of `prophet
-run`'s figures and differ on white and on black; the page sets ink, grid and background. Times are shown in seconds and
+run`'s figures and are distinct on white and on black; the page sets ink, grid and background. Times are in seconds and
 milliseconds, rates in Mbit/s, sizes in KiB.
 """
 

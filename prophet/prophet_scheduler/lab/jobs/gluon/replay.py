@@ -56,7 +56,7 @@ class _Compute(mx.autograd.Function):  # type: ignore[misc]
 
 
 class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
-    """Network with a float32 parameter a gradient, rounded down to whole elements; `seed` makes this worker's values."""
+    """Network with a float32 parameter a gradient, rounded down to whole elements; `seed` makes this worker's."""
 
     def __init__(self, profile: Profile, clock: ComputeClock, seed: int) -> None:
         super().__init__(prefix="replay_")
