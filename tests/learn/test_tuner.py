@@ -210,3 +210,23 @@ def test_new_blocks_that_stay_far_worse_are_worse_and_not_the_job() -> None:
         tuner.observe(SIZES[1], 3.0)
     assert tuner.next(SIZES[1]).arm == SIZES[0]
     assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(1.0, rel=0.15)
+
+
+def test_what_a_first_time_costs_is_learned_and_is_not_blamed_on_the_arm() -> None:
+    tuner = Tuner()
+    tuner.predict([Arm(size, 1.0, size, "", first_cost=1.0, cost=0.1, lasts=2) for size in SIZES[:3]])
+    for _ in range(5):
+        tuner.observe(SIZES[0], 1.0)
+    before = tuner.beliefs()[SIZES[1]].iteration_s
+    assert tuner.next(SIZES[0]).gain < 1
+    for took_s in (4.0, 3.0, 1.0):  # five iterations more than usual, where one was expected
+        tuner.observe(SIZES[1], took_s)
+    assert tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(before, rel=0.02)
+    dear, cheap = Tuner(), Tuner()
+    for one, paid_s in ((dear, (4.0, 3.0)), (cheap, (1.5, 1.5))):
+        one.predict([Arm(size, 1.0 - place / 50, size, "", 1.0, 0.1, 2) for place, size in enumerate(SIZES[:3])])
+        for took_s in (1.0, 1.0, 1.0):
+            one.observe(SIZES[0], took_s)
+        for took_s in (*paid_s, 0.98, 0.98, 0.98):
+            one.observe(SIZES[1], took_s)
+    assert dear.next(SIZES[1]).gain < cheap.next(SIZES[1]).gain, "a third one is worth less where it costs more"

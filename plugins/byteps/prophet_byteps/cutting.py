@@ -5,10 +5,11 @@ cut means prophet_scheduler/core/cut.py's, which one is best the policy's.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
 (docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
-servers, which is BytePS's last, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and every
-RECUT_ROUNDS later, when a worker has handed over the round's last block, it sends a page that has what it measured of its network, and in the decider's the wanted
-cut; the sum has all. Before the next round's first block it waits for that sum, which is there long before as a rule,
-and takes up the cut that it finds: all workers read the same page before the same round.
+servers, which is BytePS's last, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and
+every RECUT_ROUNDS later, a worker that has handed over the round's last block sends a page. It has what the worker
+measured of its network, and the decider's also has the wanted cut; the sum has all. Before the next round's first block
+a worker waits for that sum, which usually came long before, and takes up the cut that it finds: all workers read the
+same page before the same round.
 
 The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
 if that is the decider, the cut stays as it is. How much is in flight under it is the decider's choice as well, and
@@ -28,6 +29,7 @@ from __future__ import annotations
 import logging
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,6 +48,8 @@ _ROW = struct.Struct("<3fI")
 _CREDIT = struct.Struct("<Q")
 _ROWS_AT = PAGE_BYTES // 2
 _CREDIT_AT = _ROWS_AT - _CREDIT.size
+KEPT_ITERATIONS = 64
+"""Newest iterations that wait for the agent."""
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet_scheduler")
@@ -151,6 +155,8 @@ class CutBoard:
         self._refusals: dict[Cut, Refusal] = {}
         self._refused: dict[Cut, str] = {}
         self._complained = False
+        self._measures = False
+        self._ended: deque[tuple[Cut, float]] = deque(maxlen=KEPT_ITERATIONS)
 
     # The agent's.
 
@@ -223,7 +229,21 @@ class CutBoard:
         with self._lock:
             return tuple(self._refused.values())
 
+    def take_ended(self) -> list[tuple[Cut, float]] | None:
+        """Cut and seconds of the first optimizer's iterations since the last call; None where nobody measures them."""
+        if not self._measures:
+            return None
+        return [self._ended.popleft() for _ in range(len(self._ended))]
+
     # The front ends'.
+
+    def iterated(self, number: int, cut: Cut, took_s: float | None) -> None:
+        """An iteration of optimizer `number` took so many seconds under this cut; None for one that does not count."""
+        with self._lock:
+            if number == self._leader:
+                self._measures = True
+                if took_s is not None:
+                    self._ended.append((cut, took_s))
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
         """What this worker would begin with, for gradients of these bytes in forward order."""

@@ -95,7 +95,7 @@ class Learner:
         self._ranks_of: dict[Cut, Mapping[int, int]] = {}
         self._ranked = False
         self._reordered = False
-        self._held_s: list[float] = []
+        self._held: list[IterationEnd] = []
         """Iterations under this cut, until it is known whether its blocks were in order."""
         self._choosing: Choosing | None = None
         if learns_order or (shape is not None and not follows):
@@ -223,23 +223,24 @@ class Learner:
         barrier: bool = False,
         way: str = "",
         ended: Sequence[IterationEnd] | None = None,
+        took_s: Sequence[tuple[Cut, float]] | None = None,
         more: MoreChoices | None = None,
         pace: float = 1.0,
     ) -> Plan | None:
         """Takes in what happened since the last turn; a new plan where one is due.
 
-        `cut` is the cut in force, None before the first; `networks` are what all workers say of theirs. Planned for is
-        what every iteration waits for. `refusals` are cuts that the engine cannot give the job as things are: another
-        is chosen then. `credit` is what the one that chooses wants in flight, in bytes; None while it has not said.
-        `barrier`: iterations wait for all averages, as far as is known. `way` is the one that blocks go, `ended` are
-        the iterations that have since the last turn, None for as the events say; `more` has what can be done besides
-        what the policy predicts. `pace`: how many times as long the slowest worker computes.
+        `cut` is the cut in force, None before the first. `networks` are the measurements of all workers; plans count on
+        the one that every iteration waits for. `refusals` are cuts that the engine cannot give the job now. `credit`
+        (bytes) is the wish of the worker that decides; None before its first. `barrier`: iterations seem to wait for
+        all averages. `way` is how blocks are averaged now. Iterations since the last turn come as `ended`, else as
+        `took_s` (cut and seconds of each), else from the events. `more` predicts what the engine can do besides.
+        `pace`: how many times as long the slowest worker computes.
         """
         self._pace = pace
         if cut != self._cut and self._cut is not None:
             # Ids are others from here on, and these events are of both.
             self.profiler.restart()
-            self._held_s.clear()
+            self._held.clear()
             self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
         else:
             self.profiler.observe(events)
@@ -249,7 +250,7 @@ class Learner:
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
-            choosing.in_force(cut, way, self._ended(cut) if ended is None else ended)
+            choosing.in_force(cut, way, self._ended(cut, took_s) if ended is None else ended)
             due = due and choosing.may_ask()
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made where they are looked at.
@@ -293,22 +294,28 @@ class Learner:
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
-    def _ended(self, cut: Cut) -> Sequence[IterationEnd]:
-        """Iterations under this cut, without those before the order of its blocks was learned."""
+    def _ended(self, cut: Cut, took_s: Sequence[tuple[Cut, float]] | None) -> Sequence[IterationEnd]:
+        """Iterations by `took_s`, or as events show them, without those before their blocks were in order."""
         from prophet_scheduler.core.choice import IterationEnd
 
-        took_s = self.profiler.take_took_s()
+        seen_s = self.profiler.take_took_s()
+        rows = [(cut, each_s) for each_s in seen_s] if took_s is None else took_s
+        ended = [IterationEnd(of, "", each_s) for of, each_s in rows]
+        if not self._learns_order:
+            return ended
+        before = [one for one in ended if one.cut != cut and one.cut in self._ranks_of]
+        under = [one for one in ended if one.cut == cut]
         in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
-        if self._learns_order and not self._ranked and not in_places:
-            self._held_s += took_s
-            return ()
+        if not self._ranked and not in_places:
+            self._held += under
+            return before
         if self._reordered:
-            self._held_s.clear()
-            if took_s:
-                took_s, self._reordered = took_s[1:], False  # The first one began in the former order.
-        took_s = [*self._held_s, *took_s]
-        self._held_s.clear()
-        return [IterationEnd(cut, "", each_s) for each_s in took_s]
+            self._held.clear()
+            if under:
+                under, self._reordered = under[1:], False  # The first one began in the former order.
+        under = [*before, *self._held, *under]
+        self._held.clear()
+        return under
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Of the network, after the first iterations: they make connections and register memory as they go.

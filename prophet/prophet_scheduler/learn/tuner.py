@@ -145,6 +145,10 @@ class Tuner:
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
         self._going, self._comes, self._fresh = 0.0, 0, False
+        self._spent = 0.0
+        """Iterations that going to this arm has cost so far."""
+        self._dear, self._paid = 1.0, 1.0
+        """What first times cost, and what was expected of them, both in such times."""
         self._off = np.zeros(len(SCALES))
         self.iterations = 0
 
@@ -211,11 +215,9 @@ class Tuner:
         seen = self._seen.get(name, 0)
         came, self._current = self._current not in (None, name), name
         if came:
-            self._going, self._comes = (arm.cost if seen else arm.first_cost) / arm.lasts, arm.lasts
+            self._going, self._comes = self._cost(arm) / arm.lasts, arm.lasts
+            self._fresh, self._spent = True, 0.0
         going = self._going if self._comes else 0.0
-        fresh = came or self._fresh
-        # Whether it is still to be told how the arm is, since what coming cost hides it.
-        self._fresh = fresh and model.going * going > model.kind
         anew = going > 0 or seen == 0
         self._comes = max(0, self._comes - 1)
         self.iterations += 1
@@ -223,9 +225,27 @@ class Tuner:
         self._covariance[:, 0, 0] += model.drift**2
         steps = np.arange(1, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
-        noise = self._noise.variance + (model.going * going) ** 2
-        self._take(name, iteration_s / (1 + going), noise, fresh)
         self._noise.add(math.log(iteration_s), anew)
+        if model.going * going > model.kind:
+            self._pay(arm, iteration_s)  # It hides how the arm is.
+            return
+        noise = self._noise.variance + (model.going * going) ** 2
+        self._take(name, iteration_s / (1 + going), noise, self._fresh)
+        self._fresh = False
+
+    def _cost(self, arm: Arm) -> float:
+        """Iterations that going to this arm is expected to cost, by what first times have cost so far."""
+        again = arm.name in self._seen
+        return arm.cost + (0.0 if again else (arm.first_cost - arm.cost) * self._dear / self._paid)
+
+    def _pay(self, arm: Arm, iteration_s: float) -> None:
+        """An iteration that shows what going to the arm costs; the last of them tells of the next time."""
+        mean, _ = self._believed()
+        usual_s = arm.predicted_s * math.exp(mean[0] + mean[self._places[arm.name]])
+        self._spent += max(0.0, iteration_s / usual_s - 1)
+        if not self._comes:
+            self._dear += self._spent / (arm.first_cost or 1.0)
+            self._paid += 1
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Takes in what was believed of this arm in an earlier run of the job, which may be somewhat another now."""
@@ -316,7 +336,7 @@ class Tuner:
         mean, covariance = self._believed()
         logs = np.array([math.log(arm.predicted_s) for arm in arms]) + mean[places]
         logs -= logs.min() if here is None else logs[here]
-        costs = np.array([arm.cost if arm.name in self._seen else arm.first_cost for arm in arms])
+        costs = np.array([self._cost(arm) for arm in arms])
         going = costs.copy()
         if here is not None:
             going[here] = 0.0

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet_ddp.control import EARLY_ROUNDS, PACES, TRIED_ROUNDS, Control, Decision
+from prophet_ddp.control import PACES, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
+from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
 from support.collectives import Operation, Wire
 
 CUTS = st.builds(

@@ -25,6 +25,8 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_byteps.torch.tracing import RoundsTrace
 
+WARM_UP = 2
+"""First rounds of a job, which say nothing of what iterations take."""
 COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
 """Why a trace is given up."""
 
@@ -63,6 +65,8 @@ class KeyedRounds:
         self._flush = flush
         self._waits = BarrierWatch()
         self._control: CutControl | None = None
+        self._began_s: float | None = None
+        self._rounds = 0
         self._streams: dict[torch.device, Streams] = {}
         self._planned = False
         self._may_trace = engine.board.trace is not None
@@ -144,6 +148,7 @@ class KeyedRounds:
         """Sends one gradient of this round; before the first one, blocks may be cut anew."""
         assert self.arena is not None and self._control is not None
         if self.staged == 0:
+            self._round_begins(self.arena)
             cut = self._control.round_begins(self.arena.why_not)
             if cut is not None:
                 self._recut(self.arena, cut)
@@ -152,6 +157,15 @@ class KeyedRounds:
         if self.whole:
             training.iteration_ended(self._number, time.monotonic())
             self._control.round_ends()
+
+    def _round_begins(self, arena: KeyedArena) -> None:
+        """The first gradient of a round ends the iteration before; a job's first ones set up what they need."""
+        now, before_s = time.monotonic(), self._began_s
+        self._began_s = now
+        self._rounds += 1
+        took_s = now - before_s if before_s is not None and self._rounds > WARM_UP + 1 else None
+        assert arena.cut is not None
+        self._engine.board.iterated(self._number, arena.cut, took_s)
 
     def stage_missing(self) -> None:
         """Sends what this round still lacks: every worker must push every block in every round."""
@@ -184,6 +198,7 @@ class KeyedRounds:
         """Forgets rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
         self._planned = False
         self.staged = 0
+        self._began_s, self._rounds = None, 0
         self._engine.restart()
         if self.arena is not None:
             self.arena.restart(passes)
