@@ -145,10 +145,8 @@ class Tuner:
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
         self._going, self._comes, self._fresh = 0.0, 0, False
-        self._spent = 0.0
-        """Iterations that going to this arm has cost so far."""
-        self._dear, self._paid = 1.0, 1.0
-        """What first times cost, and what was expected of them, both in such times."""
+        self._spent = 0.0  # iterations that going to this arm has cost so far
+        self._dear = self._paid = 1.0  # What first times cost, in expected costs, and how many there were.
         self._off = np.zeros(len(SCALES))
         self.iterations = 0
 
@@ -235,14 +233,12 @@ class Tuner:
 
     def _cost(self, arm: Arm) -> float:
         """Iterations that going to this arm is expected to cost, by what first times have cost so far."""
-        again = arm.name in self._seen
-        return arm.cost + (0.0 if again else (arm.first_cost - arm.cost) * self._dear / self._paid)
+        first = 0.0 if arm.name in self._seen else arm.first_cost - arm.cost
+        return arm.cost + first * self._dear / self._paid
 
     def _pay(self, arm: Arm, iteration_s: float) -> None:
         """An iteration that shows what going to the arm costs; the last of them tells of the next time."""
-        mean, _ = self._believed()
-        usual_s = arm.predicted_s * math.exp(mean[0] + mean[self._places[arm.name]])
-        self._spent += max(0.0, iteration_s / usual_s - 1)
+        self._spent += max(0.0, iteration_s / self.beliefs()[arm.name].iteration_s - 1)
         if not self._comes:
             self._dear += self._spent / (arm.first_cost or 1.0)
             self._paid += 1
