@@ -1,5 +1,5 @@
-"""For all tests: Ctrl-C means the same in what they start, no test hangs on how fast the machine is, and how several
-processes share them out.
+"""Settings of all tests: Ctrl-C works in programs they start, no test depends on the machine's speed, and several
+processes share the tests.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, settings
 from prophet_scheduler.frontends import notices  # noqa: F401  # Prophet's lines begin as in a job.
 from support.golden import FOLDER, Golden
 
-# A shell that starts something in the background lets it ignore Ctrl-C, and programs inherit that.
+# A program started in a shell's background ignores Ctrl-C, and its children inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The same examples in every run, and as much time for each as it takes, also to make it.
+# The same examples in every run, and no time limit for an example or for making it.
 settings.register_profile(
     "deterministic", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-# `make fuzz`: other examples in every run, and first of all those that once failed (.hypothesis/examples).
+# `make fuzz`: other examples in every run, after those that once failed (.hypothesis/examples).
 settings.register_profile(
     "fuzz",
     deadline=None,

@@ -1,8 +1,7 @@
 """Asynchronous jobs with a coordinator on a real network, whose processes a test may kill.
 
-Rule of this file: three workers whose links are faster than the server's, so that updates meet and are summed on their
-way; the roles' processes, with a replica of the model where one is asked for; and how it all ended. What a worker runs
-is a script of tests/net/jobs.
+Rule of this file: three workers with faster links than the server's, so updates meet and are summed on their way; the
+roles' processes, with a replica of the model on demand; and their ends. A worker runs a script of tests/net/jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ POLL_S = 0.05
 
 @dataclass
 class JobApart:
-    """A job that runs: its processes by role, and the folder in which each has its own."""
+    """A running job: its processes by role, and the folder that contains each role's own."""
 
     folder: Path
     job: Job
@@ -56,12 +55,12 @@ class JobApart:
         self.until(lambda: "listening on" in self.log("replica"))
 
     def log(self, role: str) -> str:
-        """What it has written; nothing while its process has not come so far as to open the file."""
+        """Return the role's log; empty before its process has opened the file."""
         path = self.folder / role / "log"
         return path.read_text() if path.exists() else ""
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Returns when it is done. Fails with all logs where that takes too long."""
+        """Wait until `done()`. Fail with all logs if that takes too long."""
         while not done():
             if time.monotonic() - self.began_s > LIMIT_S:
                 write_stacks(self.processes.values())
@@ -71,7 +70,7 @@ class JobApart:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Meanwhile no worker goes on, so that none ends before what is started here is there."""
+        """Stop all workers within the context, so that none ends before the processes started in it are ready."""
         self._signal_workers(signal.SIGSTOP)
         try:
             yield
@@ -85,22 +84,22 @@ class JobApart:
                     os.killpg(self.processes[worker].pid, number)
 
     def wait(self) -> list[int]:
-        """Until all workers have ended: with what status each."""
+        """Wait until all workers have ended. Return their statuses."""
         self.until(lambda: all(self.processes[worker].poll() is not None for worker in WORKERS))
         return [self.processes[worker].wait() for worker in WORKERS]
 
     def counts(self, worker: str) -> dict[str, Any]:
-        """What the worker's rounds came to, by its last line."""
+        """Return the counts of the worker's rounds, from its last line."""
         (line,) = [line for line in self.log(worker).splitlines() if line.startswith("counts ")]
         found: dict[str, Any] = json.loads(line.removeprefix("counts "))
         return found
 
     def said(self, worker: str) -> list[str]:
-        """The lines in which a worker says anything of Prophet."""
+        """Return the worker's lines that mention Prophet."""
         return [line for line in self.log(worker).splitlines() if "prophet" in line.lower()]
 
     def coordinated(self) -> dict[str, Any]:
-        """Ends the coordinator: what came of all updates there."""
+        """End the coordinator. Return its counts of all updates."""
         process = self.processes["coordinator"]
         process.terminate()
         process.wait(LIMIT_S)
@@ -121,10 +120,10 @@ def running(
     resume: bool = False,
     dead_after: str = "30s",
 ) -> Iterator[JobApart]:
-    """Starts all roles; `command` is the script of each worker, and its arguments. What still runs in the end is ended.
+    """Start all roles, and end them with the context; `command` is the script of each worker, and its arguments.
 
-    With `replica`, its file, the job has one, which may be behind by this `bound`; `resume`: the job begins with it.
-    `dead_after` is what the coordinator is told: where no worker dies, longer than a busy machine keeps one silent.
+    `replica` is the file of a replica, which may be behind by this `bound`; `resume`: the job begins with it.
+    `dead_after` is the coordinator's option: if no worker dies, longer than a busy machine keeps one silent.
     """
     tokens = folder / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +133,7 @@ def running(
     prophet = [sys.executable, "-P", "-m", "prophet_scheduler.cli.main"]
     coordinate = [*prophet, "coordinate", "--token-file", str(tokens)]
     coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
-    # An update takes 0.1 s: who comes in the first half of that is summed with others.
+    # An update takes 0.1 s; those that come in the first half of it are summed.
     coordinate += ["--batch", "50ms", "--dead-after", dead_after, "--status", "status.json"]
     replica_at = f"{testbed.address('replica')}:{port + 2000}"
     replicate = [*prophet, "replicate", "--token-file", str(tokens), "--file", str(replica), "--listen", replica_at]

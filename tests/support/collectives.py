@@ -1,7 +1,7 @@
 """Process groups that a test drives, in place of torch's, on a virtual clock: several ranks in one process.
 
-`Wire` matches operations as gloo does, by the order in which each rank submits them over one connection, and raises
-where ranks submit different ones. An operation ends on each rank at a time of its own, once all have submitted it.
+`Wire` matches operations as gloo does, by the order in which each rank submits them over one connection. It raises if
+ranks submit different ones. An operation ends on each rank at its own time, once all have submitted it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prophet_scheduler.studies.agenda import Agenda
 
 
 class Future:
-    """As far as an issuer asks torch's."""
+    """The part of torch's Future that an issuer uses."""
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
@@ -51,14 +51,14 @@ class Work:
 
 @dataclass
 class Operation:
-    """One rank's part. `tensor` is what comes of it; all that ranks must say alike is in `kind`."""
+    """One rank's part. `tensor` gets the result; `kind` must be the same on all ranks."""
 
     kind: tuple[object, ...]
     tensor: torch.Tensor
     results: Callable[[Sequence[Operation]], Sequence[torch.Tensor]]
-    """What comes of it on each rank, by the parts of all."""
+    """Function from the parts of all ranks to the result on each."""
     parts: Sequence[torch.Tensor] = ()
-    """What each rank gets of this one, where that differs."""
+    """This rank's tensor for each rank, if these differ."""
     work: Work = field(default_factory=Work)
 
 
@@ -98,11 +98,11 @@ def _exchanged(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
 
 
 Program = Generator["float | JointOperation", None, None]
-"""What a rank does: it yields seconds to pass, or an operation to wait for."""
+"""Program of a rank: it yields seconds to pass, or an operation to wait for."""
 
 
 class Wire:
-    """The network between `ranks`, and the clock. `duration_s(rank, number)`: how long the operation takes there."""
+    """The network between `ranks`, and the clock. `duration_s(rank, number)`: seconds of the operation there."""
 
     def __init__(self, ranks: int, duration_s: Callable[[int, int], float]) -> None:
         self.now_s = 0.0
@@ -110,7 +110,7 @@ class Wire:
         self.groups = [self.group(rank) for rank in range(ranks)]
         self._connections: dict[int, list[list[Operation]]] = {}
         self.failing: int | None = None
-        """The operation of this number, over the first connection, ends with an error on every rank."""
+        """Number of the operation on the first connection that ends with an error on every rank."""
         self.in_flight = [0] * ranks
         self.most_in_flight = 0
         self._duration_s = duration_s
@@ -118,11 +118,11 @@ class Wire:
         self._blocked: list[tuple[JointOperation, Program]] = []
 
     def group(self, rank: int, connection: int = 0) -> Any:
-        """That rank's part of a group, of which there may be several with the same ranks."""
+        """Return the rank's part of a group; several groups may have the same ranks."""
         return Group(self, rank, connection)
 
     def submitted(self, connection: int = 0) -> list[list[Operation]]:
-        """By rank, all that came over that connection."""
+        """Return all operations over that connection, by rank."""
         return self._connections.setdefault(connection, [[] for _ in range(self.ranks)])
 
     def submit(self, rank: int, connection: int, mine: Operation) -> Work:
@@ -141,15 +141,15 @@ class Wire:
         return mine.work
 
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
-        """After so many seconds."""
+        """Run `action` after `delay_s`."""
         self._agenda.at(self.now_s + delay_s, action)
 
     def start(self, program: Program) -> None:
-        """A rank begins."""
+        """Start a rank's program."""
         self.at(0.0, lambda: self._go_on(program))
 
     def run(self) -> list[JointOperation]:
-        """Until nothing more happens; what is still waited for then."""
+        """Run until nothing more happens. Return the operations that programs still wait for."""
         while self._agenda:
             self.now_s, action = self._agenda.take()
             action()

@@ -33,7 +33,7 @@ DIGITS: dict[str, Any] = {
 
 
 def changed(raw: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """`raw` with the value at a dotted key replaced; a value of None takes the key out."""
+    """Return `raw` with the value at a dotted key replaced; None takes the key out."""
     result = copy.deepcopy(raw)
     *way, last = key.split(".")
     place = result

@@ -1,7 +1,7 @@
-"""Files as nobody wrote them: what is right, damaged somewhere.
+"""Damaged files, made from correct ones.
 
-What belongs here: strategies of hypothesis for the content of files, and what every reader of one owes, whatever is in
-it: a value, or one line that names the file.
+What belongs here: strategies of hypothesis for the content of files, and the demand on every reader of any file: return
+a value, or fail with one line that names the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from prophet_scheduler.core.errors import UserError
 Place = tuple[str | int, ...]
 
 fuzzed = settings(max_examples=max(20, settings().max_examples // 5))
-"""A test of a reader: short among the others, and long in `make fuzz`."""
+"""Settings of a reader's test: short among the others, and long in `make fuzz`."""
 
 
 def nested(depth: int) -> list[Any]:
-    """Lists in lists."""
+    """Return lists in lists."""
     inner: list[Any] = []
     for _ in range(depth):
         inner = [inner]
@@ -35,11 +35,11 @@ ODD: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**64, 10**30, 0.5, -0.0, 1e-300, 1e15, 1e300, float("inf"), float("nan")),
     *("", "x", "\ud800", "two\nlines", "1e400", "\0", "a" * 5000, [], {}, [None], {"a": 1}, [[0, 1]], nested(60)),
 )
-"""In place of a value that is right."""
+"""Values to put in place of correct ones."""
 
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Of every value in a document, the whole included."""
+    """Yield the place of every value in a document, the whole included."""
     yield place
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in inner:
@@ -47,7 +47,7 @@ def places(value: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def changed_at(document: Any, place: Place, change: Callable[[Any, str | int], None], whole: Any) -> Any:
-    """A copy in which `change` was made to what is at `place`, by the part that has it; `whole` for the whole."""
+    """Return a copy with `change` made at `place`, on the part that contains it; `whole` if `place` is the whole."""
     if not place:
         return whole
     document = copy.deepcopy(document)
@@ -60,7 +60,7 @@ def changed_at(document: Any, place: Place, change: Callable[[Any, str | int], N
 
 @st.composite
 def documents(draw: st.DrawFn, right: Any) -> Any:
-    """`right` with one to three values that are odd, gone or doubled."""
+    """Make `right` with one to three values odd, gone or doubled."""
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.sampled_from(list(places(right))))
         odd = draw(st.sampled_from(ODD) | st.integers() | st.floats() | st.text(max_size=5))
@@ -79,7 +79,7 @@ def documents(draw: st.DrawFn, right: Any) -> Any:
 
 
 def contents(right: bytes) -> st.SearchStrategy[bytes]:
-    """Of a file that is cut short, has other bytes here and there, or is another thing altogether."""
+    """Return contents of a file: `right` cut short or with some other bytes, or random bytes."""
 
     def damage(parts: tuple[int, list[tuple[int, int]]]) -> bytes:
         length, others = parts
@@ -95,15 +95,15 @@ def contents(right: bytes) -> st.SearchStrategy[bytes]:
 
 
 def json_files(right: Any) -> st.SearchStrategy[bytes]:
-    """Of a JSON file."""
+    """Return contents of a damaged JSON file."""
     text = json.dumps(right).encode()
     return documents(right).map(lambda document: json.dumps(document).encode()) | contents(text)
 
 
 def read_or_refused(read: Callable[[Path], Any], path: Path, content: bytes, *more: type[Exception]) -> Any:
-    """What `read` makes of a file of this content; None where it refuses, in one line that names the file.
+    """Return the value `read` makes of a file of this content; None if it refuses, in one line that names the file.
 
-    `more` are other ways to refuse.
+    `more` are other exceptions with which it may refuse.
     """
     path.write_bytes(content)
     ways: tuple[type[Exception], ...] = (UserError, *more)

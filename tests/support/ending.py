@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class ProcessEnded(Exception):
-    """In place of the end: the line that was said, and the status."""
+    """Raised in place of the end, with the line printed and the status."""
 
     def __init__(self, line: str, status: int) -> None:
         super().__init__(line, status)
@@ -14,5 +14,5 @@ class ProcessEnded(Exception):
 
 
 def end_process(line: str, status: int) -> NoReturn:
-    """As prophet_scheduler.frontends.ending has it."""
+    """Stand in for prophet_scheduler.frontends.ending.end_process."""
     raise ProcessEnded(line, status)

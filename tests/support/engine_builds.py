@@ -17,7 +17,7 @@ TOOLS = Toolchain("g++ 12.2", "-march=x86-64-v3", ZMQ, torch="2.13.0", mxnet="1.
 
 
 def compile_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[object, Toolchain]]:
-    """From now on wheels have nothing in them and are kept in `folder`. Of each that is made: its rules and tools."""
+    """Make empty wheels from now on and keep them in `folder`. Return a list that gets each wheel's rules and tools."""
     made: list[tuple[object, Toolchain]] = []
 
     def compile_wheel(

@@ -1,13 +1,13 @@
-"""Ways to sum pages that a test makes itself.
+"""Exchanges for tests that sum pages themselves.
 
-Rule of this file: what they have alike; whose pages are summed is the test's.
+Rule of this file: only their common part; each test decides whose pages are summed.
 """
 
 from __future__ import annotations
 
 
 class QuietExchange:
-    """Of a program that has nothing under way, with pages that are asked for until they are back."""
+    """Exchange of a program with nothing under way; callers poll for pages."""
 
     def under_way(self) -> bool:
         return False

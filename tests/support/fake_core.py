@@ -8,5 +8,5 @@ from tools.native_stress import SOURCES, build
 
 
 def build_core(folder: Path, *macros: str) -> Path:
-    # Calls must go through the procedure linkage table, as they do between BytePS's files.
+    # Calls must go through the procedure linkage table, as between BytePS's files.
     return build(folder / "core.so", SOURCES / "fake_core.cc", "-fPIC", "-fno-inline", "-shared", *macros)

@@ -41,9 +41,9 @@ class Clock:
 
 @dataclass
 class Script:
-    """What a process does: `iterations` of `iteration_s`, then it writes its files and ends with `code`.
+    """Script of a process: it runs `iterations` of `iteration_s`, writes its files and ends with `code`.
 
-    A `code` of None never ends. `files` are contents by suffix of the worker's record.
+    With a `code` of None it never ends. `files` are contents by suffix of the worker's record.
     """
 
     iterations: int = 0
@@ -61,7 +61,7 @@ class FakeProcess:
         self._began = clock.now_s
         self._written = 0
         self.code: int | None = None
-        """That of a signal, where it got one that ended it."""
+        """Status of the signal that ended it; None if none did."""
 
     def poll(self) -> int | None:
         if self.code is not None:
@@ -84,7 +84,7 @@ class FakeProcess:
 
 
 class FakeHost:
-    """Remembers everything that was asked of it; `script(node, env)` says what a process will do."""
+    """Host that records all calls; `script(node, env)` is the script of a process."""
 
     def __init__(self, clock: Clock, script: Callable[[str, Mapping[str, str]], Script]) -> None:
         self._clock = clock
@@ -93,7 +93,7 @@ class FakeHost:
         self.bandwidths: list[tuple[float, str, float | None]] = []
         self.traffic: list[tuple[float, str, float | None]] = []
         self.broken: list[tuple[float, str, object]] = []
-        """Links that pass nothing (False) or something (True), and signals."""
+        """Links switched off (False) or on (True), and signals."""
         self._running: dict[str, FakeProcess] = {}
         self.breaks_at: float | None = None
         self.terminated = 0
@@ -167,17 +167,17 @@ class FakeListener:
 
 
 def worker_record(iteration_s: Sequence[float], **extra: Any) -> WorkerRecord:
-    """`worker_result` as the runner has it."""
+    """Return `worker_result` as the runner has it."""
     return TypeAdapter(WorkerRecord).validate_python(worker_result(iteration_s, **extra))
 
 
 def agent_status(**changes: Any) -> AgentStatus:
-    """`status` as the runner has it."""
+    """Return `status` as the runner has it."""
     return TypeAdapter(AgentStatus).validate_python(status(**changes))
 
 
 def worker_result(iteration_s: Sequence[float], **extra: Any) -> dict[str, Any]:
-    """A worker's result whose iterations start one after another; backward begins after a third of each."""
+    """Return a worker's result whose iterations start one after another; backward begins after a third of each."""
     starts = np.concatenate([[100.0], 100.0 + np.cumsum(iteration_s)])
     lengths = [*iteration_s, iteration_s[-1]]
     marks = [
@@ -195,7 +195,7 @@ def worker_result(iteration_s: Sequence[float], **extra: Any) -> dict[str, Any]:
 
 
 def status(**changes: Any) -> dict[str, Any]:
-    """What Prophet writes at the end of a worker."""
+    """Return the status that Prophet writes at the end of a worker."""
     return {
         "policy": "prophet",
         "stepped_aside": "",
@@ -210,7 +210,7 @@ def status(**changes: Any) -> dict[str, Any]:
 
 
 def recorded_events(marks: Sequence[Mark], gradients: int = 3) -> NDArray[Any]:
-    """Every gradient pushed, then pulled, in each iteration, one after another; and a broadcast at the start."""
+    """Return events: a broadcast, then in each iteration the push and pull of one gradient after another."""
     rows = [(marks[0].start, 0x80000001, 4, 0, QueueKind.PUSH, kind, 0) for kind in EventKind]
     for mark in marks:
         time_s = mark.backward

@@ -1,8 +1,8 @@
-"""Processes that begin where their framework is imported already, with Popen's ways.
+"""Processes that begin with their framework imported already, with Popen's methods.
 
-Rule of this file: a forkserver (scripts/forkserver.py) from the side of who asks: its life, what it is asked, and each
-process that it has forked. What the test was about is never in it: a server has imported what every such program
-imports first, and nothing of BytePS or Prophet.
+Rule of this file: a forkserver (scripts/forkserver.py) from the client's side: its life, its requests, and the
+processes it has forked. The subject of the test is never in it: a server has imported the first modules of every such
+program, and nothing of BytePS or Prophet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.programs import clean_environ
 
 FORKSERVER = Path(__file__).parents[1] / "scripts" / "forkserver.py"
 TORCH = ("torch", "torch._dynamo", "numpy")
-"""What a script with torch imports until it has its first optimizer, which takes longer than most jobs here."""
+"""Modules that a script with torch imports before its first optimizer, which takes longer than most jobs here."""
 START_LIMIT_S = 60.0
 
 
@@ -36,7 +36,7 @@ class NoForks(Exception):
 
 
 class Forked:
-    """A process that a server has forked; its status is minus a signal where one ended it."""
+    """A process that a server has forked; its status is minus the signal if one ended it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -45,14 +45,14 @@ class Forked:
         self.returncode: int | None = None
 
     def fileno(self) -> int:
-        """Readable when it has ended, or the server has."""
+        """Return a descriptor that is readable when it has ended, or the server has."""
         return self._connection.fileno()
 
     def poll(self) -> int | None:
         return self._look(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status. Raises subprocess.TimeoutExpired after so many seconds."""
+        """Return its status. subprocess.TimeoutExpired after `timeout` seconds."""
         status = self._look(timeout)
         if status is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
@@ -65,12 +65,12 @@ class Forked:
         self._signal(signal.SIGTERM)
 
     def abort(self) -> None:
-        """Has the server end it, after it has written where its threads are into its log."""
+        """Have the server end it, after it has written the stacks of its threads into its log."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Forgets it; where it still runs, the server ends it."""
+        """Forget it; if it still runs, the server ends it."""
         self._answers.close()
         self._connection.close()
 
@@ -93,7 +93,7 @@ class Forked:
 
 
 class ForkServer:
-    """One server, for processes at any time and from any thread, until it is closed or this process ends.
+    """A server, for processes at any time and from any thread, until it is closed or this process ends.
 
     `settings` are its own environment beside the clean one; `modules` are imported first.
     """
@@ -107,7 +107,7 @@ class ForkServer:
             self._server = subprocess.Popen(
                 program,
                 env=clean_environ() | dict(settings),
-                stdin=subprocess.PIPE,  # at whose end it ends
+                stdin=subprocess.PIPE,  # it ends when this closes
                 stdout=log,
                 stderr=log,
             )
@@ -121,15 +121,15 @@ class ForkServer:
         self.close()
 
     def close(self) -> None:
-        """Ends it, and what it has forked."""
+        """End it, and all processes it has forked."""
         assert self._server.stdin is not None
         self._server.stdin.close()
         self._server.wait()
         self._folder.cleanup()
 
     def fork(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], **how: Any) -> Forked:
-        """A process that runs `command`, as it would stand after `python`, in `folder`, where all that it prints is in
-        the file `log`. `environ` is its whole environment. `how`: more of what forkserver.py can be asked.
+        """Start a process that runs `command`, as written after `python`, in `folder`; its output is in the file `log`
+        there. `environ` is its whole environment. `how`: more options of forkserver.py.
         """
         request = {"command": list(command), "folder": str(folder), "environ": dict(environ), **how}
         connection = self._connect()
@@ -137,7 +137,7 @@ class ForkServer:
         return Forked(connection)
 
     def _connect(self) -> socket.socket:
-        """A connection to the server, which may still be importing."""
+        """Return a connection to the server, which may still be importing."""
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             connection = socket.socket(socket.AF_UNIX)
@@ -152,9 +152,9 @@ class ForkServer:
 
 
 def run_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], limit_s: float) -> None:
-    """Runs ranks under Prophet together, each a command and its whole environment in a folder, which is made.
+    """Run ranks under Prophet together, each a command and its whole environment in a folder, which is made.
 
-    Fails with what they printed where one fails, or is late.
+    Fail with their output if one fails or is late.
     """
     ends_at = time.monotonic() + limit_s
     processes: dict[Path, Forked] = {}
@@ -175,12 +175,12 @@ _lock = threading.Lock()
 
 
 def torch_server() -> ForkServer:
-    """The server with torch of all of this process's tests."""
+    """Return the server with torch for all of this process's tests."""
     return _server("torch", {})
 
 
 def ddp_server() -> ForkServer:
-    """The same for ranks under Prophet, which comes to them before torch does."""
+    """Return the server for ranks under Prophet, which they import before torch."""
     return _server("ddp", {"PROPHET_SCHEDULER": "prophet"})
 
 
@@ -192,6 +192,6 @@ def _server(name: str, settings: Mapping[str, str]) -> ForkServer:
 
 
 def close_shared() -> None:
-    """Ends what `torch_server` and `ddp_server` have started."""
+    """End the servers that `torch_server` and `ddp_server` have started."""
     while _shared:
         _shared.popitem()[1].close()

@@ -1,4 +1,4 @@
-"""PyTorch's front end in tests: an engine of a few lines, and what is left between two tests of one process."""
+"""PyTorch's front end in tests: an engine of a few lines, and the cleaning between two tests of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prophet_scheduler.frontends.torch.streams import streams_of
 
 
 class LateRounds(AwaitedRounds):
-    """Averages are so many `times` the gradients, and updates come when somebody asks for them."""
+    """Rounds whose averages are `times` the gradients, and whose updates come only on demand."""
 
     barrier = False  # type: ignore[assignment]
 
@@ -36,11 +36,11 @@ class LateRounds(AwaitedRounds):
         return True
 
     def landed(self, slot: Slot) -> bool:
-        return False  # so that nothing is updated beside what is asked for
+        return False  # so that updates come only on demand
 
 
 def forget() -> None:
-    """What a test leaves pending, or watched, is nothing to the next one."""
+    """Clear all that a test left pending or watched, before the next one."""
     for table in (guards._kept, guards._pending, guards._learning):
         table.clear()  # type: ignore[attr-defined]
     guards.leave_references()

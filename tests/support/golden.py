@@ -1,7 +1,7 @@
 """Golden files: values that every run gives alike, kept under tests/golden/ so that a change of one shows in a diff.
 
-Rule of this file: reading, comparing and writing them. What they hold is each test's business. Numbers are compared to
-the last digit; `pytest --write-golden` (or `make golden`) writes them anew.
+Rule of this file: reading, comparing and writing them; each test decides their content. Numbers are compared to the
+last digit; `pytest --write-golden` (or `make golden`) writes them anew.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LINES_SHOWN = 40
 
 
 class Golden:
-    """Holds what a test computed against a file, or writes the file."""
+    """A test's comparison of its values with a file; it may write the file instead."""
 
     def __init__(self, folder: Path, *, write: bool) -> None:
         self._folder = folder
         self._write = write
 
     def check(self, name: str, value: Json) -> None:
-        """Fails where `value` is not what the file `name`.json holds, with the lines that differ."""
+        """Fail if `value` differs from the file `name`.json, and show the lines that differ."""
         path = self._folder / f"{name}.json"
         text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         if self._write:

@@ -1,4 +1,4 @@
-"""Small graphs for the tests of orders: parameters that are received, and operations that wait for them."""
+"""Small graphs for the tests of orders: parameters to receive, and operations that wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 
 def graph(transfers: Mapping[str, int], computing: Mapping[str, tuple[float, str]], name: str = "test") -> Graph:
-    """`transfers`: seconds at one byte a second. `computing`: seconds, and the inputs as one text."""
+    """Return a graph. `transfers`: seconds at one byte per second. `computing`: seconds, and the inputs as one text."""
     return Graph(
         name,
         (

@@ -1,4 +1,4 @@
-"""What jobs leave that nobody ran: a record (PROPHET_RECORD) on a virtual clock, and an experiment's folder."""
+"""Files of jobs that nobody ran: a record (PROPHET_RECORD) on a virtual clock, and an experiment's folder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecordedJob:
         self.learns = rank == 0
 
     def take_up(self, cut: Cut, predicted_s: float | None = None) -> None:
-        """This cut is in force from here on."""
+        """Put this cut in force from here on."""
         known = self.agent
         if known.cut:
             reason = f"predicted {predicted_s:.4g} s an iteration" if predicted_s else ""
@@ -57,7 +57,7 @@ class RecordedJob:
         self.blocks = profile_under(PROFILE, cut)
 
     def iterate(self, count: int) -> float:
-        """What one takes, in seconds."""
+        """Run iterations. Return the time of one, in seconds."""
         took_s = 0.0
         for _ in range(count):
             blocks = self.blocks
@@ -81,7 +81,7 @@ class RecordedJob:
 
 
 def write_job_record(folder: Path, iterations: int = 6) -> float:
-    """Two workers, each with the cut of a job that knows nothing and then another; what an iteration took at last."""
+    """Record two workers, each with an unknown job's first cut and then another. Return the last iteration time."""
     took_s = 0.0
     for rank in range(2):
         job = RecordedJob(folder, rank)
@@ -94,14 +94,14 @@ def write_job_record(folder: Path, iterations: int = 6) -> float:
 
 
 def write_rows(folder: Path, *workers: Sequence[RecordRow]) -> Path:
-    """A record with these lines of each worker, by rank."""
+    """Write a record with these lines of each worker, by rank."""
     for rank, rows in enumerate(workers):
         (folder / f"worker{rank}.jsonl").write_text("".join(map(as_line, rows)), encoding="utf-8")
     return folder
 
 
 def write_experiment(folder: Path, **more: Any) -> None:
-    """A folder as `prophet run` leaves it: prophet with a record of transfers, stock without, and one that failed."""
+    """Write a folder as `prophet run` does: prophet with a record of transfers, stock without, and a failed policy."""
     point = cell(stock=iterated(1.7, 1.7, 2.0), prophet=iterated(0.9, 0.8, 1.0), broken=failed("it hung"))
     config: Any = {"name": "small", "job": {"kind": "replay", "iterations": 4}}
     results = Results(schema=2, config=config, repeats=1, cells=[point])

@@ -1,4 +1,4 @@
-"""One lane of the scheduled queue by itself, for tests of what a plan does in one direction."""
+"""One lane of the scheduled queue by itself, for tests of a plan in one direction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prophet_scheduler.core.queue import TwoLaneQueue
 
 
 class ScheduledQueue:
-    """The lane `kind` of a TwoLaneQueue, whose other lane stays empty."""
+    """Lane `kind` of a TwoLaneQueue; the other lane stays empty."""
 
     def __init__(
         self, kind: QueueKind = QueueKind.PUSH, watchdog_s: float = 1.0, most_in_flight: int | None = None

@@ -1,8 +1,8 @@
-"""A device on a virtual clock, in place of a GPU and NCCL: what is asked of it is done later, stream by stream.
+"""A device on a virtual clock, in place of a GPU and NCCL: it does its work later, stream by stream.
 
-Within `LazyMode` an operator of torch does nothing but join the queue of the stream that is current; its result is NaN
-until its turn has come. Streams wait for nothing but events. So where one has to wait for another and does not, what
-comes out is wrong. The host goes on meanwhile, and time passes only where it waits.
+Within `LazyMode` an operator of torch only joins the queue of the current stream; its result is NaN until its turn.
+Streams wait for nothing but events. So if one fails to wait for another, the result is wrong. The host goes on
+meanwhile, and time passes only while it waits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from support.collectives import Future
 
 
 def peers(data: torch.Tensor) -> torch.Tensor:
-    """What the sum of all ranks comes to, where the others' part depends on ours in a known way.
+    """Return the sum of all ranks, with the others' part a known function of ours.
 
-    Exact in any precision: how torch rounds on a CPU may depend on where in memory an element is.
+    It is exact in any precision: rounding by torch on a CPU may depend on an element's place in memory.
     """
     return data.mul(0.5)
 
 
 class Device:
-    """The clock, the streams, and the one that is current on the host."""
+    """The clock, the streams, and the host's current one."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -44,24 +44,24 @@ class Device:
         self.most_in_flight = self.in_flight = 0
 
     def at(self, delay_s: float, action: Action) -> None:
-        """After so many seconds."""
+        """Run `action` after `delay_s`."""
         self._agenda.at(self.now_s + delay_s, action)
 
     def some_time(self) -> float:
         return self.chance.choice([0.0, self.chance.random(), 20 * self.chance.random()])
 
     def step(self) -> bool:
-        """The next that happens; False where nothing does."""
+        """Run the next action; return False if there is none."""
         if not self._agenda:
             return False
         self.now_s, action = self._agenda.take()
-        # What others do meanwhile is asked of the device too, also where the host waits within an operator.
+        # Operators of other actions also go to the device, even while the host waits within an operator.
         with contextlib.nullcontext() if torch._C._len_torch_dispatch_stack() else LazyMode(self):
             action()
         return True
 
     def run(self, until: Callable[[], object] = lambda: False) -> None:
-        """The host waits; without `until` for all there is."""
+        """Let the host wait until `until()`; without `until`, for all actions."""
         while not until() and self.step():
             pass
 
@@ -74,7 +74,7 @@ class Device:
             self.current = before
 
     def execute(self, action: Action) -> None:
-        """On the memory itself: torch's counters of versions are the host's."""
+        """Run `action` on the memory itself, without torch's counters of versions, which are the host's."""
         self.executing, before = True, self.executing
         try:
             with torch.no_grad(), references.blind():
@@ -89,7 +89,7 @@ class LazyEvent:
         self._waiting: list[Action] = []
 
     def call(self, action: Action) -> None:
-        """When it has passed, and at once where it has."""
+        """Run `action` when the event has passed, or at once if it has."""
         if self.passed:
             action()
         else:
@@ -102,7 +102,7 @@ class LazyEvent:
 
 
 class Stream:
-    """Does one thing after another. A thing is begun with what it is to call when it has ended."""
+    """Queue of things to do one after another. A thing is a function that calls its argument when it has ended."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -195,12 +195,12 @@ class LazyMode(TorchDispatchMode):
 
 
 def _raw(value: Any) -> Any:
-    """The same memory, with a counter of versions of its own."""
+    """Return the same memory, with its own counter of versions."""
     return value.data if isinstance(value, torch.Tensor) else value
 
 
 class LazyStreams(DeviceStreams):
-    """The port, on such a device."""
+    """DeviceStreams on a lazy device."""
 
     def __init__(self, device: Device) -> None:
         self.lazy = device
@@ -237,7 +237,7 @@ class LazyStreams(DeviceStreams):
 
 
 class LazyWatch:
-    """Tells of events one after another, some time after they have passed."""
+    """Watch that tells of events one after another, some time after they have passed."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -267,7 +267,7 @@ class LazyWatch:
 
 
 class NcclWork:
-    """torch's Work of a collective on the device, which neither waits nor tells on the host."""
+    """torch's Work of a collective on the device, which neither blocks nor calls back on the host."""
 
     def __init__(self, device: Device, end: LazyEvent) -> None:
         self._device, self._end = device, end
@@ -289,7 +289,7 @@ class GlooWork:
 
 
 class LazyGroup:
-    """One rank's process group: real numbers go over NCCL, whole ones, which are the host's, over gloo."""
+    """One rank's process group: floats go over NCCL, integers, which are the host's, over gloo."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -319,7 +319,7 @@ class LazyGroup:
 
 
 class HostWait:
-    """A Condition: who waits for it lets the device go on."""
+    """A Condition whose waiters let the device go on."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

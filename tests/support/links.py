@@ -1,4 +1,4 @@
-"""What is left of a link of MLfabric's network at a moment, for tests."""
+"""The rate left on a link of MLfabric's network at a moment, for tests."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from prophet_scheduler.mlfabric.network import Link
 
 
 def rate_at(link: Link, time_s: float) -> float:
-    """Bytes per second."""
+    """Return the rate in bytes per second."""
     return link.rates[bisect_right(link.times, time_s) - 1]

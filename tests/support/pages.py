@@ -1,6 +1,6 @@
-"""The pages of this project that say what to type, and what they say.
+"""The pages of this project that contain commands, and the commands.
 
-Rule of this file: which pages, and their blocks; what must hold of them is their tests'.
+Rule of this file: it finds the pages and their blocks; tests check them.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The text of each block in that language; those without one are commands to be typed."""
+    """Return the text of each block in that language; blocks without one are commands to type."""
     return [text for label, text in BLOCK.findall(page.read_text(encoding="utf-8")) if label == language]

@@ -1,4 +1,4 @@
-"""What tests need that make network namespaces in this very process.
+"""Privileges for tests that make network namespaces in this very process.
 
 Rule of this file: reasons to skip; without root the tests that start programs in a user namespace still run.
 """
@@ -14,7 +14,7 @@ from prophet_scheduler.lab.testbed import require_namespaces
 
 
 def skip_without_namespaces() -> None:
-    """Skips where this process may not make a testbed."""
+    """Skip the test if this process may not make a testbed."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     try:

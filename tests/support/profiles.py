@@ -6,6 +6,6 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 
 
 def profile(*gradients: tuple[int, float, float], ids: tuple[int, ...] = ()) -> Profile:
-    """From (bytes, generation time, seconds of forward), most urgent first."""
+    """Return a profile of gradients (bytes, generation time, seconds of forward), most urgent first."""
     rows = (GradientProfile(f"g{place}", *gradient) for place, gradient in enumerate(gradients))
     return Profile("test", tuple(rows), ids)

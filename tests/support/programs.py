@@ -1,6 +1,6 @@
-"""Programs that tests start: an environment without what this shell has switched on, and `prophet run` as typed.
+"""Programs that tests start: an environment without this shell's switches, and `prophet run` as typed.
 
-Rule of this file: what holds of any program; BytePS's roles are in roles.py. A free port is tools/ports.py's.
+Rule of this file: helpers for any program; BytePS's roles are in roles.py, free ports in tools/ports.py.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SWITCHES = ("BYTEPS_", "DMLC_", "PROPHET_")
-"""How the variables begin that would switch something on."""
+"""Prefixes of variables that would switch something on."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 LATE_NS = 1_000_000
-"""How late a sleep may end in a worker of stock BytePS where no time is looked at: a dozen of its threads sleep for a
-microsecond again and again, which would take most of two cores (docs/decisions/waiting-instead-of-polling.md)."""
+"""Maximum lateness of a sleep in a worker of stock BytePS, in tests that ignore times. A dozen of its threads sleep for
+a microsecond again and again, which would take most of two cores (docs/decisions/waiting-instead-of-polling.md)."""
 LATE = ("sh", "-c", f'echo {LATE_NS} > /proc/self/timerslack_ns; exec "$@"', "sh")
-"""Before a command: the same for it, and for what it starts."""
+"""Prefix of a command that sets this for it and its children."""
 
 
 def without_switches() -> dict[str, str]:
-    """This process's environment, and nothing in it that would switch something on."""
+    """Return this process's environment without the variables that switch something on."""
     return {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
 
 
 def clean_environ() -> dict[str, str]:
-    """`without_switches`, with one thread for each library's loops, and nothing kept."""
+    """Return `without_switches`, with one thread for each library's loops, and without the cache."""
     return without_switches() | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off"}
 
 
 def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun tells a rank of a job on this machine."""
+    """Return the variables that torchrun sets for a rank of a job on this machine."""
     return {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -46,7 +46,7 @@ def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float) -> list[str]:
-    """Runs programs at once to their ends; what each printed. Fails with what they said where one does, or is late."""
+    """Run programs at once to their ends. Return each one's output. Fail with their errors if one fails or is late."""
     programs = [
         subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command, environ in zip(commands, environs, strict=True)
@@ -62,9 +62,9 @@ def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[s
 
 
 def prophet_run(config: str, folder: Path, limit_s: float, late: bool = False) -> Path:
-    """Runs an experiment in `folder`, late with the ends of sleeps where `late`. Returns the folder of its results.
+    """Run an experiment in `folder`; with `late`, sleeps may end late. Return the folder of its results.
 
-    Fails with what it said.
+    If it fails, fail with its output.
     """
     (folder / "config.yaml").write_text(config, encoding="utf-8")
     command = [str(Path(sys.executable).with_name("prophet")), "run", "config.yaml", "--out", "out"]

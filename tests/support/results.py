@@ -12,25 +12,25 @@ from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, wri
 
 
 def policy(median_s: float = 0.9, **more: Any) -> PolicyResult:
-    """One that was measured, of whose times the median was kept, with 100 samples a second."""
+    """Return a measured policy with this median time and 100 samples per second."""
     times = {"median": median_s, "p10": 0.8, "p90": 1.0}
     return PolicyResult.model_validate({"iteration_s": times, "samples_per_s": 100.0, **more})
 
 
 def iterated(*times_s: float) -> PolicyResult:
-    """One whose two workers took so long in each iteration of a repeat, and started before."""
+    """Return a policy whose two workers took these times in the iterations of a repeat, after two of warm-up."""
     whole = [9.0, 9.0, *times_s]
     times = times_of([(whole, 2)])
     return policy(iteration_s=times.model_dump(exclude_none=True), iterations=[[tuple(whole)] * 2])
 
 
 def failed(error: str) -> PolicyResult:
-    """One that was not."""
+    """Return a policy whose measurement failed."""
     return PolicyResult(error=error)
 
 
 def cell(**policies: PolicyResult) -> CellResult:
-    """250 Mbit/s with a bound of 0.6 s; prophet is 1.9 times as fast as stock."""
+    """Return a cell of 250 Mbit/s with a bound of 0.6 s; prophet is 1.9 times as fast as stock."""
     return CellResult(
         setting={"bandwidth": 250e6},
         narrow_link="worker uplink",
@@ -41,7 +41,7 @@ def cell(**policies: PolicyResult) -> CellResult:
 
 
 class Session:
-    """In place of run_session: every cell's results are `point`, or there are none, and `refuses` says why."""
+    """Stand-in for run_session: every cell's results are `point`, unless `refuses` has a reason for none."""
 
     def __init__(self, point: CellResult) -> None:
         self.point = point

@@ -1,7 +1,7 @@
 """The networks and roles of real BytePS jobs, for tests: scheduler, server and workers as users start them.
 
-Rule of this file: the testbed's nodes, each role's environment, folder and process, and how they end. What a job
-computes is the test's own script.
+Rule of this file: the testbed's nodes, each role's environment, folder and process, and their ends. A job computes by
+the test's own script.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ ONE_DEVICE = {
     "BYTEPS_FORCE_DISTRIBUTED": "1",
     "NVIDIA_VISIBLE_DEVICES": "0",
 }
-"""What bpslaunch would set of a process that is alone on its machine."""
+"""Variables that bpslaunch would set for a process alone on its machine."""
 PATIENT = {"PROPHET_WATCHDOG_S": "30"}
-"""Or a machine that stands still for a second would make Prophet say that nothing has moved."""
+"""Setting for busy machines: one that stands still for a second must not make Prophet say that nothing has moved."""
 PS_LITE = re.compile(r"^\[\d\d:\d\d:\d\d\] (\S+\.(cc|h):\d+: )?")
-"""How ps-lite begins a line."""
+"""Prefix of a line of ps-lite."""
 LAST_WORDS_S = 2.0
 LAST_WORDS = 8000
-"""Characters of each role's log, where a job has run out of time."""
+"""Characters shown of each role's log if a job has run out of time."""
 
 
 def nodes(bandwidth: float | None) -> list[NodeSpec]:
-    """Two workers at `bandwidth` bits per second, and a server and a scheduler that are not limited."""
+    """Return two workers at `bandwidth` bits per second, and an unlimited server and scheduler."""
     return [*(NodeSpec(worker, bandwidth) for worker in WORKERS), *(NodeSpec(node, None) for node in SERVERS)]
 
 
 @contextmanager
 def network(specs: Sequence[NodeSpec]) -> Iterator[Testbed]:
-    """A testbed of these nodes; skips the test where there can be none."""
+    """Make a testbed of these nodes; skip the test if there can be none."""
     skip_without_namespaces()
     with Testbed(list(specs)) as testbed:
         yield testbed
 
 
 class Process(Protocol):
-    """What is asked of a role, which is one that was started or one that was forked."""
+    """Process of a role, either started or forked."""
 
     @property
     def pid(self) -> int: ...
@@ -74,9 +74,9 @@ class Process(Protocol):
 
 
 class Job:
-    """The roles of one job, each with its output in the file `log` of a folder of its own, `folder`/ROLE.
+    """The roles of one job, each with its output in the file `log` of its own folder, `folder`/ROLE.
 
-    Ends no program: who starts one ends it. What was forked ends with the context.
+    The caller ends programs it started. Forked ones end with the context.
     """
 
     def __init__(self, testbed: Testbed, folder: Path, port: int, workers: Sequence[str] = WORKERS) -> None:
@@ -98,13 +98,13 @@ class Job:
         self._sockets.cleanup()
 
     def place(self, node: str) -> Path:
-        """The role's folder."""
+        """Make and return the role's folder."""
         place = self._folder / node
         place.mkdir(parents=True, exist_ok=True)
         return place
 
     def variables(self, node: str) -> dict[str, str]:
-        """What a user of BytePS sets for the role at this node before bpslaunch."""
+        """Return the variables that a user of BytePS sets for the role at this node before bpslaunch."""
         sockets = Path(self._sockets.name, node)
         sockets.mkdir(exist_ok=True)
         variables = {
@@ -119,14 +119,14 @@ class Job:
         return variables | ({"DMLC_WORKER_ID": node.removeprefix("worker")} if node in self._workers else {})
 
     def start(self, node: str, command: Sequence[str], settings: Mapping[str, str]) -> Popen[bytes]:
-        """Starts a role's process in its folder, with `settings` beside the role's variables."""
+        """Start a role's process in its folder, with `settings` beside the role's variables."""
         place = self.place(node)
         return self._testbed.popen(node, command, env=self._environ(node, settings), log=place / "log", cwd=place)
 
     def fork(
         self, node: str, command: Sequence[str], settings: Mapping[str, str], server: ForkServer | None = None
     ) -> Forked:
-        """Starts a role's script as `start` does, where torch, or what `server` imported, is there already.
+        """Start a role's script as `start` does, with torch, or the modules of `server`, imported already.
 
         Sleeps of stock BytePS may end late.
         """
@@ -144,14 +144,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended: its exit status (None where it had to be killed), its output, and when, in seconds."""
+    """End of a worker: its exit status (None if it had to be killed), its output, and the time, in seconds."""
 
     status: int | None
     log: str
     after_s: float
 
     def lines(self, word: str) -> list[str]:
-        """Those with `word` in them. ps-lite writes a line of its own in pieces, and others may come in between."""
+        """Return lines with `word` in them. ps-lite writes a line in pieces, and other lines may come in between."""
         return [PS_LITE.sub("", line) for line in self.log.splitlines() if word in line]
 
 
@@ -167,14 +167,13 @@ def run_job(
     forked: bool = False,
     late: bool = False,
 ) -> list[Ended]:
-    """Runs `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
+    """Run `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
-    What still runs then is killed. Where time has run out, each role first writes into its log where its Python threads
-    are, and the ends of all logs are printed, which pytest shows. `settings`: more environment, by worker. `lives`: how
-    often the scheduler and the server run, one after another, since they end when all workers have suspended; workers
-    have SCHEDULERS_BEGUN, a file that says how many have begun. `forked`: the workers begin where torch is imported
-    already, which takes longer than most jobs. `late`: their sleeps may end late, for stock BytePS. Returns how the
-    workers ended, in their order.
+    Then kill those still running. If time has run out, each role first writes its threads' stacks into its log, and the
+    ends of all logs are printed for pytest to show. `settings`: more environment, by worker. `lives`: number of times
+    that scheduler and server run, one after another, since they end when all workers have suspended; workers have
+    SCHEDULERS_BEGUN, a file with the number begun. `forked`: the workers begin with torch imported already, which takes
+    longer than most jobs. Return the ends of the workers, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
@@ -207,7 +206,7 @@ def run_job(
 
 
 def write_stacks(processes: Iterable[Process]) -> None:
-    """Ends those of a Job that still run, with what they have started: each first writes all of its threads' stacks."""
+    """End those of a Job that still run, with their children. Each first writes the stacks of all its threads."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         with suppress(ProcessLookupError):
@@ -219,15 +218,15 @@ def write_stacks(processes: Iterable[Process]) -> None:
 
 
 def last_words(folder: Path, length: int = 1500) -> str:
-    """The ends of all roles' logs."""
+    """Return the ends of all roles' logs."""
     logs = sorted(folder.glob("*/log"))
     return "\n".join(f"--- {log.parent.name}\n{log.read_text(errors='replace')[-length:]}" for log in logs)
 
 
 def side_by_side(*jobs: Callable[[], T]) -> list[T]:
-    """What jobs come to that run at the same time, each on a testbed of its own.
+    """Run jobs at the same time, each on its own testbed. Return their results.
 
-    BytePS takes some idle seconds to end: they have them together. Times cannot be compared.
+    BytePS takes some idle seconds to end, which the jobs share. Times cannot be compared.
     """
     with ThreadPoolExecutor(len(jobs)) as pool:
         return [ended.result() for ended in [pool.submit(job) for job in jobs]]

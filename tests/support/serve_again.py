@@ -1,7 +1,7 @@
 """A scheduler or server of BytePS that runs LIVES times, one after another: serve_again.py LIVES BEGUN
 
-The file BEGUN says how many schedulers have begun. A server waits for the scheduler of its own life: what registers
-with the one before, while that is about to end, is lost and waits for ever.
+The file BEGUN contains the number of schedulers that have begun. A server waits for the scheduler of its own life: one
+that registers with the scheduler before, while this is about to end, waits for ever.
 """
 
 from __future__ import annotations

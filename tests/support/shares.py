@@ -1,11 +1,11 @@
-"""What each worker of `pytest --numprocesses` gets: one has the real networks, and the rest goes by file.
+"""Shares of the workers of `pytest --numprocesses`: one worker has the real networks, and the rest goes by file.
 
-Rule of this file: names of files alone decide, so that all workers and the process that shares out agree.
+Rule of this file: names of files alone decide, so that all workers and the distributing process agree.
 
-Jobs on real networks wait for most of their time, and tests that compute fit in between. Two of them at once would take
-each other's processor, so they are one share. Those that look at rates or times come last in it, when what is beside
-them only computes. The scripts of test_scripts.py make networks as well, and no time counts there: they are the second
-share to begin, since they take longest of what is left.
+Jobs on real networks wait for most of their time, and tests that compute fit in between. Two such jobs at once would
+take each other's processor, so they are one share. Tests that look at rates or times come last in it, when only tests
+that compute run beside them. The scripts of test_scripts.py make networks as well, but no time counts there. They are
+the second share to begin, since they take longest of the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NETWORKS = (
     "tests/contract/scheduled_engines/",
     "tests/plugins/byteps/build/test_cuda.py",
 )
-"""How the files begin whose tests make networks."""
+"""Prefixes of files whose tests make networks."""
 TIMED = (
     "tests/net/test_asynchronous.py",
     "tests/net/test_real_jobs.py",
@@ -28,12 +28,12 @@ TIMED = (
     "tests/lab/testbed/",
     "tests/tools/test_soak.py",
 )
-"""Of them those that look at rates or times."""
+"""Prefixes of those that look at rates or times."""
 SCRIPTS = "tests/scripts/test_scripts.py"
 
 
 def place(test: str) -> int:
-    """Of a test, by its id, in the order of a run: 0 and 1 are the share of networks, 2 the scripts, 3 all others."""
+    """Return a test's place in a run, by its id: 0 and 1 are the share of networks, 2 the scripts, 3 all others."""
     file = test.partition("::")[0]
     if file.startswith(TIMED):
         return 1

@@ -1,7 +1,7 @@
 """A network that a test drives, in place of byteps.torch, and the truth to compare training with.
 
-`Network` stands in for byteps.torch: what is pushed stays in flight until the test delivers it, or until
-the front end waits, which delivers one tensor. No process, no clock.
+`Network` stands in for byteps.torch: a push stays in flight until the test delivers it, or until the front end waits,
+which delivers one tensor. No process, no clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import nn
 
 from prophet_scheduler.frontends.torch import references as torch_references
 
-torch.set_num_threads(1)  # For tiny tensors: on a busy machine the threads mostly wait for each other.
+torch.set_num_threads(1)  # Tensors are tiny, and on a busy machine threads mostly wait for each other.
 
 
 def average(gradient: torch.Tensor) -> torch.Tensor:
-    """What two workers' average comes to, where the other one's gradient depends on ours in a known way."""
+    """Return two workers' average, with the other one's gradient a known function of ours."""
     return gradient.mul(0.75).add_(1e-3)
 
 
@@ -42,7 +42,7 @@ class Network:
         self.newest_first = newest_first
         self.workers = 2
         self.acknowledged = False
-        """Whether the servers have all that was pushed: what is in flight is for another worker to push, too."""
+        """True if the servers have all pushes of this worker, so those in flight wait for another worker's."""
         self.identity = ""
         self.declared: list[str] = []
         self.pushed: list[tuple[str, int]] = []
@@ -116,7 +116,7 @@ class Network:
         self.done.remove(handle)
 
     def deliver(self) -> None:
-        """Delivers one tensor: the newest or the oldest in flight."""
+        """Deliver one tensor: the newest or the oldest in flight."""
         assert self.flying, "the front end waits, but nothing is in flight"
         assert not self.shut_down, "what is in flight when BytePS is shut down never arrives"
         handle = list(self.flying)[-1 if self.newest_first else 0]
@@ -142,7 +142,7 @@ class Network:
 
 
 def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
-    """A parameter as it is now, with its update or without: no use that anyone notices."""
+    """Return a parameter's present value, with its update or without, unseen by the guards."""
     with torch_references.blind():
         param = module._parameters[name]
         assert param is not None
@@ -150,14 +150,14 @@ def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
 
 
 def weight_of(module: nn.Module, name: str = "weight") -> nn.Parameter:
-    """A parameter, used as any program uses it."""
+    """Return a parameter, used as any program uses it."""
     value = getattr(module, name)
     assert isinstance(value, nn.Parameter)
     return value
 
 
 def gradient_of(param: torch.Tensor) -> torch.Tensor:
-    """Its gradient, which must be there."""
+    """Return its gradient, which must be there."""
     assert param.grad is not None
     return param.grad
 
@@ -180,7 +180,7 @@ def loss_of(model: nn.Module, number: int) -> torch.Tensor:
 
 
 class Plain:
-    """The truth: the same optimizer in one process, on gradients averaged in place, as `half` where that travels."""
+    """The truth: the same optimizer in one process, on gradients averaged in place, in type `half` if given."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, half: torch.dtype | None = None) -> None:
         self.optimizer = optimizer
@@ -215,7 +215,7 @@ def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, *
 
 
 def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Sequential, Plain, nn.Sequential, Any]:
-    """A model trained by plain SGD, and its twin under the front end, past its probation."""
+    """Return a model trained by plain SGD, and its twin under the front end, past its probation."""
     truth, model = make_model(), make_model()
     plain = Plain(torch.optim.SGD(truth.parameters(), lr, momentum=0.9))
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), lr, momentum=0.9), **more)

@@ -12,7 +12,7 @@ from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 
 
 def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> NDArray[Any]:
-    """Push events from (time_s, gradient, partition, bytes, kind), in order of time."""
+    """Return push events from (time_s, gradient, partition, bytes, kind), in order of time."""
     records = [(t, g, size, p, QueueKind.PUSH, kind, 0) for t, g, p, size, kind in sorted(rows, key=lambda row: row[0])]
     return np.array(records, EVENT_DTYPE)
 
@@ -20,7 +20,7 @@ def events(rows: Iterable[tuple[float, int, int, int, EventKind]]) -> NDArray[An
 def iteration(
     began: float, generation_s: Mapping[int, float], partitions: int = 1, size: int = 1000
 ) -> list[tuple[float, int, int, int, EventKind]]:
-    """The generation of every gradient of one iteration whose backward began at `began`."""
+    """Return the generation of every gradient of one iteration whose backward began at `began`."""
     return [
         (began + time_s, gradient, partition, size, EventKind.ADD)
         for gradient, time_s in generation_s.items()
@@ -37,9 +37,9 @@ def transfers(
     in_flight: int = 4,
     ack_jitter_s: float = 0.0,
 ) -> NDArray[Any]:
-    """Pushes of partitions over a link, `in_flight` at a time; acknowledgements come in order.
+    """Return pushes of partitions over a link, `in_flight` at a time; acknowledgements come in order.
 
-    With `ack_jitter_s`, they are late by that on average, and one that overtakes waits: they come in bunches.
+    With `ack_jitter_s`, they are late by that on average. One that overtakes waits, so they come in bunches.
     """
     rng = np.random.default_rng(7)
     rows = []

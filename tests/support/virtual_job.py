@@ -1,8 +1,8 @@
-"""A job with a coordinator on a virtual clock: real state machines at both ends, and a wire that keeps no promise.
+"""A job with a coordinator on a virtual clock: real state machines at both ends, and an unreliable wire.
 
-Rule of this file: workers that compute, push and pull in no time but what they draw; messages that are late or lost;
-updates that take longer or shorter than anybody expects; deaths when a test wants them. What really reached the
-server is in `at_server`, whatever anybody counted, and what its replica has in `at_replica`. All updates have norm 1.
+Rule of this file: workers compute, push and pull in the times they draw; messages are late or lost; updates take longer
+or shorter than expected; workers die when a test wants it. `at_server` has the updates that really reached the server,
+and `at_replica` those of its replica. All updates have norm 1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TENANT, TOKEN = "job", "a token of the tests"
 
 @dataclass(frozen=True)
 class Habits:
-    """How a virtual job behaves: all drawn evenly between two numbers, in seconds where they are times.
+    """Behaviour of a virtual job: pairs are bounds of a uniform draw; times are in seconds.
 
-    `takes` multiplies what an update should take at the rate that the coordinator believes; `loss` is the chance that a
+    `takes` multiplies an update's expected time at the rate that the coordinator believes; `loss` is the chance that a
     message vanishes. With a `staleness` workers wait for each other after each round.
     """
 
@@ -43,11 +43,11 @@ class Habits:
     aggregates: bool = False
     staleness: int | None = None
     copies_s: tuple[float, float] = (0.05, 1.0)
-    """A copy takes so long to be read, and as long again to get to the replica."""
+    """Time to read a copy, and again to bring it to the replica."""
 
 
 class VirtualWorker:
-    """One worker: computes, asks, pushes, says done, and again."""
+    """A worker that computes, asks, pushes, says done, and begins again."""
 
     def __init__(self, job: VirtualJob, number: int, incarnation: int) -> None:
         self.job, self.number, self.alive = job, number, True
@@ -94,7 +94,7 @@ class VirtualWorker:
         self.look()
 
     def look(self) -> None:
-        """Does what the client's thread does when it wakes."""
+        """Act as the client's thread does when it wakes."""
         job = self.job
         while True:
             self.conversation.turn(job.now_s)
@@ -138,7 +138,7 @@ class VirtualWorker:
                     self.push_sum(collection)
 
     def copy(self, number: int) -> None:
-        """Reads the model a while later, and hands it over a while after that; once for each number."""
+        """Read the model a while later, and hand it over a while after that; once for each number."""
         job = self.job
         if number in self.copied:
             if (reason := self.copied[number]) != "not yet":
@@ -206,14 +206,14 @@ class VirtualJob:
     now_s: float = 0.0
     at_server: Counter[tuple[int, int]] = field(default_factory=Counter)
     greatest_lead: int = 0
-    """Rounds by which a worker that read the model led the slowest one that is alive."""
+    """Maximum rounds by which a worker that read the model led the slowest living one."""
     mixed: int = 0
-    """Models that were read with updates of different rounds in them, those that were lost aside."""
+    """Number of models read with updates of different rounds in them, lost updates aside."""
     workers: dict[int, VirtualWorker] = field(default_factory=dict)
     at_replica: set[tuple[int, int]] = field(default_factory=set)
     replica_lives: bool = True
     greatest_lacking: int = 0
-    """Updates that the server had at any time and the replica had not."""
+    """Maximum number of updates that the server had and the replica lacked."""
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -225,19 +225,19 @@ class VirtualJob:
             self.start_worker(number)
 
     def start_coordinator(self) -> None:
-        """A new one, which knows nothing."""
+        """Start a new coordinator, which knows nothing."""
         self._epoch += 1
         self.coordination = Coordination(self.terms, self._epoch)
         secret = str(self._epoch).encode()
         self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
 
     def reach_server(self, members: Iterable[tuple[int, int]]) -> None:
-        """An update, or a sum of these, is applied."""
+        """Apply an update, or a sum of these."""
         self.at_server.update(members)
         self.greatest_lacking = max(self.greatest_lacking, len(self.at_server.keys() - self.at_replica))
 
     def notice_lead(self, reader: VirtualWorker) -> None:
-        """`reader` reads the model now."""
+        """Note that `reader` reads the model now."""
         alive = [worker for worker in self.workers.values() if worker.alive]
         self.greatest_lead = max(self.greatest_lead, reader.rounds - min(worker.rounds for worker in alive))
         ended = {(worker.number, outcome.update) for worker in alive for outcome in worker.outcomes}

@@ -1,19 +1,19 @@
-"""The agent: learns and plans while the job runs, in one thread beside it.
+"""The agent: it learns and plans while the job runs, in one thread beside it.
 
-Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Learner. Once a second it
-drains the hook's events, hands them to the Learner, and swaps in the plan where there is a new one.
-Whatever goes wrong in here is one warning, and from then on BytePS runs in order of arrival. Three things end the
-process, each with one line: a wrong setting, workers that disagree, and, where PROPHET_STALL_S asks for it, a stall.
+Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Learner. Once a second it drains the
+hook's events, hands them to the Learner, and swaps in the plan if there is a new one. Any failure in here is one
+warning, and from then on BytePS runs in order of arrival. Three things end the process, each with one line: a wrong
+setting, workers that disagree, and, if PROPHET_STALL_S asks for it, a stall.
 
-A script's data loaders and evaluations import BytePS too and send nothing. So what only a job that sends needs is
-imported when it begins to: with bps.init(), in the program's own thread. The agent's might be in the middle of an
-import when the program forks, and then the child could never import that module.
+A script's data loaders and evaluations import BytePS too and send nothing. So modules that only a sending job needs are
+imported with bps.init(), in the program's own thread. The agent's thread might be in the middle of an import when the
+program forks, and then the child could never import that module.
 
-Order, groups and deadlines are each worker's own, and so is the credit of blocks that never change; where they do, it
-comes with the cut from the worker that decides. Blocks and tensors are the job's: they come from the
-settings, the front end and the cut that the workers have agreed on (docs/decisions/sizes-of-the-job.md). What a plan
-says of the cut is a wish, left on the board (cutting.py). So a worker without the hook cuts as the others do, and where
-the front end fails the workers agree, or end, before anything is sent.
+Order, groups and deadlines are each worker's own. So is the credit of blocks that never change; if blocks change, the
+credit comes with the cut from the deciding worker. Blocks and tensors are the job's: they come from the settings, the
+front end and the agreed cut (docs/decisions/sizes-of-the-job.md). A plan's cut is a wish, left on the board
+(cutting.py). So a worker without the hook cuts as the others do, and if the front end fails the workers agree, or end,
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     from prophet_scheduler.watch.status import Predicted
 
 FORWARD_IDS = ("mxnet",)
-"""Frameworks whose ids are taken for forward order as they are: what becomes ready at about the same time, MXNet's
-threads hand over in any order."""
+"""Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over gradients that become ready
+at about the same time in any order."""
 
 EXIT_LIMIT_S = 5.0
-"""How long a process that ends, or BytePS before it does, waits for workers that have yet to answer."""
+"""Maximum wait for workers that have yet to answer, before BytePS or the process ends."""
 
 TURN_LIMIT_S = 5.0
-"""How long it waits for a turn of the agent that is under way; without its end there are no last events."""
+"""Maximum wait at the end for a turn of the agent under way; if it does not end, the last events are lost."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -120,9 +120,9 @@ class Agent:
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Agent:
-        """Checks the settings and loads the hook, before BytePS's library is loaded.
+        """Check the settings and load the hook, before BytePS's library is loaded.
 
-        Raises UserError, with one line, for a setting that is wrong. Where only the hook cannot act the job has none.
+        UserError, with one line, for a wrong setting. If only the hook cannot act, the job runs without it.
         """
         settings = from_environ(environ)
         definition = get_definition(settings.policy, names.SCHEDULER)
@@ -148,14 +148,14 @@ class Agent:
 
             make = functools.partial(make_policy, partition_bytes)
             job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
-        # BytePS reads the partition size once, when it starts. It is the job's, so it holds without the hook as well.
+        # BytePS reads the partition size once, at start. The size is the job's, so it holds without the hook as well.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         if ours:
             environ[names.CHOSEN] = environ[names.BYTEPS_PARTITION_BYTES]
         return job
 
     def _first_cut(self, sizes: Sequence[int]) -> Cut:
-        """What this worker would begin with; asked in the program's own thread, once it is known what is to be sent."""
+        """Return this worker's first cut; called in the program's own thread, once the gradients are known."""
         if self._warm is None:
             from prophet_scheduler.frontends.warm import WarmStart
 
@@ -166,14 +166,14 @@ class Agent:
         return self._warm.first_cut(sizes)
 
     def _learning_cut(self, sizes: Sequence[int]) -> Cut:
-        # Blocks of several sizes at once are not to be had where gradients stay whole.
+        # Gradients that stay whole cannot have blocks of several sizes at once.
         return Cut.uniform(partition.LEARNING_BYTES) if self._whole_gradients else learning_cut(sum(sizes))
 
     def start(self, module: ModuleType) -> None:
-        """Takes over the queues of the BytePS module just imported, and starts to learn.
+        """Take over the queues of the BytePS module just imported, and start to learn.
 
-        What the workers of a job must have alike (names, order and sizes of keys) does not depend on the hook: without
-        it the front end is installed all the same, and only the order of transfers is BytePS's.
+        Workers must have the same names, order and sizes of keys, and these do not depend on the hook. So without the
+        hook the front end is installed all the same, and only the order of transfers is BytePS's.
         """
         self._attach()
         layout = ""
@@ -181,7 +181,7 @@ class Agent:
             front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
             front_end.install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
-            # Keys are BytePS's own then. That works if it is so on every worker, which they compare.
+            # Keys are BytePS's own then. This works if all workers do so, and they compare.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
             if self._aside not in ("", str(error)):  # the hook may have had the same reason
@@ -207,11 +207,11 @@ class Agent:
         self._hook = None
 
     def _terms(self) -> str:
-        """What must be the same on all workers, as they tell each other."""
+        """Return the text that must be the same on all workers."""
         return f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}"
 
     def _agree_at_start(self, module: Any, terms: str) -> None:
-        """Lets bps.init() return when all workers have started alike, and an elastic resume renew what was agreed."""
+        """Make bps.init() return only when all workers have started alike, and an elastic resume renew agreements."""
         init, resume = module.init, module.resume
 
         @functools.wraps(init)
@@ -225,7 +225,7 @@ class Agent:
             except Exception as error:
                 self._give_up(error)
             result = init(*args, **kwargs)
-            # An asynchronous server answers before all have sent, so nothing can be compared through it.
+            # An asynchronous server answers before all have sent, so workers cannot compare through it.
             if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
                 try:
                     from prophet_byteps import exchange
@@ -252,9 +252,9 @@ class Agent:
             setattr(module, name, self._answering_first(getattr(module, name)))
 
     def _agree_on_pushes(self, module: Any) -> None:
-        """How all workers cut what the program pushes by itself with priorities, where blocks adapt."""
+        """Agree on the cut of tensors that the program itself pushes with priorities, if blocks adapt."""
         if self._framework in partition.WHOLE_GRADIENTS or self._sizes.fixed is not None or agreement.active() is None:
-            return  # Where gradients stay whole, BytePS's own number cuts all of them.
+            return  # If gradients stay whole, BytePS's own partition size cuts all of them.
         own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
         if self._pushes is None:
             from prophet_byteps.kept_pushes import KeptPushes
@@ -269,7 +269,7 @@ class Agent:
                 self._learner.policy = self._policy
 
     def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
-        """BytePS's function that ends it, called when all workers have been answered."""
+        """Return BytePS's function that ends it, delayed until all workers have been answered."""
 
         @functools.wraps(end)
         def answer_and_end(*args: Any, **kwargs: Any) -> Any:
@@ -287,14 +287,14 @@ class Agent:
         logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
 
     def _answer_before_the_end(self) -> None:
-        """Another worker may still wait for what this one has to say."""
+        """Answer all workers, since another may still wait for this one."""
         try:
             agreement.wait(agreement.at_rest, "all workers", EXIT_LIMIT_S)
         except Exception as error:
             logger.warning("Prophet ended before all workers had answered: %s", error)
 
     def step_aside(self, why: str) -> None:
-        """One warning, and BytePS in order of arrival from here on."""
+        """Warn once, and run BytePS in order of arrival from here on."""
         if not self._aside:
             self._aside = why
             logger.warning("Prophet stepped aside: %s; the job goes on in BytePS's own order", why)
@@ -302,7 +302,7 @@ class Agent:
             self._hook.step_aside(why)
 
     def _give_up(self, error: Exception) -> None:
-        """After a failure of Prophet's own: no further turn, and BytePS's own order."""
+        """Take no further turn after a failure of Prophet's own, and run in BytePS's own order."""
         self._thread.stop()
         self.step_aside(f"{type(error).__name__}: {error}")
 
@@ -343,9 +343,7 @@ class Agent:
         self._watch_for_a_stall(now, bool(np.any(events["kind"] == EventKind.FINISH)), status)
 
     def _begin(self) -> None:
-        """Makes what a job that sends needs, the first time: what says how it goes, and with a hook the learner and the
-        detector of stalls.
-        """
+        """Make the parts of a sending job, once: the observer, and with a hook the learner and the stall detector."""
         if not self._begun:
             self._begun = True
             tend_heap()
@@ -372,7 +370,7 @@ class Agent:
         )
         searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
         for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
-            importlib.import_module(name)  # The agent's own thread is to import nothing.
+            importlib.import_module(name)  # The agent's own thread must import nothing.
 
     def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
         from prophet_scheduler.learn.nic import sample_nic
@@ -416,13 +414,13 @@ class Agent:
                 board.want_credit(learner.credit)
 
     def _keeps(self, learner: Learner) -> tuple[WarmStart | None, Cut | None]:
-        """Where what is learned is kept, and the cut that it was learned under."""
+        """Return the place where learned values are kept, and the cut under which they were learned."""
         if self._warm is None and self._pushes is not None and self._pushes.cut and learner.profiler.iterations:
             return self._pushes.warm, self._pushes.cut
         return self._warm, self._board.in_force
 
     def _predict(self, learner: Learner) -> None:
-        """What the plan is predicted to come to, for who asks."""
+        """Predict the plan's iterations, for the observer."""
         if self._observer is None:
             return
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
@@ -475,9 +473,9 @@ class Agent:
             self._kept.keep_plan(taken.number, taken.encoded)
 
     def _finish(self) -> None:
-        """Ends the thread and what is said while the job runs, and writes what was asked for."""
+        """End the thread and the observer, and write the records asked for."""
         learner = self._learner
-        # The events have one reader: this thread only where the agent's is at work no more.
+        # Events have one reader: this thread may read them only after the agent's has ended.
         if self._thread.end(TURN_LIMIT_S):
             self._take_last_events()
         if self._observer is not None:
@@ -509,7 +507,7 @@ class Agent:
         return self._kept.record(self._settings.watchdog_s, self._hook.most_in_flight)
 
     def _status(self) -> AgentStatus:
-        """By now; from any thread."""
+        """Return the present status. Call it from any thread."""
         cut, reason = self._board.in_force, self._board.recut_reason
         return AgentStatus(
             policy=self._settings.policy,
@@ -539,7 +537,7 @@ class Agent:
 
 
 def shape_of(environ: Mapping[str, str]) -> Shape | None:
-    """How many machines the job has that talk to servers, and how many servers; None where that is not said."""
+    """Return the number of machines that talk to servers, and the number of servers; None if not given."""
     from prophet_scheduler.core.choice import Shape
 
     counts = [environ.get(name, "") for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
@@ -549,7 +547,7 @@ def shape_of(environ: Mapping[str, str]) -> Shape | None:
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
-    """(number in the job, of how many, number on its machine) of this process, as far as its environment says."""
+    """Return (number in the job, size of the job, number on its machine) of this process, as far as `environ` says."""
 
     def read(name: str, default: int) -> int:
         text = environ.get(name, "")
@@ -561,21 +559,21 @@ def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
 
 
 def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of a process's environment makes its job another one, or another worker's."""
+    """Return the variables that distinguish a process's job from other jobs, and its worker from other workers."""
     own = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
     return {name: environ.get(name, "") for name in (*own, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}
 
 
 def decides(environ: Mapping[str, str]) -> bool:
-    """Whether this is the process whose wishes count (cutting.py)."""
+    """Return True if this is the process whose wishes count (cutting.py)."""
     local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
     # On the first machine a process's rank is its number there.
     return names.is_first_machine(environ) and local_rank == str(decider(int(local_size)))
 
 
 def handed_over() -> bool:
-    """Whether BytePS has tensors that are not back, where the hook need not see any of them: BytePS opens a key, which
-    waits for all workers, before the first transfer of it is a task.
+    """Return True if BytePS has tensors that are not back, even if the hook sees none of them: BytePS opens a key, and
+    waits for all workers, before the key's first transfer is a task.
     """
     if agreement.active() is None:
         return False
@@ -585,7 +583,7 @@ def handed_over() -> bool:
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
-    """The transfer of this lane that has been under way for longest, None where there is none.
+    """Return the transfer of this lane that has been under way for longest, None if there is none.
 
     For `arena` see name_of.
     """

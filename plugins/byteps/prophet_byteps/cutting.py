@@ -1,26 +1,26 @@
 """The cut of a job's gradients, the same on every worker in every round.
 
-Rule of this file: who says what the cut is, and from which round on. How pages of bytes travel is exchange.py's, what a
-cut means prophet_scheduler/core/cut.py's, which one is best the policy's.
+Rule of this file: it decides whose cut holds, and from which round on. exchange.py sends pages of bytes,
+prophet_scheduler/core/cut.py defines a cut, and the policy chooses the best one.
 
 A key's length is fixed at its first push, so workers that cut differently for one round would break the job
-(docs/decisions/agreed-cuts.md). One worker decides: of the first machine's processes the one that talks to the
-servers, which is BytePS's last, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and
-every RECUT_ROUNDS later, a worker that has handed over the round's last block sends a page. It has what the worker
-measured of its network, and the decider's also has the wanted cut; the sum has all. Before the next round's first block
-a worker waits for that sum, which usually came long before, and takes up the cut that it finds: all workers read the
-same page before the same round.
+(docs/decisions/agreed-cuts.md). One worker decides: the process of the first machine that talks to the servers,
+BytePS's last one, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and every
+RECUT_ROUNDS later, a worker that has handed over the round's last block sends a page. The page contains the worker's
+measured network, and the decider's also the wanted cut; the sum contains all. Before the next round's first block a
+worker waits for that sum, which usually came long before, and takes up its cut. So all workers read the same page
+before the same round.
 
-The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same, and
-if that is the decider, the cut stays as it is. How much is in flight under it is the decider's choice as well, and
-holds from the same round on: each worker by itself found the credit for a new cut seconds later, when its own events
-had told it enough, and until then all others waited for what it had in flight too much.
+The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same. If
+the decider's has failed, the cut stays as it is. The credit is the decider's choice as well, and holds from the same
+round on. When each worker found the credit for a new cut from its own events, it came seconds later, and until then all
+others waited for the surplus that it had in flight.
 
-A page has PAGE_BYTES: the cut in its first half (`Cut.encode`; zeros where nothing is wanted), whose last 8 bytes are
-the credit (bytes, 0 where nothing is said), and in the other a row of 16 bytes a worker, by rank: bandwidth, overhead
-and acknowledgement delay of its network as 32-bit floats, then the room that its machine has in shared memory, in MiB
-as a 32-bit number, 0 where it is not known. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and
-uses them in turn, as a gradient its two keys: a server's sum is overwritten at the next round's first push
+A page has PAGE_BYTES. Its first half is the cut (`Cut.encode`; zeros if none is wanted) and, in its last 8 bytes, the
+credit (bytes, 0 for none). The second half has a row of 16 bytes for each worker, by rank: bandwidth, overhead and
+acknowledgement delay of its network as 32-bit floats, then the free shared memory of its machine, in MiB as a 32-bit
+number, 0 if unknown. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a
+gradient its two keys: a server's sum is overwritten at the next round's first push
 (docs/decisions/two-keys-a-gradient.md).
 """
 
@@ -49,14 +49,14 @@ _CREDIT = struct.Struct("<Q")
 _ROWS_AT = PAGE_BYTES // 2
 _CREDIT_AT = _ROWS_AT - _CREDIT.size
 KEPT_ITERATIONS = 64
-"""Newest iterations that wait for the agent."""
+"""Maximum iterations that wait for the agent, the newest ones."""
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class Wish(NamedTuple):
-    """What the decider wants: another cut, and the bytes in flight under it; each None where nothing is to be said.
+    """The decider's wish: another cut, and the credit (bytes) under it; each may be None.
 
     A credit without a cut is for the one in force.
     """
@@ -69,7 +69,7 @@ NOTHING = Wish()
 
 
 class Reason(NamedTuple):
-    """Why a cut is wanted, in a few words, and the seconds that an iteration is predicted to take under it."""
+    """Reason for wanting a cut, in a few words, and the predicted seconds of an iteration under it."""
 
     why: str = ""
     predicted_s: float | None = None
@@ -79,7 +79,7 @@ NO_REASON = Reason()
 
 
 def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
-    """What the worker of this rank adds to a page. `wish` is the decider's, NOTHING on all others; `room` is bytes."""
+    """Return the page part of the worker with this rank. `wish` is NOTHING on all but the decider; `room` is bytes."""
     page = bytearray(PAGE_BYTES)
     if wish.cut is not None:
         encoded = wish.cut.encode()
@@ -93,13 +93,13 @@ def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None
 
 
 def wish_of_page(page: bytes) -> Wish:
-    """What a sum says is wanted. Raises ValueError where that is no cut."""
+    """Return the wish in a sum of pages. ValueError if its cut is none."""
     (credit,) = _CREDIT.unpack_from(page, _CREDIT_AT)
     return Wish(Cut.decode(page[:_CREDIT_AT]), credit or None)
 
 
 def networks_of_page(page: bytes) -> tuple[Network, ...]:
-    """What workers said of their networks, without those that had nothing to say or what is no network."""
+    """Return the networks in a sum of pages, without those missing or invalid."""
     networks = []
     for *row, _ in _ROW.iter_unpack(page[_ROWS_AT:]):
         try:
@@ -110,12 +110,12 @@ def networks_of_page(page: bytes) -> tuple[Network, ...]:
 
 
 def room_of_page(page: bytes) -> int | None:
-    """The least room that a worker said its machine has, in bytes."""
+    """Return the least room of any worker's machine, in bytes; None if unknown."""
     return min((room << 20 for *_, room in _ROW.iter_unpack(page[_ROWS_AT:]) if room), default=None)
 
 
 def cut_from(cut: Cut, place: int) -> Cut:
-    """The cut as it is from `place` (bytes, whole UNIT_BYTES) on, with starts counted from there."""
+    """Return the part of the cut from `place` (bytes, whole UNIT_BYTES) on, with starts counted from there."""
     later = (Segment(s.start - place, s.block_bytes) for s in cut.segments if s.start > place)
     return Cut((Segment(0, cut.block_bytes_at(place)), *later))
 
@@ -125,22 +125,22 @@ def _learning(sizes: Sequence[int]) -> Cut:
 
 
 def decider(local_size: int) -> int:
-    """The rank of the worker that decides, where each machine has so many processes: the first one's last."""
+    """Return the rank of the deciding worker, with so many processes on each machine: the last of the first machine."""
     return local_size - 1
 
 
 class CutBoard:
-    """Where the agent's thread and the front ends of one process leave each other notes; safe to use from any thread.
+    """Notes between the agent's thread and the front ends of one process; safe to use from any thread.
 
-    `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None where plans say the cut.
-    `first_cut(sizes)` is what this worker would begin with, for gradients of these bytes in forward order; that of the
-    worker that decides counts.
+    `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None if plans decide the cut.
+    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order; only the deciding
+    worker's counts.
     """
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
         self.fixed = fixed
         self.trace: TraceBoard | None = None
-        """Where what was traced is left; None where no policy plans with it."""
+        """Board for traced times; None if no policy plans with them."""
         self._first_cut = first_cut
         self._lock = free_in_forks(threading.Lock())
         self._wanted = NOTHING
@@ -161,23 +161,23 @@ class CutBoard:
     # The agent's.
 
     def want(self, cut: Cut, reason: Reason = NO_REASON, credit: int | None = None) -> None:
-        """From some later round on, if this worker decides; `credit` in bytes."""
+        """Ask for a cut from some later round on, if this worker decides; `credit` in bytes."""
         with self._lock:
             self._wanted, self._reason = Wish(cut, credit), reason
 
     def want_credit(self, credit: int) -> None:
-        """The same, of the bytes in flight alone."""
+        """Ask for another credit alone, in bytes."""
         with self._lock:
             self._wanted = self._wanted._replace(credit=credit)
 
     def measured(self, network: Network) -> None:
-        """What this worker measured, for the others to know."""
+        """Note this worker's measured network, for the others."""
         with self._lock:
             self._network = network
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """What the workers last said of their networks, without those that had nothing to say."""
+        """Latest networks of all workers, without those missing."""
         with self._lock:
             return self._networks
 
@@ -189,48 +189,48 @@ class CutBoard:
 
     @property
     def credit(self) -> int | None:
-        """The bytes in flight that the deciding worker wants of all under the cut in force; None before it has said."""
+        """Credit (bytes) that the deciding worker wants of all under the cut in force; None before its first."""
         with self._lock:
             return self._credit
 
     @property
     def barrier(self) -> bool:
-        """Whether iterations of the first optimizer were seen to wait for all averages (learn/barrier.py)."""
+        """True if iterations of the first optimizer were seen to wait for all averages (learn/barrier.py)."""
         with self._lock:
             return self._barrier
 
     @property
     def half(self) -> bool:
-        """Whether its gradients travel in half precision."""
+        """True if its gradients travel in half precision."""
         with self._lock:
             return self._half
 
     @property
     def recuts(self) -> int:
-        """How often the cut of the first optimizer has changed since it began."""
+        """Number of changes of the first optimizer's cut since it began."""
         with self._lock:
             return self._recuts
 
     @property
     def recut_reason(self) -> Reason:
-        """Why the last change was wanted; NO_REASON on workers that did not decide."""
+        """Reason for the last change; NO_REASON on workers that did not decide."""
         with self._lock:
             return self._reason_in_force
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What was wanted and cannot be had, as things are."""
+        """Refusals that hold now."""
         with self._lock:
             return tuple(self._refusals.values())
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """All that was ever refused, each in words, with the last reason."""
+        """All refusals so far, each in words, with the last reason."""
         with self._lock:
             return tuple(self._refused.values())
 
     def take_ended(self) -> list[tuple[Cut, float]] | None:
-        """Cut and seconds of the first optimizer's iterations since the last call; None where nobody measures them."""
+        """Return cut and seconds of the first optimizer's iterations since the last call; None if not measured."""
         if not self._measures:
             return None
         return [self._ended.popleft() for _ in range(len(self._ended))]
@@ -238,7 +238,7 @@ class CutBoard:
     # The front ends'.
 
     def iterated(self, number: int, cut: Cut, took_s: float | None) -> None:
-        """An iteration of optimizer `number` took so many seconds under this cut; None for one that does not count."""
+        """Note the seconds of an iteration of optimizer `number` under this cut; None for one that does not count."""
         with self._lock:
             if number == self._leader:
                 self._measures = True
@@ -246,7 +246,7 @@ class CutBoard:
                     self._ended.append((cut, took_s))
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """What this worker would begin with, for gradients of these bytes in forward order."""
+        """Return this worker's first cut, for gradients of these bytes in forward order."""
         try:
             return self._first_cut(sizes)
         except Exception as error:
@@ -254,9 +254,9 @@ class CutBoard:
             return _learning(sizes)
 
     def goes_on(self, number: int, barrier: bool, half: bool = False) -> None:
-        """What was seen so far of optimizer `number`, for the agent to know."""
+        """Note observations of optimizer `number` so far, for the agent."""
         with self._lock:
-            if self._leader is None:  # where sizes stay, nobody takes up a cut
+            if self._leader is None:  # with a fixed cut, nobody takes up another
                 self._leader = number
             if number == self._leader:
                 self._barrier, self._half = barrier, half
@@ -264,7 +264,7 @@ class CutBoard:
     # CutControl's.
 
     def said(self) -> tuple[Wish, Network | None]:
-        """What this worker has to say: (what it wants, its network)."""
+        """Return this worker's (wish, network)."""
         with self._lock:
             return self._wanted, self._network
 
@@ -273,13 +273,13 @@ class CutBoard:
             self._networks = networks
 
     def begins(self, number: int, cut: Cut) -> None:
-        """Optimizer `number` begins so, and not as was agreed on."""
+        """Note that optimizer `number` begins with this cut instead of the agreed one."""
         with self._lock:
             if number == self._leader:
                 self._in_force = cut
 
     def taken_up(self, number: int, cut: Cut, credit: int | None = None) -> None:
-        """Optimizer `number` cuts so from its next round on, with so many bytes in flight if that was said."""
+        """Note that optimizer `number` has this cut from its next round on, and this credit (bytes) if given."""
         with self._lock:
             if self._leader is None:
                 self._leader = number
@@ -291,7 +291,7 @@ class CutBoard:
                 self._credit = credit or self._credit
 
     def refuse(self, refusal: Refusal) -> None:
-        """No worker takes up this cut."""
+        """Note a cut that no worker takes up."""
         sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
         what = f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
         with self._lock:
@@ -300,17 +300,17 @@ class CutBoard:
         self.complain(what)
 
     def room_again(self) -> None:
-        """New cuts can be had, where there was no room for any."""
+        """Drop refusals for lack of room."""
         with self._lock:
             self._refusals = {cut: refusal for cut, refusal in self._refusals.items() if not refusal.any_new}
 
     def begin_anew(self) -> None:
-        """Nothing that was refused need be refused again."""
+        """Drop all refusals."""
         with self._lock:
             self._refusals.clear()
 
     def complain(self, what: str) -> None:
-        """One warning in a process, whatever the matter."""
+        """Warn, once in a process whatever the matter."""
         with self._lock:
             complained, self._complained = self._complained, True
         if not complained:
@@ -318,11 +318,11 @@ class CutBoard:
 
 
 class CutControl:
-    """The cut of one optimizer. `number` counts the optimizers of the process; alike on all workers, as they are.
+    """The cut of one optimizer. `number` counts the optimizers of the process, alike on all workers.
 
-    Where there is no `exchange` the workers cannot agree on anything, so all stay with a size that they need not agree
-    on. `rank` and `workers` are BytePS's rank and size, `local_size` is how many of them this machine has. Not safe to
-    use from several threads at once.
+    Without an `exchange` the workers cannot agree on anything, so all keep the default size. `rank` and `workers` are
+    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe to use from several threads
+    at once.
     """
 
     def __init__(
@@ -357,19 +357,19 @@ class CutControl:
         self._answer: Answer | None = None
 
     def declare(self) -> None:
-        """Gives the pages their numbers, at the same place of the program on every worker; nothing for a fixed cut."""
+        """Declare the pages, at the same place of the program on every worker; do nothing for a fixed cut."""
         if self._fixed is None:
             assert self._exchange is not None
             for slot in (0, 1):
                 self._exchange.declare(self._name(slot))
 
     def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
-        """The cut of the first round: what the decider would begin with. Waits until all workers have asked.
+        """Return the cut of the first round, the decider's first cut. Wait until all workers have asked.
 
-        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. To be
-        called again after an elastic resume: then it begins anew.
+        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. Call it
+        again after an elastic resume: then it begins anew.
         """
-        own = self._board.first_cut(sizes)  # Asked on every worker: it is how one knows what is kept of this job.
+        own = self._board.first_cut(sizes)  # Called on every worker: this also loads what is kept of this job.
         if self._fixed is None:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
@@ -389,7 +389,7 @@ class CutControl:
         return cut
 
     def begins_otherwise(self, cut: Cut, why: str) -> None:
-        """Another cut holds than what `first` said, for this reason; on all workers, which count alike."""
+        """Begin with another cut than that of `first`, for this reason. All workers do, since they count alike."""
         if self._fixed is None and self._cut is not None:
             self._board.refuse(Refusal(self._cut, why))
         self._cut = cut
@@ -397,11 +397,11 @@ class CutControl:
         self._board.begins(self._number, cut)
 
     def restart(self, rank: int, workers: int) -> None:
-        """After an elastic resume, before `first`: who this worker is now."""
+        """Take the new rank and size after an elastic resume, before `first`."""
         self._rank, self._workers = rank, workers
 
     def round_ends(self) -> None:
-        """The round's last block has been handed over."""
+        """Note that the round's last block was handed over; send a page if one is due."""
         if self._fixed is not None:
             return
         self._rounds += 1
@@ -409,9 +409,9 @@ class CutControl:
             self._send(*self._wanted_and_network())
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
-        """To be called before a round's first block: the cut from this round on, None where it stays.
+        """Return the cut from this round on, None if it stays. Call it before the round's first block.
 
-        `why_not` says why the front end cannot cut so, "" where it can; the same on all workers.
+        `why_not` returns the reason why the front end cannot cut so, "" if it can; the same on all workers.
         """
         if self._answer is None:
             return None
@@ -432,7 +432,7 @@ class CutControl:
 
     @property
     def _room_for_more(self) -> bool:
-        """Whether every machine has room for a new cut, as all workers read it: a key has a file in shared memory.
+        """True if every machine has room for a new cut, as all workers read it: a key has a file in shared memory.
 
         A new cut has two keys for each byte. As much again stays free for others.
         """
@@ -451,7 +451,7 @@ class CutControl:
         return f"prophet.cut.{self._number}.{slot}"
 
     def _wanted_and_network(self) -> tuple[Wish, Network | None]:
-        """This worker's part of the next page. Plans count places in the ids of all optimizers, a page in its own."""
+        """Return this worker's part of the next page. Plans count places over all optimizers, a page over its own."""
         wanted, network = self._board.said()
         if self._rank != self._decider:
             return NOTHING, network
@@ -469,7 +469,7 @@ class CutControl:
         self._sent += 1
 
     def _receive(self) -> Wish:
-        """Waits for the page that was sent. NOTHING where nothing is wanted, or what came is no cut."""
+        """Wait for the sum of the page sent. Return NOTHING if nothing is wanted, or if its cut is invalid."""
         answer, pages = self._answer, list[bytes]()
         assert answer is not None
 

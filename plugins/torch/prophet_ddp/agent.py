@@ -1,8 +1,8 @@
-"""The agent: learns and plans while the job runs, in one thread beside it.
+"""The agent: it learns and plans while the job runs, in one thread beside it.
 
 Rule of this file: the edges (thread, clock, files) around a pure Learner, one for each module whose blocks this rank
-decides about. Once a second it drains the module's events and, where there is something better, tells control.py what
-is wanted. The first rank of a module's group decides, so the others have no agent but one that says what happens there.
+decides about. Once a second it drains the module's events. If there is something better, it tells control.py. The first
+rank of a module's group decides; the agents of the others only report.
 
 A failure in here is one warning, and from then on blocks and their sequence stay as they are.
 """
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
 
 TORCH_AFTER = 20
-"""Rounds after which torch's reducer may have a turn: a job's first ones are its own."""
+"""Rounds before torch's reducer may have a turn, since a job's first rounds differ from the rest."""
 BETTER = 0.005
-"""A sequence is changed for one that is predicted to save this share of the iteration."""
+"""Minimum predicted saving of another sequence, as a share of the iteration."""
 END_LIMIT_S = 5.0
-"""How long the end of the process waits for a turn under way."""
+"""Maximum wait for a turn under way at the end of the process, in seconds."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class WatchingAgent:
-    """Of one module about whose blocks another rank decides: what happens here is only said, to who asks."""
+    """Agent of a module about whose blocks another rank decides: it only records the module's events."""
 
     decided = True
 
@@ -70,7 +70,7 @@ class WatchingAgent:
         self._reference = weakref.ref(rounds)
 
     def turn(self, now: float) -> bool:
-        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        """Take in the module's events and say what is wanted. Return False if the module is gone."""
         rounds = self._reference()
         if rounds is None:
             return False
@@ -79,25 +79,26 @@ class WatchingAgent:
         except Exception:
             if rounds.slots:
                 raise
-            return False  # The program dropped the module meanwhile, and with it went the arena.
+            return False  # The program dropped the module meanwhile, and the arena with it.
         return True
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         rounds.record.keep(rounds.log.drain())
 
     def end(self) -> None:
-        """No more turns will come."""
+        """Stop: no more turns will come."""
         rounds = self._reference()
         if rounds is not None:
             rounds.log.close()
 
     def leave(self) -> None:
-        """The module or the process ends."""
+        """Do nothing at the end of the module or the process."""
 
 
 class ModuleAgent(WatchingAgent):
-    """One module's. `adapts`: its cut may change; `warm` has what was kept of the job's last run, `alone` what one
-    operation takes by itself. Time comes with the call.
+    """Agent of a module about whose blocks this rank decides. Time comes with the call.
+
+    `adapts`: its cut may change. `warm`: results kept of the job's last run. `alone`: time of one operation by itself.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class ModuleAgent(WatchingAgent):
         warm: WarmStart | None = None,
         alone: Probe | None = None,
     ) -> None:
-        # Of all ranks one needs it, and starts the later for it.
+        # Only one of all ranks needs it, and it delays the start.
         from prophet_ddp import ways  # noqa: F401
         from prophet_scheduler.core.choice import Shape
         from prophet_scheduler.learn.choosing import NOTHING_NEW
@@ -136,21 +137,21 @@ class ModuleAgent(WatchingAgent):
         rounds.record.learner = self.learner
         self._judged_at = -float("inf")
         self._looked_at: Cut | None = None
-        """The cut whose sequence was looked at since it is in force."""
+        """The cut whose sequence was checked since it came into force."""
         self._barrier = False
         self._ways: tuple[str, ...] = ()
-        """Those besides the usual one that can be gone just now, and what they are predicted to take."""
+        """Ways besides the usual one that are possible now; `_more` predicts their times."""
         self._more: MoreChoices | None = None
         self._look: Look | None = None
-        """The last that was taken up."""
+        """The last look taken up."""
         self._divided_before = False
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
         self.decided = False
         self.hurry: Callable[[], None] | None = None
-        """Makes the next turn come at once."""
+        """Call it to have the next turn at once."""
 
     def turn(self, now: float) -> bool:
-        """As of any agent. Until nothing better is looked for, the next one comes with the next round."""
+        """Take a turn as any agent. While something better is looked for, the next turn comes with the next round."""
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
@@ -158,13 +159,13 @@ class ModuleAgent(WatchingAgent):
         return alive
 
     def leave(self) -> None:
-        """The module or the process ends: what was learned is kept for the next start."""
+        """Keep the learned values for the next start, at the end of the module or the process."""
         if self._warm is not None:
             learner = self.learner
             self._warm.keep(self._record.cut, learner.profiler.latest, learner.network, learner.known)
 
     def _begin_warm(self, rounds: ModuleRounds, warm: WarmStart) -> None:
-        """Once it is known what there is to send: where the last run of the job ended, this one begins."""
+        """Begin where the last run of the job ended, once the gradients are known."""
         sizes, _ = rounds.layout
         warm.first_cut(sizes)
         kept = self._kept = warm.take()
@@ -192,7 +193,7 @@ class ModuleAgent(WatchingAgent):
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         self._barrier = rounds.waits.holds or rounds.asks_norms.holds
         if rounds.divided:
-            # What operations take says something of the network where they are all-reduces.
+            # Times of operations measure the network only if these are all-reduces.
             events = events[events["kind"] != EventKind.START]
         ways = self._other_ways(rounds) if self._adapts else ()
         if ways != self._ways:
@@ -205,7 +206,7 @@ class ModuleAgent(WatchingAgent):
             barrier=self._barrier,
             way=way,
             pace=rounds.control.pace,
-            # While torch's reducer has its turn, nothing that is wanted now could be had: a look has its whole length.
+            # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
             ended=() if rounds.resting else rounds.take_ended(),
             more=self._more,
         )
@@ -214,9 +215,9 @@ class ModuleAgent(WatchingAgent):
         step, self._look = self._look, self.learner.look
         anew = plan is not None or (self._look is not None and self._look is not step)
         if cut is None or not (anew or (self.learner.profiler.ready and self._due(cut, now))):
-            return  # Estimates take milliseconds of a core that computes, so they are made where they are looked at.
+            return  # Estimates take milliseconds of a core that computes, so they are made only where used.
         network = self.learner.network
-        # In the first rounds under another cut that of the former one, which says enough of any blocks of this arena.
+        # In the first rounds of a cut this is the former cut's profile, good enough for any blocks of this arena.
         profile = self.learner.profile
         if self._kept is not None:
             network, profile = network or self._kept.network, profile or self._kept.profile
@@ -246,13 +247,13 @@ class ModuleAgent(WatchingAgent):
         rounds.control.want(self._decision(rounds, held, profile, network, divides))
 
     def _other_ways(self, rounds: ModuleRounds) -> tuple[str, ...]:
-        """What can be done besides all-reduces of blocks, as things are."""
+        """Return the ways that are possible now besides all-reduces of blocks."""
         two_phases = rounds.asks_norms.holds and rounds.divisible
         torch = rounds.ended >= TORCH_AFTER and rounds.turns is not None and rounds.turns.possible
         return (TWO_PHASES,) * two_phases + (TORCH,) * torch
 
     def _choices_of(self, ways: Sequence[str], question: Question) -> Sequence[Choice]:
-        """What these are predicted to take."""
+        """Return the choices of these ways, with their predicted times."""
         from prophet_ddp.ways import torch_reducer, two_phases
 
         rounds = self._reference()
@@ -262,7 +263,7 @@ class ModuleAgent(WatchingAgent):
         return [*phases, *([torch_reducer(question)] if TORCH in ways else ())]
 
     def _decision(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network, divides: bool) -> Decision:
-        """Blocks of this cut, on the network on which they come back as fast as they have done lately."""
+        """Return the decision for blocks of this cut, on a network with their recent pace."""
         if divides:
             return self._divided(rounds, cut, profile, network)
         return self._sequence(rounds, cut, profile, self._as_paced(cut, network)).decision(network)
@@ -281,11 +282,11 @@ class ModuleAgent(WatchingAgent):
         return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
 
     def _due(self, cut: Cut, now: float) -> bool:
-        """Whether it is time to look at the sequence again: once when it is known how fast the blocks of another cut
-        come back, and then now and then.
+        """Return True if it is time to check the sequence again: once when the pace of another cut's blocks is known,
+        and then now and then.
 
-        Not while something else is wanted, in whose place the ranks would take up the sequence. And not before it is
-        known what comes of the last one: a cut whose sequence changed every few iterations would never be measured, and
+        It is not while another arm is wanted, since the ranks would take up the sequence instead. It is not before the
+        last sequence is measured either: a cut whose sequence changed every few iterations would never be measured, and
         never be left.
         """
         if self._look is not None:
@@ -296,11 +297,11 @@ class ModuleAgent(WatchingAgent):
         return later or self._pace_s(cut) is not None
 
     def _pace_s(self, cut: Cut) -> float | None:
-        """Seconds from one block to the next, where they are of one size and enough have come lately."""
+        """Return seconds from one block to the next, if they have one size and enough have come lately; else None."""
         return self._operations.pace_s(cut.block_bytes_at(0)) if len(cut.segments) == 1 else None
 
     def _as_paced(self, cut: Cut, network: Network) -> Network:
-        """The network on which blocks of this cut come back as fast as they have done lately."""
+        """Return the network with the bandwidth that matches the recent pace of this cut's blocks."""
         pace_s, size_bytes = self._pace_s(cut), cut.block_bytes_at(0)
         if pace_s is None or pace_s <= network.overhead_s:
             return network
@@ -320,12 +321,12 @@ class ModuleAgent(WatchingAgent):
         return BlockSequence(cut, tuple(block.id for block in blocks), profile_of(blocks, profile, self._ranks[1]))
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
-        """Whether another sequence of the same blocks is better by now, or the delay has become another."""
+        """Want another sequence of the same blocks if it is better by now, or if the delay has changed."""
         held = rounds.decision
         if held is None or held.cut != cut:
             return  # It was cut anew meanwhile.
         if held.gathers:
-            return  # In two phases both orders follow from owners more than from times.
+            return  # In two phases both orders depend on owners more than on times.
         paced = self._as_paced(cut, network)
         other = self._sequence(rounds, cut, profile, paced)
         present = other.as_issued(held.order, paced)
@@ -340,8 +341,8 @@ class ModuleAgent(WatchingAgent):
 
 @dataclass(frozen=True)
 class BlockSequence:
-    """What is known of a cut's blocks (`ids`, by place), `profile` in the order in which forward needs them, and how
-    they are `issued`, by their places in that order.
+    """A cut's blocks: `ids` by place, `profile` in the order in which forward needs them, and the order in which they
+    are `issued`, by their places in that order.
     """
 
     cut: Cut
@@ -350,12 +351,12 @@ class BlockSequence:
     issued: IssueOrder | None = None
 
     def as_issued(self, order: Sequence[int], network: Network) -> BlockSequence:
-        """The same blocks in this `order` of their places in the arena."""
+        """Return the same blocks in this `order` of their places in the arena."""
         ranks = self.profile.rank_by_id
         return replace(self, issued=play_sequence(self.profile, network, [ranks[self.ids[place]] for place in order]))
 
     def iteration_s(self, barrier: bool) -> float:
-        """What an iteration is predicted to take."""
+        """Return the predicted time of an iteration."""
         assert self.issued is not None
         return iteration_s(self.profile, self.issued, barrier)
 
@@ -366,7 +367,7 @@ class BlockSequence:
         return tuple(places[id_] for id_ in self.profile.gradient_ids)
 
     def decision(self, network: Network) -> Decision:
-        """As many under way as keep the wire busy."""
+        """Return a decision with enough operations under way to keep the wire busy."""
         assert self.issued is not None
         needed = self.as_needed
         order = tuple(needed[rank] for rank in self.issued.order)
@@ -375,9 +376,9 @@ class BlockSequence:
 
 
 def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int, int]) -> Mapping[int, int]:
-    """Rank by id of these blocks, by a profile of any blocks of the same arena; empty where places are ranks.
+    """Return the rank by id of these blocks, from a profile of any blocks of the same arena; empty if places are ranks.
 
-    `before`: what was found of the same blocks, which stays as long as the profile bears it out.
+    `before`: former ranks of the same blocks, which stay unless the profile contradicts them.
     """
     from prophet_scheduler.learn.ranks import ranks_of
 
@@ -388,11 +389,11 @@ def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int
 
 
 def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, int] | None = None) -> Profile:
-    """What is known of these blocks from a profile of others of the same arena, in the order of `ranks` (by id), or
-    without any in that of their places.
+    """Return a profile of these blocks from one of other blocks of the same arena, in the order of `ranks` (by id), or
+    without ranks in that of their places.
 
-    A block is generated when the place is at which it begins, or where places are not in forward order when all of it
-    is; forward times go with the bytes.
+    A block is generated when the place where it begins is; if places are not in forward order, when all of it is.
+    Forward times are in proportion to bytes.
     """
     ids = [block.id for block in blocks]
     if not ranks:
@@ -401,7 +402,7 @@ def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, in
         completed = dict(zip(ids, completions_at(profile, ids), strict=True))
         blocks = sorted(blocks, key=lambda block: ranks[block.id])
         times = [completed[block.id] for block in blocks]
-        # Ranks are as they were learned once, and what scatters must not make a less urgent one later.
+        # Ranks were learned once, and noise must not make a less urgent block later.
         generations = list(itertools.accumulate(reversed(times), max))[::-1]
     forward_s = profile.forward_s / profile.total_bytes
     rows = [
@@ -412,28 +413,28 @@ def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, in
 
 
 class Turning(Protocol):
-    """What looks after one module."""
+    """Agent of one module."""
 
     def turn(self, now: float) -> bool:
-        """Takes in what happened, and says what is wanted. False where the module is gone."""
+        """Take in the module's events and say what is wanted. Return False if the module is gone."""
         ...
 
     @property
     def decided(self) -> bool:
-        """Whether it has said what is wanted; until then it is looked at more often."""
+        """True once it has said what is wanted; until then its turns come more often."""
         ...
 
     def end(self) -> None:
-        """No more turns will come."""
+        """Stop: no more turns will come."""
         ...
 
     def leave(self) -> None:
-        """The module or the process ends."""
+        """Clean up at the end of the module or the process."""
         ...
 
 
 class Agents:
-    """The thread, and the modules it looks after."""
+    """The agents of all modules, and their thread."""
 
     def __init__(self) -> None:
         self._lock = free_in_forks(threading.Lock())
@@ -443,15 +444,15 @@ class Agents:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of processor time that the agents have taken so far."""
+        """Seconds of processor time of the agents so far."""
         return self._thread.busy_s
 
     def wake(self) -> None:
-        """The next turn comes at once. From any thread."""
+        """Have the next turn at once. Call it from any thread."""
         self._thread.wake()
 
     def add(self, agent: Turning) -> None:
-        """From now on it has its turns."""
+        """Give this agent turns from now on."""
         with self._lock:
             if self._over:
                 agent.end()
@@ -462,7 +463,7 @@ class Agents:
             at_end(self._end)
 
     def _end(self) -> None:
-        """At the end of the process, which must not take the interpreter away from a thread at work."""
+        """End the thread at the end of the process, which must not take the interpreter from a thread at work."""
         if self._thread.end(END_LIMIT_S) and not self._over:
             for agent in self._modules:
                 agent.leave()

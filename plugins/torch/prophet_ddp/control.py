@@ -1,15 +1,15 @@
 """The cut and the sequence of a job's blocks, the same on every rank in every round.
 
-Rule of this file: what one rank wants, and how all come to hold it. Why it wants it is agent.py's.
+Rule of this file: it carries one rank's wish to all ranks; agent.py makes the wish.
 
 The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the last operation of the sequence
-is a *page*: a sum over all ranks, to which the first one adds the number and the length of what it wants next, and each
-rank what its last backward pass took. Before the following round's first block every rank reads it, which is there long
-before as a rule; where the number is new, a broadcast brings the decision itself, and all take it up at once. So all
-read the same before the same round, and one that is late delays the others and no more.
+is a *page*: a sum over all ranks. The first rank adds the number and the length of its next decision, and each rank the
+time of its last backward pass. Every rank reads the page before the first block of the following round, usually long
+after it arrived. If the number is new, a broadcast brings the decision itself, and all take it up at once. So all read
+the same before the same round, and a late rank only delays the others.
 
-The first round under a decision shows whether it was a bad one. So the page of that round is sent when the next one
-begins, and waited for: then nobody has to bear a second. For some rounds after that each ends with a page.
+The first round under a decision shows if it was bad. So the page of that round is sent and awaited at the begin of the
+next one: then there is no second bad round. For some rounds after that each ends with a page.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""
 
 MOST_OWNERS = 2
-"""More ranks have no rounds in two phases, in which each sends to each owner by itself, over connections of its own.
-With four on two cores nothing was gained by that, and no other machine was at hand."""
+"""Maximum ranks with rounds in two phases, in which each rank sends to each owner over connections of its own. With
+four ranks on two cores this gained nothing, and no other machine was at hand."""
 
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 4
-"""Numbers that a page begins with: of the decision, and how many bytes it has; of the turn of torch's reducer, and its
-length. After them comes one for each rank: nanoseconds of its backward pass."""
+"""Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
+reducer. After them comes one for each rank: nanoseconds of its backward pass."""
 PACES = 5
-"""Backward passes of which the median is a rank's pace."""
+"""Number of backward passes whose median is a rank's pace."""
 
 
 @dataclass(frozen=True)
 class Decision:
     """A cut, and the places of its blocks in the order in which they are issued.
 
-    `together`: how many of them, one after another in the order, travel as one collective each time; empty for each by
-    itself. `at_once`: how many collectives are under way at most. `gathers`: rounds have two phases (phases.py), and in
-    this order of their places blocks are gathered that were reduced in `order`; empty for all-reduces.
+    `together`: numbers of blocks, consecutive in the order, that travel as one collective; empty for each block by
+    itself. `at_once`: maximum number of collectives under way. `gathers`: for rounds in two phases (phases.py), the
+    places of blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
     """
 
     cut: Cut
@@ -71,12 +71,12 @@ class Decision:
 
     @property
     def collectives(self) -> list[tuple[int, ...]]:
-        """Places of the blocks of each, in the order in which they are issued."""
+        """Places of the blocks of each collective, in the order in which they are issued."""
         order = iter(self.order)
         return [tuple(itertools.islice(order, count)) for count in self.together or (1,) * len(self.order)]
 
     def encode(self) -> bytes:
-        """For `decode`."""
+        """Return bytes for `decode`."""
         cut = self.cut.encode()
         numbers = (*self.order, *self.together, *self.gathers)
         header = _HEADER.pack(len(cut), len(self.order), len(self.together), len(self.gathers), self.at_once)
@@ -84,7 +84,7 @@ class Decision:
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
-        """Raises ValueError for what `encode` did not write."""
+        """Read the bytes of `encode`; raise ValueError for any others."""
         try:
             length, count, joined, gathered, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
@@ -98,7 +98,7 @@ class Decision:
 
 
 class Control:
-    """One module's part. `rank` is that in the group, of `ranks`; only `want` may be called from any thread."""
+    """Control of one module. `rank` is this rank in the group of `ranks`; only `want` may be called from any thread."""
 
     def __init__(self, issuer: Issuer, rank: int, ranks: int) -> None:
         self._issuer = issuer
@@ -106,7 +106,7 @@ class Control:
         self._ranks = ranks
         self._backward_s: deque[float] = deque(maxlen=PACES)
         self.pace = 1.0
-        """How many times as long as this rank the slowest one takes for a backward pass, by the last page."""
+        """The slowest rank's backward time over this rank's, by the last page."""
         self._decides = rank == 0
         self._lock = free_in_forks(threading.Lock())
         self._wanted: Decision | None = None
@@ -114,29 +114,29 @@ class Control:
         self._turn = (0, 0)
         self._turn_taken = 0
         self.turn = 0
-        """How many iterations torch's reducer has from the next one on, as the last page said it; 0 for none."""
+        """Number of iterations torch's reducer has from the next one on, by the last page; 0 for none."""
         self._sent = (0, b"")
         self._taken = 0
         self._rounds = 0
         self._since = TRIED_ROUNDS
-        """Rounds since a decision was taken up, that one too."""
+        """Rounds since a decision was taken up, including its first."""
         self._page: torch.Tensor | None = None
         self._operation: JointOperation | None = None
 
     def want(self, decision: Decision) -> None:
-        """From some later round on; counts on the rank that decides alone."""
+        """Ask for a decision from some later round on; only the deciding rank's wish counts."""
         with self._lock:
             if decision != self._wanted:
                 self._wanted = decision
                 self._number += 1
 
     def want_turn(self, iterations: int) -> None:
-        """torch's reducer is to have so many, once, from some later round on. Counts as `want` does."""
+        """Ask for so many iterations of torch's reducer, once, from some later round on. Counts as `want` does."""
         with self._lock:
             self._turn = self._turn[0] + 1, iterations
 
     def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
-        """What this round's sequence ends with; from its first gradient to its last this rank took `backward_s`."""
+        """Return the operations that end this round; `backward_s` is this rank's time from first gradient to last."""
         self._backward_s.append(backward_s)
         self._rounds += 1
         self._since += 1
@@ -162,7 +162,7 @@ class Control:
         return self._operation
 
     def round_begins(self, wait: Callable[[JointOperation], None]) -> Decision | None:
-        """Before a round's first block: what holds from this round on, None where nothing has changed.
+        """Return the decision that holds from this round on, None if unchanged. Call it before the round's first block.
 
         `wait(operation)` returns when it has ended.
         """

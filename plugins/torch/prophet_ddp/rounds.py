@@ -1,12 +1,13 @@
 """The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
 
-Rule of this file: when gradients leave, and in which sequence. When their averages are in `.grad` is
-prophet_scheduler/frontends/torch/awaited.py's, what DistributedDataParallel asks of a reducer is reducer.py's.
+Rule of this file: it decides when gradients leave, and in which sequence.
+prophet_scheduler/frontends/torch/awaited.py decides when their averages are in `.grad`; reducer.py has the interface
+that DistributedDataParallel needs.
 
-A round is what a reducer calls a reduction: from the first gradient after a synchronised forward pass until all
-gradients of the module are there, which may take several backward passes. torch's reducer then waits for all averages;
-here backward returns. The average is torch's: a gradient is multiplied by 1 / ranks on its way in, or as one of torch's
-hooks does it (compression.py), and what comes back is the sum.
+A round is a reducer's reduction: it lasts from the first gradient after a synchronised forward pass until all gradients
+of the module are there, which may take several backward passes. torch's reducer then waits for all averages; here
+backward returns. The average is torch's: a gradient is multiplied by 1 / ranks on its way in, or as one of torch's
+hooks does it (compression.py), and the sum comes back.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ if TYPE_CHECKING:
 
 
 WARM_UP = 2
-"""A module's first rounds say nothing of what iterations take."""
+"""First rounds of a module, whose times do not count."""
 KEPT_ITERATIONS = 64
-"""Of the newest rounds it is kept what they took."""
+"""Number of newest rounds whose times are kept."""
 
 
 def _import_phases() -> None:
-    """Few jobs need it, and it takes a file descriptor."""
+    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
     from prophet_ddp import phases  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
-    """One module's. `named` are the parameters that are averaged, in the order of registration; `number` counts the
+    """Rounds of one module. `named` are the averaged parameters in the order of registration; `number` counts the
     modules of the process.
     """
 
@@ -89,48 +90,48 @@ class ModuleRounds(AwaitedRounds):
         self._decision: Decision | None = None
         self._chosen = False
         self.on_round: Callable[[], None] | None = None
-        """To be called when a round begins, on the rank that decides, while it looks for something better."""
+        """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None
-        """Of the forward passes, while there is to be one."""
+        """Trace of the forward passes, while one is made."""
         self.module: Callable[[], nn.Module | None] = lambda: None
-        """The module that is wrapped, while it lives."""
+        """Return the wrapped module, or None once it is gone."""
         self.times: IterationTimes | None = None
-        """Of this iteration, where DistributedDataParallel's logger looks at it."""
+        """Times of this iteration, if DistributedDataParallel's logger looks at it."""
         self.report: Callable[[str], None] = _nobody
-        """Hears of each error that a pass ends with."""
+        """Called with each error that ends a pass."""
         self.turns: Turns | None = None
-        """Of torch's reducer, where it may have some."""
+        """Turns of torch's reducer, if it may have some."""
         self.resting = False
         self.came = False
-        """While this rests: a gradient came."""
+        """True if a gradient came while this rests."""
         self.ended = 0
-        """Rounds."""
+        """Number of rounds that have ended."""
         self._open = False
         self._staged = 0
         self._expects = False
         self._counts: list[int] | None = None
         self._fired = [0] * len(self._slots)
-        """By place: gradients in this round."""
+        """Number of gradients in this round, by place."""
         self._has_part = [False] * len(self._slots)
-        """By place: a gradient came since the last round ended, be it within no_sync()."""
+        """True, by place, if a gradient came since the last round ended, even within no_sync()."""
         self._registered = tuple(self._slots)
         self._arranges = terms.arranges and self.plain
         self._first_came: list[Slot] = []
-        """Where gradients are to be arranged: in the order in which those of the first round came."""
+        """Slots in the order of the first round's gradients, if gradients are to be arranged."""
         self._unused: list[Slot] = []
         self._used: torch.Tensor | None = None
         self._used_known: JointOperation | None = None
         self._without: list[Slot] = []
-        """Slots that had no gradient in the round, of which it is to be found out what others had."""
+        """Slots without a gradient in the round; other ranks may have had one for them."""
         self.waits = self.record.waits
         self.asks_norms = BarrierWatch()
-        """Whether iterations ask for norms of all averages, before they look at any."""
+        """Detection of iterations that ask for norms of all averages before they look at any."""
         self._asked_for_norms = False
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
-        """From one round's beginning to the next one's, those that nobody has taken yet."""
+        """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
         self._phases: TwoPhases | None = None
-        """Of the rounds under the decision in force, where they have two."""
+        """Phases of the rounds under the decision in force, if they have two."""
         self._round_seen = 0
         self.watch()
 
@@ -148,34 +149,34 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def registered(self) -> Sequence[Slot]:
-        """In the order in which they were `named`."""
+        """Slots in the order in which they were `named`."""
         return self._registered
 
     @property
     def begun(self) -> bool:
-        """Whether the first round has."""
+        """True once the first round has begun."""
         return self._arena is not None
 
     @property
     def plain(self) -> bool:
-        """Whether every round averages all gradients. The same on all ranks."""
+        """True if every round averages all gradients. The same on all ranks."""
         return not self._uses_vary
 
     @property
     def finds_unused(self) -> bool:
-        """Whether each forward pass says anew which parameters have no part."""
+        """True if each forward pass shows anew which parameters have no part."""
         return self._uses_vary and not self._counted
 
     @property
     def unused(self) -> Sequence[Slot]:
-        """Those that get no gradient in the next backward pass, as far as is known."""
+        """Slots that get no gradient in the next backward pass, as far as is known."""
         if self._counts is None:
             return self._unused
         return [slot for slot in self._slots if not self._counts[slot.place]]
 
     @property
     def used_by(self) -> torch.Tensor | None:
-        """How many ranks used each parameter in the last round, int32 [parameters]; None where all always do."""
+        """Number of ranks that used each parameter in the last round, int32 [parameters]; None if all always do."""
         if self._used is None or self._used_known is None:
             return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
         self._wait(self._used_known)
@@ -183,40 +184,40 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def comm_hook(self) -> CommHook | None:
-        """The hook of torch's by which gradients are averaged; None where the program has registered none."""
+        """The torch hook that averages gradients; None if the program has registered none."""
         return self._comm_hook
 
     @property
     def cut(self) -> Cut | None:
-        """In force; None before the first round, and until gradients are arranged. With two phases that which blocks
-        were made of (phases.divide).
+        """Cut in force; None before the first round, and until gradients are arranged. With two phases it is the cut
+        before phases.divide.
         """
         return self._decision.cut if self._decision is not None and not self._arranges else None
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Places of the blocks in the sequence that is in force, with two phases those of both."""
+        """Places of the blocks in the sequence in force, with two phases those of both."""
         return (*self._decision.order, *self._decision.gathers) if self._decision is not None else ()
 
     @property
     def decision(self) -> Decision | None:
-        """In force; None before the first round."""
+        """Decision in force; None before the first round."""
         return self._decision
 
     @property
     def divided(self) -> bool:
-        """Whether rounds have two phases."""
+        """True if rounds have two phases."""
         return self._phases is not None
 
     @property
     def way(self) -> str:
-        """How gradients are averaged just now (terms.py), or will be once torch's reducer has had its turn."""
+        """Way of averaging gradients now (terms.py), or after the turn of torch's reducer."""
         if not self._chosen:
             return UNORDERED
         return TWO_PHASES if self.divided else WHOLE
 
     def iterated(self, way: str, took_s: float) -> None:
-        """An iteration has ended in which gradients were averaged this way."""
+        """Note the end of an iteration in which gradients were averaged this way."""
         if self.decision is not None and self.ended > WARM_UP:
             cut = TORCH_CUT if way == TORCH else self.decision.cut
             self._iterations.append(IterationEnd(cut, way, took_s))
@@ -225,50 +226,50 @@ class ModuleRounds(AwaitedRounds):
             on_round()
 
     def take_ended(self) -> list[IterationEnd]:
-        """The iterations that have ended since the last call. From any thread."""
+        """Return the iterations that have ended since the last call. Call it from any thread."""
         count = len(self._iterations)
         return [self._iterations.popleft() for _ in range(count)]
 
     @property
     def divisible(self) -> bool:
-        """Whether rounds may have two phases. The same on all ranks."""
+        """True if rounds may have two phases. The same on all ranks."""
         plain = self.plain and self._comm_hook is None and self.begun
         return self.terms.divides and plain and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
-        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them. After the first round began."""
+        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them; known once the first round has begun."""
         assert self._arena is not None
         return self._arena.sizes, self._arena.kinds
 
     def blocks_under(self, cut: Cut) -> list[Block]:
-        """What the blocks would be."""
+        """Return the blocks that this cut would make."""
         return blocks_of(*self.layout, cut)
 
     def division(self, cut: Cut) -> Division:
-        """What two phases would make of this cut."""
+        """Return the division that two phases would make of this cut."""
         from prophet_ddp.phases import divide  # Few jobs need it.
 
         return divide(cut, self.layout[0], self.ranks)
 
     def keep_counts(self) -> None:
-        """The graph is static: the first backward pass says how many gradients each parameter gets in every one."""
+        """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
         self._uses_vary = self._counted = True
         self._arranges = False
 
     def average_by(self, hook: CommHook) -> None:
-        """From the first round on, which has not begun, gradients are averaged as this hook does it."""
+        """Average gradients by this hook from the first round on. RuntimeError if that has begun."""
         if self._arena is not None:
             raise RuntimeError("gradients have travelled in another type")
         self._comm_hook = hook
 
     def rest(self) -> None:
-        """Between two rounds: nothing is under way, and nothing is gathered until `resume`."""
+        """Flush, and gather nothing until `resume`. Call it between two rounds."""
         self.flush()
         self.resting = True
 
     def resume(self) -> None:
-        """Between two rounds of torch's: what was used meanwhile says nothing of how this one's are."""
+        """Go on after `rest`, between two rounds of torch's. Uses of slots in the meantime do not count."""
         self.resting = False
         training.paused()
         self._began_s = None
@@ -276,7 +277,7 @@ class ModuleRounds(AwaitedRounds):
             slot.touched = slot.late = False
 
     def remove(self) -> None:
-        """The module goes back to torch's reducer: nothing is under way, and nothing more will be gathered."""
+        """Give the module back to torch's reducer: flush, and gather nothing more."""
         if self.trace is not None:
             self.trace.remove("it went back to torch's reducer")
         self.flush()
@@ -287,7 +288,7 @@ class ModuleRounds(AwaitedRounds):
         torch_guards.unwatch(self, self._slots)
 
     def retire(self) -> None:
-        """The wrapper is gone: nothing more is gathered, and what is under way comes home. Waits for nothing."""
+        """Handle the loss of the wrapper: gather nothing more, and let operations under way end. Wait for nothing."""
         if self.trace is not None:
             self.trace.abandon()
         self._leave()
@@ -299,17 +300,17 @@ class ModuleRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots:  # What there is of them besides goes with who has it, and waits for no garbage collection.
+        if not self._slots:  # Break cycles, so that memory goes at once and waits for no garbage collection.
             if self._arena is not None:
                 self._arena.operations(())
             self._arena = self._phases = self.turns = None
             self._registered, self._first_came, self._unused, self._without = (), [], [], []
             self.report, self.times = _nobody, None
 
-    # What the module's forward says.
+    # Calls of the module's forward.
 
     def forward_begins(self) -> None:
-        """Before a synchronised forward pass. Raises RuntimeError where the last round never came to its end."""
+        """Prepare for a synchronised forward pass. RuntimeError if the last round never ended."""
         self.check_finished()
         if self.ended != self._round_seen:
             self._round_seen = self.ended
@@ -324,14 +325,14 @@ class ModuleRounds(AwaitedRounds):
                 self.trace = None
 
     def check_finished(self) -> None:
-        """Raises RuntimeError, with torch's words, where the last round never came to its end."""
+        """Raise RuntimeError, with torch's words, if the last round never ended."""
         if self._open:
             text = self._incomplete()
             self.report(text)
             raise RuntimeError(text)
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
-        """After a synchronised forward pass: the next backward makes gradients that are to be averaged."""
+        """Note the end of a synchronised forward pass: the next backward makes gradients to average."""
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
@@ -341,7 +342,7 @@ class ModuleRounds(AwaitedRounds):
         self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
         if self._counts is not None:
             self._unused = list(self.unused)
-        for slot in self._unused:  # No gradient comes, but what they have is sent.
+        for slot in self._unused:  # No gradient comes, but their `.grad` is sent.
             self._bring_home(slot)
 
     def _gathered(self) -> None:
@@ -350,8 +351,8 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def cut_off(self) -> bool:
-        """Whether gradients come here no more. One parameter tells: where some are cut off, the next forward pass is
-        refused.
+        """True if gradients come here no more. One parameter shows it: if only some are cut off, the next forward pass
+        is refused.
         """
         return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
@@ -363,7 +364,7 @@ class ModuleRounds(AwaitedRounds):
             )
 
     def static_backward_ends(self) -> None:
-        """The first backward pass of a static graph: what it made is what every later one makes."""
+        """Keep the counts of the first backward pass of a static graph; every later pass has the same."""
         with self._lock, references.blind():
             if self._counted and self._counts is None and self._expects:
                 self._counts = list(self._fired)
@@ -384,10 +385,10 @@ class ModuleRounds(AwaitedRounds):
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
-            if slot.param.grad is not None:  # Hooks run for outputs too that have no part in the loss.
+            if slot.param.grad is not None:  # Hooks also run for outputs without a part in the loss.
                 self._has_part[slot.place] = True
             if not self._expects:
-                return  # within no_sync(), or a pass that no forward of the module belongs to
+                return  # within no_sync(), or in a pass without a forward of the module
             self._fired[slot.place] += 1
             if self.times is not None and (not self._counted or self._counts is not None):
                 self.times.gradient_ready(slot)
@@ -425,7 +426,7 @@ class ModuleRounds(AwaitedRounds):
                 self._stage(slot)
 
     def _stage(self, slot: Slot) -> None:
-        """Sends one gradient of this round; the first one opens it."""
+        """Send one gradient of this round; the first one opens the round."""
         if not self._open:
             self._begin()
         assert self._arena is not None
@@ -448,7 +449,7 @@ class ModuleRounds(AwaitedRounds):
             self._end()
 
     def _begin(self) -> None:
-        """Opens a round, in the cut and the sequence that all ranks hold from here on."""
+        """Open a round, with the cut and the sequence that all ranks hold from here on."""
         self._without = []
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
@@ -478,7 +479,7 @@ class ModuleRounds(AwaitedRounds):
         self._open = True
 
     def _fill_arena(self) -> None:
-        """A new arena, with the cut and the sequence that a module begins with."""
+        """Make a new arena, with a module's first cut and sequence."""
         hook = self._comm_hook
         half = hook.half if hook is not None else None
         self.record.half = half is not None
@@ -493,11 +494,11 @@ class ModuleRounds(AwaitedRounds):
         self._chosen = False
 
     def _undecided(self, cut: Cut) -> Decision:
-        """How blocks of this cut travel where nobody has decided it."""
+        """Return the default decision for blocks of this cut."""
         return Decision(cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once)
 
     def _clear(self, arena: DdpArena) -> None:
-        """Waits until nothing is under way in the arena, nor to come of what was."""
+        """Wait until nothing is under way in the arena, and all averages have arrived."""
         for slot in self._slots:
             slot.late |= slot.pending
         self.flush()
@@ -508,7 +509,7 @@ class ModuleRounds(AwaitedRounds):
             self._wait(operation)
 
     def _arrange(self) -> None:
-        """Lets gradients lie in the order in which those of the first round came, on the rank that decides."""
+        """Place gradients in the order in which those of the first round came on the deciding rank."""
         assert self._arena is not None
         self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(self._first_came)], dtype=torch.int64, device="cpu")
@@ -519,7 +520,7 @@ class ModuleRounds(AwaitedRounds):
         self._has_part = [self._has_part[place] for place in former]
         for place, slot in enumerate(self._slots):
             slot.place = place
-        # Its memory goes before other is taken; what operations keep would go when garbage is next collected.
+        # Free its memory before taking more; operations would keep it until the next garbage collection.
         self._arena.operations(())
         self._phases = None
         self._arena = None
@@ -527,7 +528,7 @@ class ModuleRounds(AwaitedRounds):
             slot.blocks = ()
             del slot.view
         self._fill_arena()
-        self._arranges, self._first_came = False, []  # The agent's thread may look from here on.
+        self._arranges, self._first_came = False, []  # The agent's thread may read it from here on.
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
@@ -544,7 +545,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer.at_once = decision.at_once
 
     def _connected_apart(self) -> bool:
-        """Whether there are connections for two phases, which all ranks make or none."""
+        """Return True if there are connections for two phases; make them if needed. All ranks make them or none."""
         if not self._issuer.apart and self.terms.divides:
             why = self._issuer.connect_apart(self.control.rank, self.ranks, _import_phases, self._wait)
             if why:
@@ -559,13 +560,13 @@ class ModuleRounds(AwaitedRounds):
         return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 
     def _end(self) -> None:
-        """All gradients of the round are there."""
+        """End the round: all its gradients are there."""
         assert self._arena is not None
         self.ended += 1
         if self.times is not None:
             self.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, time.monotonic())
-        # As torch: a gradient more is an error until the pass ends that made the last one, and then this rank's own.
+        # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
         engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
         engine.queue_callback(self._close)
         self._open = False
@@ -585,7 +586,7 @@ class ModuleRounds(AwaitedRounds):
     # Averages on their way back.
 
     def _settle_unused(self) -> None:
-        """Finds out what other ranks had for parameters that this one did not use; what nobody had stays as it was."""
+        """Put the other ranks' averages in place for parameters that this rank did not use; those no rank used stay."""
         assert self._used is not None and self._used_known is not None
         self._wait(self._used_known)
         with self._lock, references.blind(), torch.no_grad():
@@ -609,7 +610,7 @@ class ModuleRounds(AwaitedRounds):
         super().keep_barrier()
 
     def before_compilation(self) -> None:
-        # A module that is compiled is not to have hooks: who traces forward does without, and waits.
+        # A compiled module must have no hooks, so the trace of forward ends.
         if self.trace is not None:
             self.keep_barrier()
 
@@ -651,7 +652,7 @@ class ModuleRounds(AwaitedRounds):
         return self._issuer.ended
 
     def _wait_activity(self) -> None:
-        """Within backward, which goes no further without what it waits for."""
+        """Wait within backward, which cannot go on before."""
         try:
             self.wait_activity(WAIT_LIMIT_S)
         except Abandoned as error:
@@ -667,4 +668,4 @@ class ModuleRounds(AwaitedRounds):
 
 
 def _nobody(_text: str) -> None:
-    """Hears nothing."""
+    """Ignore the text."""

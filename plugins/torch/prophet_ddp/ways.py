@@ -1,10 +1,10 @@
-"""The ways in which a module's gradients can be averaged, and what those besides the usual one are predicted to take.
+"""Ways of averaging a module's gradients, and the predicted times of those besides the usual one.
 
-Rule of this file: pure. Which way comes next is the tuner's to say (prophet_scheduler/learn/tuner.py); rounds.py and
-turns.py go it. Times are seconds.
+Rule of this file: pure. The tuner (prophet_scheduler/learn/tuner.py) chooses the next way; rounds.py and turns.py carry
+it out. Times are seconds.
 
 Usually blocks are all-reduced. In a job that clips by the norm of all gradients they may go in two phases (phases.py).
-And torch's own reducer may be the fastest of all, where iterations are short or nothing waits for the wire.
+torch's own reducer may be the fastest of all if iterations are short or nothing waits for the wire.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 
 def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterator[Choice]:
-    """Choices with two phases, by the sizes of their blocks.
+    """Yield choices with two phases, by the sizes of their blocks.
 
-    The program waits for the first phase, which sends half of the bytes; of the other half forward hides as much as it
+    The program waits for the first phase, which sends half of the bytes. Forward hides as much of the second half as it
     takes itself. All wait for the rank that owns the most.
     """
     profile, network = question.profile, question.network
@@ -45,6 +45,6 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
 
 
 def torch_reducer(question: Question) -> Choice:
-    """torch's own reducer, which has blocks of its own."""
+    """Return the choice of torch's own reducer, which has blocks of its own."""
     predicted_s = stock_iteration_s(question.profile, question.network, collectives=True)
     return Choice(TORCH_CUT, MOST_BLOCK_BYTES, predicted_s, TORCH)

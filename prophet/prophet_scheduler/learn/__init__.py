@@ -1,1 +1,1 @@
-"""What a job's events say about its gradients and its network, and when a new plan is worth it."""
+"""Learning a job's gradients and network from its events, and deciding when a new plan is worth it."""

@@ -1,12 +1,12 @@
-"""The bandwidth monitor: what the network gives this job, from its own transfers and the NIC's counters.
+"""The bandwidth monitor: the network available to this job, from its own transfers and the NIC's counters.
 
 Rule of this file: pure estimates over events and counter samples; nic.py reads the counters.
 
-Pushes are acknowledged at once, so they measure the network; a pull also waits for other workers. What a push costs,
-and what its acknowledgement takes, wire.py finds out from the times of many.
+Servers acknowledge pushes at once, so pushes measure the network; a pull also waits for other workers. wire.py
+estimates the cost of a push and the delay of its acknowledgement from the times of many pushes.
 
-The network changes. Pushes count for some seconds only, unless there are too few, and where the newest are slower or
-faster than those before, only those.
+The network changes. So a push counts for some seconds only, unless there are too few. Where the newest pushes are
+slower or faster than those before, only the newest count.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WINDOW_S = 15.0
-"""Transfers older than this do not count, but for the newest LEAST_TRANSFERS."""
+"""Maximum age of transfers that count, except for the newest LEAST_TRANSFERS."""
 MOST_TRANSFERS = 20_000
-"""At most so many of them count, so that a fit is cheap on a fast network."""
+"""Maximum transfers that count, so a fit is cheap on a fast network."""
 LEAST_TRANSFERS = 20
-"""Of fewer nothing is concluded. On a link where these take longer than the window the network would never be known."""
+"""Minimum transfers for a fit. They count even if older than the window, or a slow link would never be measured."""
 MOST_FITTED = 2000
-"""The newest of them are fitted, which takes some 10 ms, and 30 where cores are busy."""
+"""Maximum transfers in one fit, the newest ones. A fit takes some 10 ms, and 30 ms where cores are busy."""
 REFIT_S = 2.5
-"""A fit holds for so long, however often it is asked for."""
+"""Minimum seconds between two fits."""
 SETTLED_S = 10.0
-"""And for so long where the last ones were alike, unless pushes have become slower or faster."""
+"""Seconds between two fits if the last ones were alike, unless pushes have become slower or faster."""
 ALIKE = 0.1
-"""They were where a push of the usual size took the same by all, but for this share."""
+"""Fits are alike if the times they give for a push of the usual size differ by at most this share."""
 DELAYS = 3
-"""The acknowledgement delay is the median of so many fits: where the wire is hardly ever idle, as with much in flight,
-a single fit may find none at all."""
+"""Number of fits whose median is the acknowledgement delay. With much in flight the wire is hardly ever idle, and a
+single fit may find no delay at all."""
 RIGHT_AFTER_S = 50e-6
-"""A message seen so soon after another came with it: about what a receiving thread takes for each."""
+"""Two messages seen within this time arrived together: a receiving thread takes about as long for each."""
 STRETCH = 32
-"""Pushes in a row that are compared with others, to see a change. A stall spoils one stretch and not the rest."""
+"""Pushes in a stretch, the unit compared to detect a change. A stall spoils one stretch and not the rest."""
 LEAST_STRETCH = 4
 STEP_CHANGE = 1.2
 """The network has changed where the newest STEP_STRETCHES stretches are slower or faster by this factor than the ones
 before."""
 STEP_STRETCHES = 6
 OUT_OF_LINE = 0.2
-"""So many of them may disagree: one of six may have stalled."""
+"""Share of the newest stretches that may disagree: one of six may have stalled."""
 STEP_S = 1.0
-"""And those must be spread over so long, or the end of an iteration would be compared with whole ones."""
+"""Minimum time the newest stretches cover, or the end of an iteration would be compared with whole iterations."""
 
 FRAMING = 1.05
 """Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""
 TRAFFIC_WINDOW_S = 5.0
-"""NIC counters are compared over this time, so long that what is in flight at either end does not matter."""
+"""Time over which NIC counters are compared, so long that the bytes in flight at either end do not matter."""
 OTHER_TRAFFIC_SHARE = 0.05
 """Other traffic below this share of the rate cannot be distinguished from framing, and counts as none."""
 LEAST_SHARE = 0.5
-"""Others may fill the link while this job is silent. Once it sends, it gets at least this share of the link."""
+"""Minimum share of the link that this job gets once it sends. Others may fill the link while it is silent."""
 
 _TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8"), ("clear", "?")])
-"""A push; `clear` where no answer to a pull was seen right before its acknowledgement."""
+"""A push; `clear` if no answer to a pull was seen right before its acknowledgement."""
 
 
 class TransferFit:
-    """Fits `E(s) = overhead + s / bandwidth` and the acknowledgement delay to the pushes of the last seconds."""
+    """Fit of `E(s) = overhead + s / bandwidth` and of the acknowledgement delay to the pushes of the last seconds."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
@@ -79,11 +79,11 @@ class TransferFit:
         self.since_s = -np.inf
         """Transfers that began before this time do not count."""
         self.likely: PushCosts | None = None
-        """What was found before; its overhead is from when sizes differed enough to tell."""
+        """Result of the last fit; its overhead is from the last fit in which sizes differed enough to measure it."""
         self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; adding does not matter."""
+        """Take in events (EVENT_DTYPE), in order of time; those of adding are ignored."""
         for after_gap, piece in unbroken(events):
             if after_gap:
                 self._open = self._open[:0]
@@ -115,24 +115,24 @@ class TransferFit:
         recent = int(np.searchsorted(transfers["finish_s"], rows["time_s"][-1] - self._window_s))
         first = min(recent, max(0, len(transfers) - LEAST_TRANSFERS))
         if first < recent and first > 0:
-            # All of these may have been in flight at once. They had the wire when those before them were through.
+            # All of these may have been in flight at once. They had the wire only after those before them.
             transfers["start_s"] = np.maximum(transfers["start_s"], transfers["finish_s"][first - 1])
         self._transfers = transfers[first:]
 
     @property
     def usual_bytes(self) -> float:
-        """What a push has, of those that count; 0 where none does."""
+        """Mean bytes of the pushes that count; 0 if there are none."""
         return float(self._transfers["bytes"].mean()) if len(self._transfers) else 0.0
 
     @property
     def changed(self) -> bool:
-        """Whether the newest pushes are slower or faster than those before, by what was found last: a glance at what
-        `fit` looks into.
+        """True if the newest pushes are slower or faster than those before, judged by the last fit: a cheap check
+        before `fit`.
         """
         return self.likely is not None and _change(self._transfers, self.likely) > 0
 
     def fit(self) -> Network | None:
-        """The network as these transfers saw it, or None while there are too few."""
+        """Return the network as these transfers saw it, or None while there are too few."""
         wire = _fit(self._transfers, self.likely)
         if wire is None:
             return None
@@ -154,10 +154,10 @@ def _fit(transfers: NDArray[Any], likely: PushCosts | None) -> PushCosts | None:
 
 
 def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
-    """The place of the first transfer (sorted by finish) from which on another rate holds; 0 where none has come.
+    """Return the index of the first transfer (sorted by finish) under a new rate; 0 if the rate has not changed.
 
-    Stretches are compared, each within a time in which something was always unacknowledged: what it took, divided by
-    what it should cost. The newest (one of them may have stalled) must agree.
+    A stretch lies within a time in which something was always unacknowledged. Its slowness is the time it took, divided
+    by its expected cost. The newest stretches (one of them may have stalled) must agree.
     """
     numbers = np.arange(len(transfers))
     found_idle = np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])
@@ -176,10 +176,10 @@ def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
     least, most = np.quantile(newest, [OUT_OF_LINE, 1 - OUT_OF_LINE])
     if before / STEP_CHANGE <= most and least <= before * STEP_CHANGE:
         return 0
-    # The first of them may be of the time before in part.
+    # The first of the newest stretches may lie partly before the change.
     ratio = newest / np.median(newest)
     in_line = np.flatnonzero((ratio < STEP_CHANGE) & (ratio > 1 / STEP_CHANGE))
-    # None is where two rates take turns, and then neither of them holds.
+    # None is in line where two rates alternate, and then neither holds.
     return int(first[-count:][in_line[0]]) if len(in_line) else 0
 
 
@@ -193,7 +193,7 @@ class NicSample:
 
 
 class _Reading(NamedTuple):
-    """A sample, and what of it was the job's own."""
+    """Counters of a sample, and the job's own bytes at that time."""
 
     time_s: float
     sent: float
@@ -203,7 +203,7 @@ class _Reading(NamedTuple):
 
 
 class BandwidthMonitor:
-    """What is available to this job: its own transfers' rate, corrected at once for other traffic on the NIC."""
+    """Bandwidth available to this job: the rate of its own transfers, corrected at once for other traffic."""
 
     def __init__(self) -> None:
         self._fit = TransferFit()
@@ -211,16 +211,16 @@ class BandwidthMonitor:
         self._readings: deque[_Reading] = deque()
         self._fitted: Network | None = None
         self._fits: deque[Network] = deque(maxlen=DELAYS)
-        self._newest_s = -np.inf  # when the newest transfer ended
-        self._fitted_s = -np.inf  # and the newest of those that were fitted
-        self._looked_s = -np.inf  # before this one there is nothing new
-        self._other_then = 0.0  # while the newest transfers were made
+        self._newest_s = -np.inf  # end of the newest transfer
+        self._fitted_s = -np.inf  # end of the newest transfer at the last fit
+        self._looked_s = -np.inf  # transfers that ended before this were looked at
+        self._other_then = 0.0  # other traffic while the newest transfers were made
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in the hook's events (EVENT_DTYPE), in order of time."""
+        """Take in the hook's events (EVENT_DTYPE), in order of time."""
         self._fit.observe(events)
         if events["gap"].any():
-            # What the job itself sent is not known over this time, so what others did is not either.
+            # The job's own bytes are not known over this time, so neither is the traffic of others.
             self._readings.clear()
             self._other_then = 0.0
         finished = events[events["kind"] == EventKind.FINISH]
@@ -231,24 +231,24 @@ class BandwidthMonitor:
             self._other_then = self._other()
 
     def disregard(self, before_s: float) -> None:
-        """Of what is observed from here on, transfers that began before this time say nothing of the network.
+        """Ignore transfers that began before this time, in all events observed from here on.
 
-        Those of new keys are none: a server makes room for each, and at its first push all workers meet there.
+        First pushes of new keys do not measure the network: a server makes room for the key and waits for all workers.
         """
         self._fit.since_s = before_s
 
     def expect(self, network: Network) -> None:
-        """What was measured before: what a message costs there is believed until it is measured here."""
+        """Start from a network measured before: its cost of a message holds until this job has measured its own."""
         self._fit.likely = PushCosts(network.overhead_s, 1.0 / network.bandwidth, network.ack_delay_s)
 
     def observe_nic(self, sample: NicSample) -> None:
-        """Takes in the interface's counters; what the job did not send or receive is other traffic."""
+        """Take in the interface's counters; bytes that the job did not send or receive are other traffic."""
         if self._readings and sample.time_s <= self._readings[-1].time_s:
             return
         counts = sample.time_s, sample.bytes_sent, sample.bytes_received
         reading = _Reading(*counts, self._own[QueueKind.PUSH], self._own[QueueKind.PULL])
         if self._readings and self._readings[-1].time_s < self._fit.since_s:
-            # First pushes of keys are no events. The others are taken to have sent meanwhile what they did before.
+            # First pushes of keys are no events, so other traffic is assumed to have gone on as before.
             passed = [now - before for now, before in zip(reading, self._readings[-1], strict=True)]
             self._readings = deque(_Reading(*map(operator.add, each, passed)) for each in self._readings)
             return
@@ -258,7 +258,7 @@ class BandwidthMonitor:
 
     @property
     def other_traffic(self) -> float:
-        """Bytes per second of others, in the busier direction of this interface; 0 where it is lost in framing."""
+        """Bytes per second of others, in the busier direction of this interface; 0 if not distinct from framing."""
         other = self._other()
         fitted = self._fit_now()
         return other if fitted and other >= OTHER_TRAFFIC_SHARE * fitted.bandwidth else 0.0
@@ -267,8 +267,8 @@ class BandwidthMonitor:
     def network(self) -> Network | None:
         """The network for the next plan.
 
-        A transfer gets what other traffic leaves, so the fit has the traffic of its time subtracted already.
-        What has come or gone since is subtracted or given back here, before new transfers show it.
+        The fit is of transfers beside other traffic, so that traffic is subtracted from it already. Traffic that has
+        come or gone since is subtracted or added back here, before new transfers show it.
         """
         fitted = self._fit_now()
         if fitted is None:
@@ -291,7 +291,7 @@ class BandwidthMonitor:
         fitted = self._fit.fit()
         if fitted is not None:
             self._fits.append(fitted)
-            # Of two the larger: too much in flight costs less than a wire that runs dry.
+            # The larger of two: too much in flight costs less than a wire that runs dry.
             usual_s = sorted(each.ack_delay_s for each in self._fits)[len(self._fits) // 2]
             self._fitted = replace(fitted, ack_delay_s=usual_s)
 

@@ -1,27 +1,27 @@
-"""Whether the iterations of a job wait for all averages before any weight is used: seen, not asked for.
+"""Detection of a barrier: the job's iterations wait for all averages before any weight is used.
 
-Rule of this file: pure; one word for each iteration comes in. A script that clips gradients by the norm of all of them,
-scales losses, or whose updates must not be late needs the last average before its next forward pass begins. What is
-most urgent for that pass is of no account then, and how soon the last of them is back is all that counts.
+Rule of this file: pure; one observation for each iteration comes in. A script needs the last average before its next
+forward pass if it clips gradients by their total norm, scales losses, or must not update late. Then urgency does not
+matter, and only the time at which the last average is back counts.
 """
 
 from __future__ import annotations
 
 LEAST_ALIKE = 3
-"""Iterations in a row that say otherwise than what is believed, before that changes: one that evaluates its model waits
+"""Iterations in a row that must contradict the belief before it changes. An iteration that evaluates the model waits
 for all averages, too."""
 
 
 class BarrierWatch:
-    """Of one job, from what its iterations did."""
+    """Barrier of one job, as its iterations show it."""
 
     def __init__(self) -> None:
         self.holds = False
-        """Whether iterations wait for all."""
+        """True if iterations wait for all averages."""
         self._others = 0
 
     def iteration(self, waited: bool) -> None:
-        """The next iteration began: `waited` where nothing of the one before was still to come by then."""
+        """Note that the next iteration began; `waited` if no average of the one before was missing by then."""
         self._others = self._others + 1 if waited != self.holds else 0
         if self._others >= LEAST_ALIKE:
             self.holds, self._others = waited, 0

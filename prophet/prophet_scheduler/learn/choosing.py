@@ -1,10 +1,10 @@
-"""From what is learned to a plan: asks a policy for predictions, and a tuner which of the arms comes next.
+"""The step from learned values to a plan: ask a policy for predictions, and a tuner for the next arm.
 
-Rule of this file: when a question is asked, what the tuner is told, and when a step becomes a plan. No clock, thread or
-file. Times are seconds, sizes bytes.
+Rule of this file: it decides when to ask a question, what to tell the tuner, and when a step becomes a plan. No clock,
+thread or file. Times are seconds, sizes bytes.
 
-An arm is a cut and a way of averaging its blocks, in a job that waits for all averages or does not: what iterations
-take with a barrier says nothing of those without.
+An arm is a cut and a way of averaging its blocks, with a barrier or without: times of iterations with a barrier say
+nothing of those without.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from prophet_scheduler.learn.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 from prophet_scheduler.learn.tuner import Arm, Belief, Look, Tuner
 
 SURELY = 3.0
-"""An arm is the best beyond doubt where it is better than any of another way by so many standard deviations."""
+"""Standard deviations by which an arm must beat all arms of other ways to be the best beyond doubt."""
 RECENT = 10
-"""What the job does now is the median of so many iterations at most."""
+"""Maximum iterations in the median of present times."""
 EVENTS_A_TURN = 250_000
-"""Of the simulation, in one turn of the search: some 50 ms."""
+"""Events of the simulation in one turn of the search: some 50 ms."""
 
 PATIENCE = 20
-"""What is not in force so many iterations after it was wanted cannot be had."""
+"""Iterations after which a wanted arm that is not in force is given up."""
 WAY_COST = 1.0
-"""Iterations that another way than the usual one costs, each time."""
+"""Cost of going to another way than the usual one, in iterations, each time."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Cost of a change of blocks on an engine, beside CHANGE_COST, and the number of cuts that a job may have."""
+    """Cost of a change of blocks on an engine, beside CHANGE_COST, and the maximum number of cuts of a job."""
 
     new_sends: int
-    """How often a block that the job never had travels before its first round."""
+    """Number of times that a new block travels before its first round."""
     lasts: int
     """Iterations over which a change is paid."""
     most_cuts: int
@@ -63,16 +63,16 @@ NEW_KEYS = Changes(new_sends=2, lasts=2, most_cuts=8)
 NOTHING_NEW = Changes(new_sends=0, lasts=1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
 CHANGE_COST = 0.1
-"""Iterations that any change of blocks costs."""
+"""Cost of any change of blocks, in iterations."""
 
 
 MoreChoices = Callable[[Question], Sequence[Choice]]
-"""What an engine can do besides what a policy predicts."""
+"""Predictions of an engine's own choices, beside those of a policy."""
 
 
 class Choosing:
     """The choices of one job. `adapts`: it may be cut anew; otherwise the cut in force is given, and only the rest is
-    chosen. `credit` is what the job begins with.
+    chosen. `credit`: the job's first one, in bytes.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Choosing:
         self._changes = changes
         self.tuner = Tuner()
         self.look: Look | None = None
-        """The tuner's last, while it is another arm than the one in force."""
+        """The tuner's last look, while it is at another arm than the one in force."""
         self._cut: Cut | None = None
         self._way = ""
         self._used: list[Cut] = []
@@ -104,21 +104,21 @@ class Choosing:
         self._search: Search | None = None
         self._choices: dict[ArmName, Choice] = {}
         self._wanted: Choice | None = None
-        self._planned: Choice | None = None  # whose plan holds
+        self._planned: Choice | None = None  # the one whose plan holds
         self._recalled: list[Believed] = []
         self._awaits = False  # the wanted arm has not been in force yet
-        self._waited = 0  # for so many iterations
+        self._waited = 0  # iterations since it was wanted
         self._credit_known = False
         self._refusals: Sequence[Refusal] = ()
         self.why = ""
-        """Why the wanted cut is wanted."""
+        """Reason for wanting the wanted cut."""
         self.arms: tuple[ArmStatus, ...] = ()
-        """What the job can do, the fastest first."""
+        """Arms of the job, the fastest first."""
 
-    # What comes in.
+    # Inputs.
 
     def in_force(self, cut: Cut, way: str = "", ended: Sequence[IterationEnd] = ()) -> None:
-        """What holds now, and the iterations that have ended since the last call."""
+        """Take in the cut and the way in force, and the iterations that have ended since the last call."""
         if (cut, way) != (self._cut, self._way):
             self._cut, self._way = cut, way
             self._recent_s.clear()
@@ -128,20 +128,20 @@ class Choosing:
         self._untold += ended
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
-        """What the engine cannot give the job as things are; all of it, at each turn."""
+        """Take in all cuts that the engine cannot give the job now; call it at each turn."""
         self._refusals = refusals
 
     def recall(self, believed: Sequence[Believed]) -> None:
-        """What was believed of arms in an earlier run of this job."""
+        """Take in beliefs about arms from an earlier run of this job."""
         self._recalled = list(believed)
 
     def forget(self) -> None:
-        """What was believed in an earlier run does not hold any more."""
+        """Drop the beliefs from an earlier run."""
         self._recalled = []
         self.tuner, self._choices, self._wanted = Tuner(), {}, None
 
     def may_ask(self) -> bool:
-        """Whether no search is under way, and no other arm: the answer would be for the one that is about to go."""
+        """Return True if no search and no change of arm is under way: an answer would be for an arm about to go."""
         return self._search is None and not self._awaits
 
     def ask(
@@ -152,8 +152,9 @@ class Choosing:
         barrier: bool = False,
         more: MoreChoices | None = None,
     ) -> None:
-        """Begins a search where the last one's question is another by now; `profile` is of the cut in force, `more`
-        has what can be done besides.
+        """Begin a search if the question has changed since the last one.
+
+        `profile` is of the cut in force; `more` predicts the engine's own choices.
         """
         cut, old = self._cut, self._question
         if cut is None:
@@ -184,7 +185,7 @@ class Choosing:
         self._search = self._policy.search(self._question)
 
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
-        """The profile with the most detail that there was, at the pace of the newest."""
+        """Return the profile with the most detail so far, at the pace of the newest."""
         finest = self._finest
         finer = finest is None or len(profile.gradients) >= len(finest.gradients)
         if finest is None or finer or not self._arena or finest.total_bytes != profile.total_bytes:
@@ -194,10 +195,10 @@ class Choosing:
         pace = span_s(profile) / expected_s if expected_s > 0 else 1.0
         return at_pace(finest, pace) if abs(pace - 1) > MATERIAL_CHANGE else finest
 
-    # What comes out.
+    # Results.
 
     def turn(self) -> Plan | None:
-        """Goes on with the search, and with the arms; the plan of a choice that is new."""
+        """Go on with the search, and with the arms; return the plan of a new choice."""
         anew = False
         if self._search is not None:
             if not self._search.work(EVENTS_A_TURN):
@@ -218,14 +219,14 @@ class Choosing:
             wanted = self._wanted = self._next(here, question)
             self.arms = self._believed()
             if wanted is not here:
-                # Until all workers have that cut, blocks are those of the one in force, and so is their credit.
+                # Until all workers have the wanted cut, blocks and credit are those of the cut in force.
                 self._awaits, self._waited, self._planned = True, 0, here
                 return replace(self._policy.chosen_plan(here or wanted, question), cut=wanted.cut)
             self._awaits = False
         if here is None or (here == self._planned and not gave_up):
             return None
         self._planned = here
-        # What was refused is wanted no more, or it would be taken up once there is room for it.
+        # A refused cut is wanted no more, or the engine would take it up once there is room.
         return replace(self._policy.chosen_plan(here, question), cut=cut if gave_up else None)
 
     def _take_up(self, choices: Sequence[Choice]) -> None:
@@ -250,16 +251,16 @@ class Choosing:
             self._recalled.remove(one)
 
     def _blocks(self, cut: Cut, total_bytes: int) -> set[tuple[int, int]]:
-        """Start and bytes of each block; empty where new blocks cost nothing."""
+        """Return start and bytes of each block; empty if new blocks cost nothing."""
         if not self._changes.new_sends:
             return set()
-        if not self._arena:  # Each gradient has partitions of its own, and all are other ones under another size.
+        if not self._arena:  # Each gradient has its own partitions, and another size makes all of them new.
             return {(cut.block_bytes_at(0), total_bytes)}
         blocks = blocks_of([total_bytes], [""], cut)
         return {(block.id, block.size_bytes) for block in blocks}
 
     def _tell(self, question: Question) -> bool:
-        """What iterations took, once the arms are known. Whether there was any."""
+        """Tell the tuner the times of iterations, once the arms are known. Return True if there were any."""
         if not self._choices:
             return False
         wanted = self._name(self._wanted) if self._wanted is not None else None
@@ -276,7 +277,7 @@ class Choosing:
         return bool(untold)
 
     def _next(self, here: Choice | None, question: Question) -> Choice:
-        """The choice that the next iterations should have."""
+        """Return the choice for the next iterations."""
         if not self._adapts and here is not None:
             self.look = None
             return here
@@ -298,7 +299,7 @@ class Choosing:
         return tuple(sorted(arms, key=lambda arm: arm.believed_s))
 
     def _beliefs(self) -> list[tuple[ArmName, Belief]]:
-        """Of the arms that there are now."""
+        """Return beliefs about the present arms."""
         beliefs = self.tuner.beliefs()
         return [(name, beliefs[name]) for name in self._choices]
 
@@ -316,7 +317,7 @@ class Choosing:
         return cut in self._used or not any(refusal.covers(cut, total_bytes) for refusal in self._refusals)
 
     def _until_then(self, search: Search) -> Plan | None:
-        """In the first search, the credit that is best for the cut in force, as soon as that is known."""
+        """Return a plan with the best credit for the cut in force, once the first search has found it."""
         if self._credit_known or self._wanted is not None or self._question is None:
             return None
         choice = next((choice for choice in search.choices if choice.cut == self._cut), None)
@@ -327,12 +328,12 @@ class Choosing:
 
     @property
     def wanted(self) -> Choice | None:
-        """What is wanted, in force or not, and what was predicted of it; None before there is a choice."""
+        """Wanted choice, in force or not, and its prediction; None before there is a choice."""
         return self._wanted
 
     @property
     def proved(self) -> bool:
-        """Whether the wanted way is better than all others beyond doubt, as this run of the job has seen itself."""
+        """True if the wanted way is better than all others beyond doubt, as seen in this run of the job."""
         if self._wanted is None or self._question is None:
             return False
         name = self._name(self._wanted)
@@ -340,7 +341,7 @@ class Choosing:
         return self.tuner.beliefs()[name].seen > 0 and self.tuner.lead(name, others) > SURELY
 
     def believed(self) -> dict[str, Belief]:
-        """What is believed of the best arm of each way."""
+        """Return the belief about the best arm of each way."""
         best: dict[str, Belief] = {}
         for name, belief in self._beliefs():
             if name.way not in best or belief.iteration_s < best[name.way].iteration_s:
@@ -349,19 +350,19 @@ class Choosing:
 
     @property
     def known(self) -> tuple[Believed, ...]:
-        """What is believed of the arms that the job has had, for its next start."""
+        """Beliefs about the arms that the job has had, for its next start."""
         return tuple(Believed(*name, one.iteration_s, one.error) for name, one in self._beliefs() if one.seen)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing better is being looked for."""
+        """True if the job looks for nothing better."""
         return self._search is None and self._wanted is not None and self.look is None
 
 
 def _is_another(old: Question, profile: Profile, network: Network, size: int) -> bool:
-    """Whether predictions would be other ones: what is computed or sent takes another time, or acknowledgements do.
+    """Return True if predictions would differ: backward, the transfers or the acknowledgements take another time.
 
-    `size` is that of the blocks that the job has.
+    `size` is that of the job's present blocks.
     """
     before, after = old.profile.total_bytes, profile.total_bytes
     if abs(before - after) > MATERIAL_CHANGE * max(before, after):

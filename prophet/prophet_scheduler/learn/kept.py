@@ -1,11 +1,11 @@
-"""What is kept of a job for its next start: what was learned of it, as a value, and when that is wrong.
+"""Results kept of a job for its next start, as a value, and the test of whether they still hold.
 
 Rule of this file: values and their JSON, no file and no clock; the edge is frontends/warm.py. Sizes are bytes,
 times seconds.
 
-A job that starts again is most often the same job on the same network. So its first plan is made from what was kept,
-and whatever it has measured itself takes the place of that. Where the two are far apart, it is another job or another
-network after all, and nothing of what was kept is used any more.
+A job that starts again is most often the same job on the same network. So its first plan is made from the kept
+results, and its own measurements take their place. If the two are far apart, it is another job or another network, and
+the kept results are dropped.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from prophet_scheduler.core.units import MOST
 
 KEPT_SCHEMA = 1
 FAR_APART = 1.5
-"""What was measured and what was kept are of different jobs or networks where one is so many times the other."""
+"""Ratio of measured to kept times beyond which they belong to different jobs or networks."""
 SAME_BYTES = 0.02
-"""A profile from a file may have another number of bytes than the job by this share: buffers that are no gradients."""
+"""Maximum relative difference in bytes of a profile from a file and the job, for buffers which are no gradients."""
 
 
 class Believed(NamedTuple):
-    """What was believed of an arm (learn/choosing.py): an iteration's seconds, and their error as a share."""
+    """Belief about an arm (learn/choosing.py): an iteration's seconds, and their error as a share."""
 
     cut: Cut
     way: str
@@ -44,14 +44,14 @@ class Believed(NamedTuple):
 
     @property
     def name(self) -> ArmName:
-        """Of the arm."""
+        """Name of the arm."""
         return ArmName(self.cut, self.way, self.barrier)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A job's `profile` with the ids of its blocks, its `network` and `cut` where they are known, and what was
-    `believed` of the arms that it has had.
+    """A job's `profile` with the ids of its blocks, its `network` and `cut` if known, and the beliefs about the arms it
+    has had.
     """
 
     profile: Profile
@@ -61,13 +61,13 @@ class Kept:
 
 
 def kept_name(sizes: Sequence[int], where: Mapping[str, str]) -> str:
-    """A name for what is kept of the job with gradients of `sizes`, in forward order, that runs `where`."""
+    """Return a name for the results of the job with gradients of `sizes`, in forward order, that runs `where`."""
     text = json.dumps([list(sizes), sorted(where.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def kept_to_json(kept: Kept) -> str:
-    """What `kept_from_json` reads."""
+    """Return the text that `kept_from_json` reads."""
     profile = kept.profile
     rows = [
         [id_, g.size_bytes, round(g.generation_s, 7), round(g.forward_s, 7)]
@@ -84,7 +84,7 @@ def kept_to_json(kept: Kept) -> str:
 
 
 def kept_from_json(text: str) -> Kept:
-    """Raises ValueError, with one line, for what `kept_to_json` did not write."""
+    """Read the text of `kept_to_json`; raise ValueError, with one line, for any other text."""
     try:
         record: Any = parse_json(text)
         if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
@@ -132,7 +132,7 @@ def _network(**numbers: float) -> Network:
 
 
 def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> Profile | None:
-    """A profile from a file, with ids as the job has them; None where it is another job's.
+    """Return a profile from a file with the job's ids; None if it belongs to another job.
 
     `sizes` are those of the job's gradients in forward order. In an `arena`, ids are places: the profile's gradients
     may be those of the job, or the blocks of any cut.
@@ -150,22 +150,22 @@ def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> 
 
 
 class Prior:
-    """What was kept, for as long as the job has nothing better and nothing speaks against it."""
+    """Kept results, used until the job has measured its own or contradicts them."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self.dropped = ""
-        """Why nothing of it is used; empty as long as nothing speaks against it."""
+        """Reason for dropping them; empty as long as nothing contradicts them."""
         self.over = False
-        """Whether it has been dropped, or the job has measured all for itself."""
+        """True if they were dropped, or if the job has measured all for itself."""
 
     def fill(self, profile: Profile | None, network: Network | None) -> tuple[Profile | None, Network | None]:
-        """What is to be planned from, given what the job has measured so far."""
+        """Return profile and network to plan from, given those that the job has measured so far."""
         if self.over:
             return profile, network
         kept = self._kept
         if network is not None and kept.network is not None:
-            # The size that the job has most bytes in, about.
+            # Roughly the usual size of the job's blocks.
             size = kept.profile.total_bytes / len(kept.profile.gradients)
             self._compare("a block takes", network.transfer_s(size), kept.network.transfer_s(size))
         if profile is not None and not self.dropped:

@@ -1,7 +1,7 @@
 """Learning and planning as one pure step: events in, now and then a plan out.
 
-Rule of this file: no clock, thread or file. The agent in a job calls it on the steady clock, the
-simulator on its virtual one.
+Rule of this file: no clock, thread or file. The agent in a job calls it on the steady clock, the simulator on its
+virtual one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 WORTH_PACING = 1.02
-"""Workers that differ by less are taken to compute alike."""
+"""Minimum ratio of the slowest worker's pace that changes a profile."""
 WATCHED = 2
-"""What was measured of the network counts once so many whole iterations have been watched."""
+"""Whole iterations to watch before the measured network counts."""
 
 
 class Monitor(Protocol):
-    """What measures the network from events, and from an interface's counters."""
+    """Estimator of the network, from events and an interface's counters."""
 
     def observe(self, events: NDArray[Any]) -> None: ...
     def observe_nic(self, sample: NicSample) -> None: ...
@@ -55,13 +55,12 @@ class Monitor(Protocol):
 class Learner:
     """Profile, network and plan of one job, from its events. Pure: time comes with the call.
 
-    `forward_ids`: see JobProfiler. `arena`: whether ids are places in the arena, in UNIT_BYTES (core/cut.py);
-    otherwise they count gradients. `shape`: of the cluster, None where it is not known, and then nothing is predicted.
-    `adapts`: plans may ask for another cut, as those of the worker whose word counts may in a job whose blocks adapt.
-    `changes`: what that costs; None for as on parameter servers. `follows`: the cut and the credit are chosen by
-    another worker, and this one only measures. `learns_order`: blocks are ranked anew where their places are not in
-    forward order (ranks.py), as each worker may do by itself. `monitor` measures the network; None for as a worker
-    of parameter servers sees it.
+    `forward_ids`: see JobProfiler. `arena`: ids are places in the arena, in UNIT_BYTES (core/cut.py); otherwise they
+    count gradients. `shape`: of the cluster; None if unknown, and then nothing is predicted. `adapts`: plans may ask
+    for another cut; only for the deciding worker of a job whose blocks adapt. `changes`: cost of another cut, by
+    default that on parameter servers. `follows`: another worker chooses the cut and the credit, and this one only
+    measures. `learns_order`: blocks are ranked anew if their places are not in forward order (ranks.py); each worker
+    may do so alone. `monitor`: defaults to BandwidthMonitor.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Learner:
         self._ranked = False
         self._reordered = False
         self._held: list[IterationEnd] = []
-        """Iterations under this cut, until it is known whether its blocks were in order."""
+        """Iterations under this cut, held until the order of its blocks is known."""
         self._choosing: Choosing | None = None
         if learns_order or (shape is not None and not follows):
             # Few policies need it.
@@ -111,7 +110,7 @@ class Learner:
                 self._choosing = Choosing(policy, shape, adapts, arena, self.plan.push.credit, changes or NEW_KEYS)
 
     def begin_with(self, kept: Kept) -> None:
-        """What was kept of this job's last run: the next plan is made from it, until the job has measured its own."""
+        """Make the next plan from the results kept of this job's last run, until it has measured its own."""
         from prophet_scheduler.learn.kept import Prior  # Few jobs need it.
 
         self._prior = Prior(kept)
@@ -122,8 +121,9 @@ class Learner:
         self._judged_at = -float("inf")
 
     def traced(self, forward_s: Mapping[int, float], policy: Policy) -> None:
-        """Forward was traced: the next plan is made with these times of it (seconds, by id), by this policy, which
-        takes the place of the same one that knew less. To be called again where that holds no more.
+        """Make the next plan with these traced times of forward (seconds, by id), and by this policy.
+
+        The policy replaces the same one with less knowledge. Call this again when the times hold no more.
         """
         self.profiler.traced(forward_s)
         self.policy = policy
@@ -131,16 +131,16 @@ class Learner:
 
     @property
     def network(self) -> Network | None:
-        """What was measured of it, once whole iterations have been watched; None before.
+        """Measured network, once whole iterations have been watched; None before.
 
-        In a part of one, a fast wire behind a long delay may look like a slow one without any. With the blocks and the
-        credit for that, iterations took four times as long.
+        In part of an iteration, a fast wire behind a long delay may look like a slow wire without delay. With the
+        blocks and the credit for the slow wire, iterations took four times as long.
         """
         return self.monitor.network if self._has_watched else None
 
     @property
     def profile(self) -> Profile | None:
-        """Newest profile, as the slowest worker computes; None before the first."""
+        """Newest profile, at the pace of the slowest worker; None before the first."""
         return self._paced(self.profiler.latest)
 
     def _paced(self, profile: Profile | None) -> Profile | None:
@@ -148,66 +148,64 @@ class Learner:
 
     @property
     def kept_was_dropped(self) -> str:
-        """Why what was kept is not used any more; empty where it is, or nothing was."""
+        """Reason for dropping the kept results; empty if they are in use, or if there are none."""
         return self._prior.dropped if self._prior else ""
 
     @property
     def why(self) -> str:
-        """Why the last plan's cut is wanted, in a few words; empty where none was."""
+        """Reason for wanting the last plan's cut, in a few words; empty if it wants none."""
         return self._choosing.why if self._choosing is not None else ""
 
     @property
     def wanted(self) -> Choice | None:
-        """The blocks that are wanted, and what was predicted of them; None where nothing predicts."""
+        """Wanted blocks and their prediction; None if nothing predicts."""
         return self._choosing.wanted if self._choosing is not None else None
 
     @property
     def at_rest(self) -> bool:
-        """Whether blocks were chosen, and are as they were measured to be best."""
+        """True if blocks were chosen, and nothing better is looked for."""
         return self._choosing is not None and self._choosing.at_rest
 
     @property
     def known(self) -> tuple[Believed, ...]:
-        """What is believed of the arms that the job has had, for its next start."""
+        """Beliefs about the arms that the job has had, for its next start."""
         return self._choosing.known if self._choosing is not None else ()
 
     @property
     def arms(self) -> tuple[ArmStatus, ...]:
-        """What the job can do, the fastest first; empty before anything is predicted."""
+        """Arms of the job, the fastest first; empty before anything is predicted."""
         return self._choosing.arms if self._choosing is not None else ()
 
     @property
     def tuner_in_words(self) -> str:
-        """What the tuner does, and why; empty before it has decided anything."""
+        """Present action of the tuner and its reason; empty before it has decided anything."""
         if not self.arms:
             return ""
         return f"tries another: {self.why}" if self.look is not None else "rests: nothing else is worth a try"
 
     @property
     def look(self) -> Look | None:
-        """What is being looked at, and what that is worth; None at rest."""
+        """Arm being looked at, and the gain of this; None at rest."""
         return self._choosing.look if self._choosing is not None else None
 
     @property
     def proved(self) -> bool:
-        """Whether the wanted way of averaging is better than all others beyond doubt, and not only as things were when
-        the job last ran.
-        """
+        """True if the wanted way of averaging is better than all others beyond doubt, by measurements of this run."""
         measured = self._prior is None or self._prior.over
         return self._choosing is not None and measured and self._choosing.proved
 
     def believed(self) -> dict[str, Belief]:
-        """What is believed of the best that each way of averaging has; empty before anything is predicted."""
+        """Return the belief about the best arm of each way of averaging; empty before anything is predicted."""
         return self._choosing.believed() if self._choosing is not None else {}
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next turn: fewer while something better is looked for."""
+        """Seconds until the next turn: fewer while the job looks for something better."""
         return DRAIN_S if self._choosing is None or self._choosing.at_rest else SEEKING_S
 
     @property
     def credit(self) -> int | None:
-        """The bytes in flight that go with the cut that the last plan wants; None where there is no limit."""
+        """Credit (bytes in flight) of the cut that the last plan wants; None for no limit."""
         wanted = self.wanted
         return wanted.credit if wanted is not None else self.plan.push.credit
 
@@ -227,18 +225,18 @@ class Learner:
         more: MoreChoices | None = None,
         pace: float = 1.0,
     ) -> Plan | None:
-        """Takes in what happened since the last turn; a new plan where one is due.
+        """Take in events and measurements since the last turn; return a new plan if one is due.
 
-        `cut` is the cut in force, None before the first. `networks` are the measurements of all workers; plans count on
-        the one that every iteration waits for. `refusals` are cuts that the engine cannot give the job now. `credit`
-        (bytes) is the wish of the worker that decides; None before its first. `barrier`: iterations seem to wait for
-        all averages. `way` is how blocks are averaged now. Iterations since the last turn come as `ended`, else as
-        `took_s` (cut and seconds of each), else from the events. `more` predicts what the engine can do besides.
-        `pace`: how many times as long the slowest worker computes.
+        `cut` is the cut in force, None before the first. `networks` are the measurements of all workers; plans use the
+        one that every iteration waits for. `refusals` are cuts that the engine cannot give the job now. `credit`
+        (bytes) is the wish of the deciding worker; None before its first. `barrier`: iterations seem to wait for all
+        averages. `way` is the present way of averaging blocks. Iterations since the last turn come as `ended`, else as
+        `took_s` (cut and seconds of each), else from the events. `more` predicts the engine's own choices. `pace` is
+        the slowest worker's time to compute over this worker's.
         """
         self._pace = pace
         if cut != self._cut and self._cut is not None:
-            # Ids are others from here on, and these events are of both.
+            # Ids change here, and these events contain both kinds.
             self.profiler.restart()
             self._held.clear()
             self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
@@ -253,7 +251,7 @@ class Learner:
             choosing.in_force(cut, way, self._ended(cut, took_s) if ended is None else ended)
             due = due and choosing.may_ask()
         unsure = self._prior is not None and not self._prior.over
-        # Estimates take milliseconds, so they are made where they are looked at.
+        # Estimates take milliseconds, so they are made only where used.
         looked_at = due or unsure or (choosing is None and not self._knows_network)
         profile = self.profiler.profile if looked_at and self.profiler.ready else None
         network = self.network if looked_at else None
@@ -283,7 +281,7 @@ class Learner:
         return plan
 
     def _in_order(self, cut: Cut, plan: Plan, due: bool) -> Plan:
-        """The plan with the ranks of the blocks in force; these are looked at as soon as they can be, and when due."""
+        """Return the plan with the ranks of the blocks in force; learn these as soon as possible, and when due."""
         if self.profiler.ready and (due or not self._ranked):
             profile = self.profiler.profile
             if profile is not None:
@@ -295,7 +293,7 @@ class Learner:
         return replace(plan, push=push, pull=pull)
 
     def _ended(self, cut: Cut, took_s: Sequence[tuple[Cut, float]] | None) -> Sequence[IterationEnd]:
-        """Iterations by `took_s`, or as events show them, without those before their blocks were in order."""
+        """Return iterations from `took_s`, or from events, without those before their blocks were in order."""
         from prophet_scheduler.core.choice import IterationEnd
 
         seen_s = self.profiler.take_took_s()
@@ -318,9 +316,9 @@ class Learner:
         return under
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
-        """Of the network, after the first iterations: they make connections and register memory as they go.
+        """Measure the network, except in the first iterations, which make connections and register memory.
 
-        Those under another cut do so as well, but what they send is the job's own traffic all the same.
+        Iterations under another cut do so as well, but their bytes count as the job's own traffic all the same.
         """
         since_s = self.profiler.warmed_up_s
         if not self._watches:
@@ -335,7 +333,7 @@ class Learner:
             self.monitor.observe_nic(nic)
 
     def _following(self, network: Network | None, credit: int | None) -> Plan:
-        """The plan of one that follows: its blocks' ids are ranks, so the credit is all that there is to say."""
+        """Return the plan of a worker that follows: its blocks' ids are ranks, so only the credit may change."""
         plan = self.policy.plan(None, network or self.plan.network)
         return replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
 
@@ -346,7 +344,7 @@ class Learner:
 
 
 def _waited_for(own: Network, networks: Sequence[Network]) -> Network:
-    """The slowest of all, with the longest delay: whoever has too little in flight for that is the slowest then."""
+    """Return the slowest network with the longest delay: a worker with too little in flight for it is the slowest."""
     everywhere = [own, *networks]
     slowest = min(everywhere, key=lambda network: network.bandwidth)
     return replace(slowest, ack_delay_s=max(network.ack_delay_s for network in everywhere))

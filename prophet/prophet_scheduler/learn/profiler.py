@@ -2,10 +2,10 @@
 
 Rule of this file: statistics over events; no clock, thread or file. Times that come in are the events'.
 
-A gradient is generated when its first partition is added to the push queue. An iteration ends where a
-gradient comes again. Each iteration is a row of times; rows are aligned by their median offset from the
-estimate, and the estimate is the median of each column. So a straggling iteration, a gradient that comes
-late once or a gradient that is skipped moves nothing, and drift is followed as rows leave the window.
+A gradient is generated when its first partition is added to the push queue. An iteration ends where a gradient comes
+again. Each iteration is a row of times. Rows are aligned by their median offset from the estimate, and the estimate is
+the median of each column. So a straggling iteration, a gradient late once or a skipped gradient moves nothing. The
+estimate follows drift as rows leave the window.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WINDOW = 50
-"""The estimate is made from so many iterations at most; the paper profiles 50."""
+"""Maximum iterations in an estimate; the paper profiles 50."""
 WARM_UP = 2
-"""First iterations set up tensors and connections and say nothing about the job."""
+"""First iterations left out: they set up tensors and connections."""
 FIRST_ESTIMATE = 2
-"""So many iterations after the warm-up are enough for a first estimate."""
+"""Iterations after the warm-up that are enough for a first estimate."""
 SHIFT_ROWS = 3
-"""So many iterations in a row that are longer or shorter by SHIFT_RATIO mean a new pace, such as another batch size."""
+"""Iterations in a row, all longer or shorter by SHIFT_RATIO, that mean a new pace, such as another batch size."""
 SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
-"""Correlation of ids with the order of generation from which they are taken to be in forward order."""
+"""Correlation of ids with the order of generation below which ids are taken to be in forward order."""
 LEAST_AHEAD = 0.1
-"""Forward is judged by gradients with at least this share of it still to come: what is less is lost in the error of
-when backward begins."""
+"""Minimum share of forward that follows a gradient for it to bound forward's time: less is lost in the error of the
+begin of backward."""
 OPENS = 2.0
-"""An iteration does not begin where the pause before is shorter by this factor than one that is still to come in it."""
+"""An iteration does not begin where the pause before it is shorter by this factor than a later pause within it."""
 MOST_OPEN = 1 << 18
-"""Events kept of an iteration without an end, such as that of a job whose tensors never come again."""
+"""Maximum events kept of an iteration without an end, as in a job whose tensors never come again."""
 
 
 @dataclass(frozen=True)
 class _Iteration:
-    """What one iteration generated: `ids` ascending, first time and total bytes of each."""
+    """Gradients of one iteration: `ids` ascending, first time and total bytes of each."""
 
     ids: NDArray[Any]
     times: NDArray[Any]
@@ -64,7 +64,7 @@ class _Iteration:
     returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
     """Ends of pulls (EVENT_DTYPE) between the iteration before and this one."""
     forward_end_s: float = np.nan
-    """When the forward pass ended before it, where that is known."""
+    """End of the forward pass before it, if known."""
 
     @classmethod
     def of(cls, events: NDArray[Any]) -> _Iteration:
@@ -81,43 +81,42 @@ class _Iteration:
 
 
 class JobProfiler:
-    """Learns a Profile from push events, and keeps it up to date.
+    """Learner of a job's Profile from push events.
 
-    `forward_ids` says that ids are in forward order, whatever the order in which gradients come; otherwise that is
-    found out. `warm_up` is how many iterations set up what they need, at first and after a restart.
+    `forward_ids`: ids are in forward order, whatever the order in which gradients come; otherwise the profiler finds
+    out. `warm_up`: iterations left out at first and after a restart, since they set things up.
     """
 
     def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP) -> None:
         self._forward_ids = forward_ids
         self.warm_up = warm_up
         self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
-        self._usual: dict[int, float] = {}  # when each gradient came last, after its iteration's first
+        self._usual: dict[int, float] = {}  # latest time of each gradient, after its iteration's first
         self._rows: deque[_Iteration] = deque(maxlen=WINDOW)
         self._begin_s: float | None = None
         self._took_s: list[float] = []
         self._seen = 0
-        self._last_s = -np.inf  # when the last gradient came of what is no more open
-        self._after_gap = False  # what is open lacks its beginning
+        self._last_s = -np.inf  # time of the last gradient before the open ones
+        self._after_gap = False  # the open iteration lacks its beginning
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
         self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
         self._forward_s: Mapping[int, float] = {}
         self.warmed_up_s: float | None = None
-        """When backward of the last iteration ended that belongs to the start of the job, or after a restart to that of
-        other ids; None before that."""
+        """End of backward of the last warm-up iteration, at the start of the job or after a restart; None before."""
 
     def forward_ended(self, times_s: Sequence[float]) -> None:
-        """When forward passes ended (seconds of the events' clock, in order), where an engine sees that.
+        """Take in ends of forward passes (seconds of the events' clock, in order), if an engine sees them.
 
-        To be said before the events of what followed are taken in.
+        Call it before `observe` gets the events that followed.
         """
         self._forward_ends.extend(times_s)
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time; all but gradients being generated are passed over.
+        """Take in events (EVENT_DTYPE), in order of time; only generated gradients and ends of pulls count.
 
-        Where some were lost, the iterations that lack them are passed over.
+        Where some were lost, leave out the iterations that lack them.
         """
         for after_gap, piece in unbroken(events):
             if after_gap:
@@ -126,12 +125,12 @@ class JobProfiler:
             self._observe(piece)
 
     def traced(self, forward_s: Mapping[int, float]) -> None:
-        """What of forward belongs to each id is known from now on, in seconds; without any it is estimated again."""
+        """Use these forward times from now on, in seconds by id; without any, estimate them again."""
         self._forward_s = forward_s
         self._estimate = None
 
     def restart(self) -> None:
-        """Forgets all but `latest`: from here on other ids come, as after a new cut."""
+        """Forget all but `latest`: from here on other ids come, as after a new cut."""
         self._before = self.latest
         self._open = self._open[:0]
         self._usual = {}
@@ -155,7 +154,7 @@ class JobProfiler:
         if not len(generated):
             return
         rows = np.concatenate([self._open, generated])
-        # Where each partition came the time before; an iteration ends where that lies within it.
+        # The previous place of each partition; an iteration ends where this lies within it.
         keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
         order = np.argsort(keys, kind="stable")
         again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
@@ -176,10 +175,10 @@ class JobProfiler:
         self._open = rows[start:][-MOST_OPEN:]
 
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """The place of the first event of a whole iteration, if events before `start` were lost.
+        """Return the place of the first event of a whole iteration, if events before `start` were lost.
 
-        Within an iteration the gradients' usual times rise, so it is where they fall by the most. Where these are not
-        known, it is after the longest pause, if ids rise most there.
+        Within an iteration the gradients' usual times rise, so the place is where they fall by the most. If these times
+        are unknown, it is after the longest pause, provided ids rise most there.
         """
         usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
         known = np.flatnonzero(~np.isnan(usual))
@@ -189,12 +188,12 @@ class JobProfiler:
         return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """The place where the iteration from `start` ends, if the first gradient that comes again is at `end`.
+        """Return the place where the iteration from `start` ends, if the first gradient to come again is at `end`.
 
-        It may be earlier: where the first gradient of the next iteration was skipped in this one, or where `start` is
-        in the middle of an iteration, that gradient comes for the first time. Then its place is where ids rise most
-        (with ids in forward order, as the front end gives them, they fall during backward) if the longest pause, which
-        is forward, is there too. With other ids it is the longest pause, if what follows it usually comes early.
+        The place may be earlier than `end`, if this iteration skipped the first gradient of the next one or if `start`
+        is in the middle of an iteration: then that gradient comes for the first time. Its place is where ids rise most,
+        if the longest pause, which is forward, is there too: ids in forward order, as the front end gives them, fall
+        during backward. With other ids it is the longest pause, if the gradients after it usually come early.
         """
         window = rows[start : end + 1]
         ids = window["gradient"].astype(np.int64)
@@ -209,9 +208,9 @@ class JobProfiler:
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
 
     def _in_the_middle(self, rows: NDArray[Any], start: int, opens: int) -> bool:
-        """Whether `start` is within an iteration, and the next one begins at `opens`: by the pauses before them.
+        """Return True if, by the pauses before them, `start` is within an iteration and `opens` begins the next.
 
-        After a new cut that may be so for once, since keys that are new come in no order, and would be for ever.
+        This happens once after a new cut, since new keys come in no order. Without this check it would go on for ever.
         """
         times = rows["time_s"]
         before_s = times[start - 1] if start else self._last_s
@@ -220,7 +219,7 @@ class JobProfiler:
     def _close(self, row: _Iteration) -> None:
         self._usual.update(zip(row.ids.tolist(), (row.times - row.times.min()).tolist(), strict=True))
         self._seen += 1
-        # Those after a restart count from the first on, the job's own when it has warmed up.
+        # After a restart iterations count from the first on; at the start of the job only after the warm-up.
         if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
             self._took_s.append(row.begin_s - self._begin_s)
         self._begin_s = row.begin_s
@@ -238,7 +237,7 @@ class JobProfiler:
         self._follow_new_pace()
 
     def _follow_new_pace(self) -> None:
-        """A changed batch size changes every time at once: the old rows are forgotten."""
+        """Forget the old rows if the pace changed: another batch size changes all times at once."""
         spans = [row.span_s for row in self._rows]
         older, newest = spans[:-SHIFT_ROWS], spans[-SHIFT_ROWS:]
         if len(older) < SHIFT_ROWS:
@@ -260,7 +259,7 @@ class JobProfiler:
         return periods
 
     def take_took_s(self) -> list[float]:
-        """The seconds that iterations took, from first gradient to first gradient, since the last call or restart."""
+        """Return seconds of each iteration, from first gradient to first gradient, since the last call or restart."""
         took_s, self._took_s = self._took_s, []
         return took_s
 
@@ -272,15 +271,16 @@ class JobProfiler:
     def profile(self) -> Profile | None:
         """The job so far, or None before the first estimate.
 
-        When backward begins and how long forward takes are not events. Backward begins where forward ended, if an
-        engine sees that (`forward_ended`). Otherwise it is taken to begin one typical step
-        before the first gradient, but not before the last average of the iteration before was back, since forward
-        needs them all: where there are few steps, as in VGG-19, a typical one may be longer than forward. Forward ends
-        there, and its time is shared out like the backward time. It began after gradient 0 was generated, and what of
-        it comes after a gradient began after that gradient was back: so each of them says the most that forward may
-        take. And when the last one was back, nothing was waited for any more: what came after it is the least. Between
-        these two forward is taken for half of backward, which computes about twice as much. What was traced of it
-        (`traced`) is known better.
+        No event shows the begin of backward or the length of forward. Backward begins where forward ended, if an engine
+        sees this (`forward_ended`). Otherwise it is taken to begin one typical step before the first gradient, but not
+        before the last average of the iteration before was back, since forward needs all averages. The bound matters
+        where there are few steps, as in VGG-19: a typical step may be longer than forward.
+
+        Forward ends there, and its time is shared out like the backward time. It began after gradient 0 was generated,
+        and its part that needs a gradient began after that gradient was back. So each gradient gives an upper bound of
+        forward's time. After the last average was back, forward waited for nothing: the time since then is a lower
+        bound. Within these bounds forward is taken for half of backward, which computes about twice as much. Traced
+        times (`traced`) take the place of this estimate.
         """
         estimate = self._estimated()
         if estimate is None or not self._forward_s:
@@ -289,12 +289,12 @@ class JobProfiler:
 
     @property
     def latest(self) -> Profile | None:
-        """`profile`, and for the iterations after a restart in which there is none the one of before."""
+        """`profile`, or the one before the restart while there is no new one."""
         return self.profile or self._before
 
     @property
     def jitter_s(self) -> float:
-        """How far generation times scatter around the estimate: the robust standard deviation."""
+        """Robust standard deviation of generation times around the estimate."""
         estimate = self._estimated()
         return estimate.jitter_s if estimate else 0.0
 
@@ -311,7 +311,7 @@ class _Estimate:
 
 
 def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
-    # A gradient that is missing from most iterations (a branch taken once) is no part of the pattern.
+    # A gradient missing from most iterations (a branch taken once) is no part of the pattern.
     ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
     ids = ids[counts * 2 > len(rows)]
     if not len(ids):
@@ -323,7 +323,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
         sizes[number, here] = row.sizes[there]
     aligned = times - _median(times.T)[:, None]
     centre = _median(aligned)
-    # Once more against the estimate, so that a row with gradients missing is not shifted by their absence.
+    # Align again against the estimate, so missing gradients do not shift a row.
     aligned = times - _median((times - centre).T)[:, None]
     centre = _median(aligned)
     jitter_s = float(1.4826 * np.nanmedian(np.abs(aligned - centre)))
@@ -354,7 +354,7 @@ def _estimate(rows: list[_Iteration], forward_ids: bool) -> _Estimate | None:
 
 
 def _median(values: NDArray[Any]) -> NDArray[Any]:
-    """The median of each column without its NaN: what np.nanmedian gives, in a fraction of its time."""
+    """Return the median of each column without its NaN, in a fraction of the time of np.nanmedian."""
     ranked = np.sort(values, axis=0)
     counts = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=0))
     columns = np.arange(values.shape[1])
@@ -363,23 +363,23 @@ def _median(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _longest_pause_and_rise(window: NDArray[Any]) -> tuple[int, int]:
-    """Places in the events that come after the longest pause, and where ids rise most."""
+    """Return the places after the longest pause and where ids rise most."""
     pauses, rises = np.diff(window["time_s"]), np.diff(window["gradient"].astype(np.int64))
     return 1 + int(np.argmax(pauses)), 1 + int(np.argmax(rises))
 
 
 def _fall(ids: NDArray[Any]) -> bool:
-    """Whether `ids`, in order of generation, are in forward order: they fall, but for the disorder within steps."""
+    """Return True if `ids`, in order of generation, are in forward order: they fall, except within steps."""
     if ids[0] == ids[-1]:
         return bool(ids.min() == ids.max())
     return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
 
 
 def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
-    """Positions in `ids`, most urgent first: the last generated.
+    """Return positions in `ids`, most urgent first: the last generated.
 
-    Where ids are in forward order already (the front end's are), they settle the order within a step,
-    whose members scatter by less than anybody should act on.
+    If ids are in forward order already (the front end's are), they settle the order within a step. Times within a step
+    scatter by too little to act on.
     """
     by_time: NDArray[Any] = np.lexsort((ids, -from_first))
     positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
@@ -391,7 +391,7 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
 
 
 def _most_before_first_s(rows: list[_Iteration], ids: NDArray[Any]) -> float:
-    """The most that backward may compute before its first gradient; infinite where no average was seen coming back."""
+    """Return the maximum time of backward before its first gradient; infinite if no average was seen coming back."""
     returned = [row.returned[np.isin(row.returned["gradient"], ids)]["time_s"] for row in rows]
     left_s = [row.begin_s - float(times.max()) for row, times in zip(rows, returned, strict=True) if len(times)]
     return float(np.quantile(left_s, 0.1)) if left_s else float("inf")
@@ -405,7 +405,7 @@ def _forward_s(
     first_step_s: float,
     likely_s: float,
 ) -> float:
-    """How long forward takes between two iterations (rows): `likely_s`, or what is nearest to it of what may be.
+    """Return the time of forward between two iterations (rows): `likely_s`, clipped to the bounds that events give.
 
     `ids` and their `shares` are in forward order.
     """

@@ -2,14 +2,13 @@
 
 Rule of this file: from a profile to ranks; no clock, thread or file.
 
-An arena has its gradients in the order in which a model registers its parameters, which is the order of the forward
-pass as a rule: so a block's place, its id, is its rank, and no better one can be learned from times that scatter. A
-model that registers its last layers first has the wrong blocks sent first. Backward tells: it comes to what forward
-needs first at the end. So where the steps of backward show another order, blocks are ranked by when they are generated.
+An arena holds gradients in the order in which a model registers its parameters, usually the order of the forward pass.
+So a block's place, its id, is its rank, and noisy times cannot teach a better one. But a model that registers its last
+layers first has the wrong blocks sent first. Backward shows this: it ends with the gradients that forward needs first.
+So where the steps of backward show another order, blocks are ranked by their time of generation.
 
-A rank belongs to a block of one cut. What was learned of another says nothing: ids that are not ranked would be ranked
-by place among blocks that are ranked by number. When the blocks of another cut are generated, though, is known from
-those of this one.
+A rank belongs to a block of one cut. Ranks of another cut do not apply: ids without a rank would be ranked by place
+among blocks ranked by number. Times of generation, though, carry over from one cut to another.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.steps import find_steps
 
 ALIKE = 0.5
-"""Correlation of ranks with the steps of backward from which they stay as they are. Modules that swapped places show
-less; what comes late once, or in another order within its layer, more."""
+"""Minimum correlation of ranks with the steps of backward at which ranks stay. Modules that swapped places show less; a
+gradient that is late once, or out of order within its layer, shows more."""
 
 
 def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
-    """Rank by id, the most urgent lowest: `ranks`, or where the profile does not bear them out those of its steps.
+    """Return the rank by id, the most urgent lowest: `ranks`, or if the profile contradicts them those of its steps.
 
-    `profile` is of the blocks to be ranked, as learned in order of generation. An id that has none of the ranks is its
-    own rank, so an empty map is the order of places.
+    `profile` is of the blocks to be ranked, as learned in order of generation. An id without a rank is its own rank, so
+    an empty map is the order of places.
     """
     ids = profile.gradient_ids
     steps = find_steps(profile)
@@ -45,7 +44,7 @@ def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
     members = [sorted(ids[each.first : each.last + 1]) for each in steps]
     means = [math.inf, *(sum(each) / len(each) for each in members), -math.inf]
     for each, (before, own, after) in zip(members, zip(means, means[1:], means[2:], strict=False), strict=True):
-        # Within a step times tell nothing: places do, and where they fall from step to step they fall within one.
+        # Within a step only places show the order; where they fall from step to step, they fall within one.
         if before > own > after:
             each.reverse()
     return {id_: rank for rank, id_ in enumerate(itertools.chain(*members))}

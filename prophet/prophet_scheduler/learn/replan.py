@@ -1,6 +1,6 @@
-"""When a new plan is worth a swap.
+"""Comparison of two plans, to decide if a swap is worth it.
 
-Rule of this file: a comparison of two plans.
+Rule of this file: pure; it sees only the two plans.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 from prophet_scheduler.core.plan import Plan
 
 MATERIAL_CHANGE = 0.10
-"""A plan is swapped only for a change of more than a tenth in what it was made from."""
+"""Minimum relative change of a plan's inputs that is worth a swap."""
 MATERIAL_SHIFT_S = 0.002
-"""And for a deadline that moved by more than this, which is about how exact predictions are; nor is a choice made anew
-for less."""
+"""Minimum shift of a deadline that is worth a swap, about the error of predictions. A new choice needs as much."""
 
 
 def plan_changed(old: Plan, new: Plan) -> bool:
-    """Whether `new` differs from `old` enough to be worth a swap."""
+    """Return True if `new` differs from `old` enough to be worth a swap."""
 
     def moved(a: float | None, b: float | None) -> bool:
         if a is None or b is None:

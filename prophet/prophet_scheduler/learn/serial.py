@@ -1,29 +1,31 @@
-"""The network as an engine of collectives sees it: what each operation adds to the time, not how long it is under way.
+"""The network as an engine of collectives sees it: the time that each operation adds, not its time under way.
 
 Rule of this file: statistics over events; no clock, thread or file. Times are seconds, sizes bytes.
 
-Collectives of one group take turns, and a few are issued ahead so that the next begins when one ends. So how long one
-is under way says little: it waits for those before it. While something is always in flight, though, the time from one
-end to the next is what an operation costs, E(s) = overhead + s / bandwidth (paper, Eq. 10), handing it over and waking
-threads included. But those that are under way together have sent their first parts before the first of them sends its
-last. Their ends come in bursts: one seems to cost what all do, and the next ones nothing. So those that are under way
-when one ends are taken together, until the last of them has ended. Most of those that are issued meanwhile have their
-parts behind theirs, but a large one beside small ones has sent half of its bytes when these are back: they seem to cost
-what it does, and it hardly anything. So those that came without a pause are joined to observations of some operations
-at least, until no such one is under way, and an error is a share of what the line has there: as a share of what was
-seen, what seems cheap would count most.
+Collectives of one group take turns, and a few are issued ahead so that the next begins when one ends. So an
+operation's time under way says little: it waits for those before it. While something is always in flight, though, the
+time from one end to the next is the cost of an operation, E(s) = overhead + s / bandwidth (paper, Eq. 10). It includes
+handing the operation over and waking threads.
 
-An operation goes to and fro between ranks. Where that takes long, those that are under way at once may be too few to
-keep the wire busy, and while the wire waits nothing is learned of what they cost. How long one of hardly any bytes
-takes on a wire that is idle was measured before the job's first iteration (`Probe`). That is the delay, and only what
-an operation takes beyond it, and beyond the end of the one before it, is its cost.
+Operations under way together send their first parts before the first of them sends its last. So their ends come in
+bursts: one seems to cost as much as all, and the next ones nothing. A stretch therefore holds all operations that are
+under way when one ends, until the last of them has ended. Most operations issued meanwhile have their parts behind
+these. But a large one beside small ones has sent half of its bytes when these are back: they seem to cost as much as
+it does, and it hardly anything. So stretches without a pause between them are joined to observations of some operations
+at least, until no such large one is under way. An error is a share of the line's value: as a share of the observed
+time, operations which seem cheap would count most.
 
-Those that are under way together may also wait together, first all of them for the delay and then all for the wire. So
-even if there should be enough to hide the delay, blocks may come back more slowly than they cost. What comes next is
-planned by that (`pace_s`): an urgent block that is to have its turn when it is generated would come late otherwise.
+An operation goes to and fro between ranks. If this takes long, the operations under way may be too few to keep the wire
+busy, and a waiting wire shows nothing of their cost. So before the job's first iteration an operation of hardly any
+bytes is timed on an idle wire (`Probe`). Its time is the delay. The cost of an operation is only its time beyond the
+delay, and beyond the end of the one before it.
+
+Operations under way together may also wait together, first all of them for the delay and then all for the wire. So
+even if there are enough to hide the delay, blocks may come back more slowly than they cost. The next blocks are planned
+by this pace (`pace_s`): otherwise an urgent block with a turn at its generation would come late.
 
 A rank that waits for a later one sees operations take longer than they do. Such times lie above the line and are left
-out, as far as they are not the rule.
+out, unless most are such.
 """
 
 from __future__ import annotations
@@ -43,37 +45,38 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOGETHER = 2
-"""Operations in one stretch at least, but for one that is followed by a pause."""
+"""Minimum operations in a stretch, unless a pause follows."""
 JOINED = 4
-"""Operations in one observation at least, of those that came without a pause, where there are enough of them."""
+"""Minimum operations in an observation, if enough came without a pause."""
 LARGER = 32
-"""An observation does not end beside an operation under way that has so many times the bytes of what ended last."""
+"""An observation does not end while an operation with this many times the bytes of the last ended is under way."""
 UNDER_WAY = 16
-"""At an end so many others are under way at most."""
+"""Maximum number of others under way when an operation ends."""
 KEPT = 400
-"""Stretches that are kept."""
+"""Number of stretches kept."""
 WINDOW_S = 15.0
-"""Those of the last so many seconds count."""
+"""Maximum age of stretches that count, in seconds."""
 LEAST = 8
-"""The newest so many count in any case, and fewer say nothing."""
+"""Minimum stretches for an estimate; this many of the newest count whatever their age."""
 ALIKE = 0.25
-"""Sizes that scatter by less than this share of their mean say nothing of what an operation costs besides its bytes."""
+"""Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead."""
 FITS = 12
-"""So often is the line drawn, each time with less of what lies off it."""
+"""Number of fits of the line; each weighs outliers less."""
 EXACT = 0.01
-"""What lies off the line by less than this share of itself lies on it."""
+"""Relative deviation below which a point lies on the line."""
 WAKING_S = 2e-3
-"""As much of a delay may be threads that wake up, on all ranks: that is work, which more at once do not make less."""
+"""Part of a delay that may be threads waking up, on all ranks. This is work, and more operations at once do not hide
+it."""
 LEAST_COST = 0.02
-"""Of the time that an operation adds at least this share is its cost: the delay is not known so well."""
+"""Minimum share of an operation's added time that is its cost, since the delay is not known exactly."""
 DELAY_ERROR = 0.1
-"""By about this share of itself a delay is another each time."""
+"""Relative variation of the delay from one operation to the next."""
 LIKE_THESE = 0.1
-"""Operations are of about a size where they differ by at most this share."""
+"""Maximum relative difference of operations of about one size."""
 
 
 class _Operation(NamedTuple):
-    """`before_s`: when the one before it ended. Seconds of the job's clock, bytes."""
+    """An operation, in seconds of the job's clock and bytes; `before_s` is the end of the one before it."""
 
     start_s: float
     before_s: float
@@ -82,14 +85,14 @@ class _Operation(NamedTuple):
 
 
 class SerialMonitor:
-    """Fits E(s) to operations that take turns. `probe`: of one by itself, where that was measured."""
+    """Fit of E(s) to operations that take turns. `probe`: the time of one by itself, if measured."""
 
     def __init__(self, probe: Probe | None = None) -> None:
         self._probe = probe
         self._started: dict[int, float] = {}
         self._ended_s = -np.inf
         self._stretch: list[_Operation] = []
-        self._others: set[int] = set()  # of the stretch, under way yet
+        self._others: set[int] = set()  # operations of the stretch that are still under way
         self._seen: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._alone: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
@@ -98,7 +101,7 @@ class SerialMonitor:
         self._since_s = -np.inf
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Takes in events (EVENT_DTYPE), in order of time."""
+        """Take in events (EVENT_DTYPE), in order of time."""
         pushes = events[events["queue"] == QueueKind.PUSH]
         for event in pushes[pushes["kind"] != EventKind.ADD]:
             id_, time_s = int(event["gradient"]), float(event["time_s"])
@@ -125,9 +128,7 @@ class SerialMonitor:
             self._close()
 
     def _close(self) -> None:
-        """What has come without a pause is a stretch. One operation alone shows its delay too, and counts only in
-        a job that has nothing else.
-        """
+        """Close the stretch. One operation alone shows its delay too, and counts only in a job with nothing else."""
         if self._stretch:
             seen = self._seen if len(self._stretch) > 1 else self._alone
             seen.append(tuple(self._stretch))
@@ -136,22 +137,22 @@ class SerialMonitor:
         self._others.clear()
 
     def observe_nic(self, sample: NicSample) -> None:
-        """An interface's counters say nothing here: what others send shows in what operations take."""
+        """Ignore an interface's counters: the traffic of others shows in the times of operations."""
 
     def disregard(self, before_s: float) -> None:
-        """Operations of a former cut do not count, which shared the wire in another way.
+        """Ignore operations of a former cut, since they shared the wire in another way.
 
-        Beside those of this cut they would seem to tell what a message costs from what its bytes do, and tell it wrong.
+        Mixed with those of this cut, they would give a wrong overhead.
         """
         self._since_s = before_s
 
     def expect(self, network: Network) -> None:
-        """What was measured before: what an operation costs besides its bytes is believed until it is measured."""
+        """Start from a network measured before: its overhead holds until this job has measured its own."""
         self._overhead_s = network.overhead_s
 
     @property
     def network(self) -> Network | None:
-        """E(s) by the newest operations; None while there are too few."""
+        """E(s) of the newest operations; None while there are too few."""
         stretches = list(self._seen if len(self._seen) >= LEAST else self._alone)
         if self._fitted is not None:
             stretches = [stretch for stretch in stretches if stretch[0].start_s >= self._since_s]
@@ -163,15 +164,15 @@ class SerialMonitor:
         return self._fitted
 
     def pace_s(self, size_bytes: float) -> float | None:
-        """Seconds from one end to the next of operations of about so many bytes, with as many under way as there have
-        been lately; None while too few have been seen.
+        """Return seconds from one end to the next of operations of about this size, with as many under way as lately;
+        None while too few have been seen.
         """
         paces = []
         since_s = self._ended_s - WINDOW_S
         for stretch in self._seen:
             first, last = stretch[0], stretch[-1]
             mean_bytes = sum(each.size_bytes for each in stretch) / len(stretch)
-            went_on = first.start_s <= first.before_s  # after a pause the first one's delay is in it
+            went_on = first.start_s <= first.before_s  # after a pause the time includes the first one's delay
             if went_on and last.end_s >= since_s and abs(mean_bytes - size_bytes) <= LIKE_THESE * size_bytes:
                 paces.append((last.end_s - first.before_s) / len(stretch))
         return float(np.median(paces)) if len(paces) >= LEAST else None
@@ -188,7 +189,7 @@ class SerialMonitor:
             self._fitted = Network(1.0 / per_byte, overhead_s, delay_s)
 
     def _delay_s(self, stretches: Sequence[Sequence[_Operation]]) -> float:
-        """What the probe was delayed by; no operation has ever taken less."""
+        """Return the probe's delay, at most the shortest time of an operation."""
         if self._probe is None:
             return 0.0
         per_byte = 1.0 / self._fitted.bandwidth if self._fitted is not None else 0.0
@@ -196,7 +197,7 @@ class SerialMonitor:
         return max(0.0, min(self._probe.seconds - self._probe.size_bytes * per_byte, least_s))
 
     def _of_one_size(self, rows: NDArray[np.float64]) -> tuple[float, float]:
-        """(overhead, seconds a byte), where only what an operation of such a size takes is known."""
+        """Return (overhead, seconds per byte) if all operations are of about one size."""
         seconds, counts, sizes, _ = rows.T
         size = float(np.mean(sizes / counts))
         known_s = self._overhead_s or 0.0
@@ -207,8 +208,8 @@ class SerialMonitor:
 
 
 def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[_Operation]]:
-    """Observations: what came without a pause, until it is JOINED operations, or fewer where LEAST observations would
-    not be left, and nothing LARGER is under way. What is left before a pause belongs to the last.
+    """Return observations: stretches without a pause, joined until they have JOINED operations and nothing LARGER is
+    under way. Fewer operations suffice if LEAST observations would not be left. The rest before a pause joins the last.
     """
     least = min(JOINED, sum(map(len, stretches)) // LEAST)
     joined: list[list[_Operation]] = []
@@ -230,7 +231,7 @@ def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[_Operation]]
 
 
 def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Operation]]]:
-    """Stretches that followed one another without a pause."""
+    """Return groups of stretches that followed one another without a pause."""
     runs: list[list[Sequence[_Operation]]] = []
     for stretch in stretches:
         if runs and stretch[0].start_s <= stretch[0].before_s == runs[-1][-1][-1].end_s:
@@ -241,9 +242,9 @@ def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Oper
 
 
 def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
-    """(overhead, seconds a byte), neither below 0: the line of the least absolute deviations, by reweighted squares.
+    """Return (overhead, seconds per byte), neither below 0: the least absolute deviations, by reweighted squares.
 
-    Relative errors count alike, whatever the size: as shares of what the line has, and of what a delay is wrong by.
+    Relative errors count alike, whatever the size: as shares of the line's value plus the error of the delay.
     """
     seconds, counts, sizes, delay_error_s = rows.T
     table = np.stack([counts, sizes], axis=1)
@@ -257,13 +258,13 @@ def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
     if overhead_s < 0:
         return 0.0, float(np.median(seconds / sizes))
     if per_byte <= 0:
-        # The bytes are lost in the rest: at least what the largest took bounds their rate.
+        # The cost of bytes is lost in the overhead; the time per byte at least bounds it.
         return float(np.median(seconds / counts)), 0.05 * float(np.min(seconds / sizes))
     return float(overhead_s), float(per_byte)
 
 
 def _observations(stretches: Sequence[Sequence[_Operation]], delay_s: float) -> NDArray[np.float64]:
-    """Of each (seconds that its operations cost, how many, their bytes, seconds that a delay makes that wrong by)."""
+    """Return a row for each (cost of its operations in seconds, their number, their bytes, error due to the delay)."""
     start_s, before_s, end_s, sizes = np.array([each for stretch in stretches for each in stretch]).T
     counts = np.array([len(stretch) for stretch in stretches])
     added_s = end_s - np.maximum(start_s, before_s)

@@ -1,23 +1,24 @@
-"""Which of a few things that were predicted roughly and can be measured with noise a job should do next.
+"""The choice of the job's next arm, from rough predictions and noisy measurements.
 
 Rule of this file: pure, without clock, thread or file. Predicted and measured iteration times come in, in seconds; the
-arm that the next iterations should have comes out. What an arm is, is its host's business: blocks of a size, another
-way of averaging, the engine's own.
+arm for the next iterations comes out. The host decides what an arm is: blocks of a size, another way of averaging, the
+engine's own.
 
 The model. With t(n) the time of iteration n, under arm a(n),
 
     log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + e(n)
 
-The level is a random walk: other work comes and goes. f is by how much the prediction of an arm errs beyond the level,
-a Gaussian process over arms: together for all arms of a kind, in a slope over the logarithm of the block's size (what a
-message costs), smoothly in it, and each for itself. e is noise, whose size and correlation are learned from the
-iterations. The belief about level and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it exactly.
+The level is a random walk: other work comes and goes. f is the error of an arm's prediction beyond the level. It is a
+Gaussian process over arms with four parts: one common to all arms of a kind, a slope over the logarithm of the block's
+size (the overhead), a smooth function of it, and one of each arm alone. e is noise, whose size and correlation are
+learned from the iterations. The belief about level and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it
+exactly.
 
-The next arm is the one with the least expected time over what is left of the job, where looking is worth what it tells:
-for each arm and a few lengths of a look, the cost of going there, what the look itself takes, and then the expected
-minimum over all arms given what would have been seen by then. That is the knowledge gradient for correlated beliefs
-(Frazier, Powell and Dayanik, 2009) with looks of several iterations (Frazier and Powell, 2010). The same number says
-when to rest: when no look is worth its cost.
+The next arm has the least expected time over the rest of the job, counting the value of a look at it. For each arm and
+a few lengths of a look, this time is the cost of going there, the time of the look itself, and then the expected
+minimum over all arms given the look's results. This is the knowledge gradient for correlated beliefs (Frazier, Powell
+and Dayanik, 2009) with looks of several iterations (Frazier and Powell, 2010). The same number says when to rest: when
+no look is worth its cost.
 """
 
 from __future__ import annotations
@@ -38,61 +39,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Model:
-    """How predictions err and what iterations do. Deviations are standard deviations of the logarithm of a time."""
+    """Parameters of errors and noise. A deviation is the standard deviation of the logarithm of a time."""
 
     level: float = 0.1
-    """Of the level at first: what all predictions have in common."""
+    """Initial deviation of the level, the error common to all predictions."""
     drift: float = 0.001
-    """Of the level's step from one iteration to the next."""
+    """Deviation of the level's step from one iteration to the next."""
     kind: float = 0.1
-    """Of what the predictions of one kind of arm have in common."""
+    """Deviation of the error common to all arms of a kind."""
     slope: float = 0.02
-    """For each doubling of the block's size."""
+    """Deviation of the error for each doubling of the block's size."""
     smooth: float = 0.05
-    """Of what neighbours in size have in common."""
+    """Deviation of the error common to neighbours in size."""
     reach: float = 1.5
-    """How far that goes, in doublings."""
+    """Distance over which neighbours share that error, in doublings."""
     own: float = 0.012
-    """Of each arm for itself."""
+    """Deviation of each arm's own error."""
     ageing: float = 0.0001
-    """Of each arm's step from one iteration to the next: what was measured long ago says less."""
+    """Deviation of each arm's step from one iteration to the next: old measurements count less."""
     trust: float = 0.25
-    """A scale of twice the errors is the less likely by this power of two."""
+    """A scale of twice the errors is less likely by this power of two."""
     moved: float = 0.5
-    """How much of a prediction's change is uncertain, as a share of it."""
+    """Uncertain share of a prediction's change."""
     noise: float = 0.02
-    """Of an iteration, until its own are known."""
+    """Expected deviation of an iteration, before any is measured."""
     known_after: float = 2.0
-    """So many iterations are worth as much as that expectation."""
+    """Weight of that expectation, in iterations."""
     alike_after: float = 20.0
-    """So many pairs of neighbours are worth as much as the expectation that they have nothing to do with each other."""
+    """Weight of the expectation that neighbouring iterations are independent, in pairs of them."""
     far: float = 3.0
-    """What is farther off than so many deviations counts as if it were so far."""
+    """Deviations beyond which a measurement is clipped."""
     going: float = 0.4
-    """By how much what going to an arm costs is unsure, as a share of it."""
+    """Uncertainty of the cost of going to an arm, as a share of it."""
     other: float = 0.45
-    """Of the level's step where the job is known to be another from there on."""
+    """Deviation of the level's step where the job is known to change."""
     left: float = 120.0
-    """Iterations that a job is expected to go on for, at least."""
+    """Minimum iterations the job is expected to go on for."""
 
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
-"""How well this job's predictions hold, as factors on the deviations of arms: which is the likeliest, its iterations
-tell."""
+"""Factors on the deviations of arms: how well this job's predictions hold. Iterations show which is the likeliest."""
 LOOKS = (1, 3, 9, 27)
 """Lengths of a look, in iterations."""
 NODES, MOST_NODE = 25, 3.5
-"""Of the quadrature over what a look may show: how many points, and how many deviations the outermost are off."""
+"""Quadrature over the results of a look: number of points, and deviations of the outermost."""
 MOST_LOG = 3.0
-"""An arm that takes twenty times as long is as bad as any."""
+"""Maximum log of an arm's relative time: an arm that takes twenty times as long is as bad as any."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing that can be done. `name` identifies it, `kind` says with which others its prediction errs.
+    """One choice. `name` identifies it; arms of one `kind` share errors of prediction.
 
-    `first_cost` is what going there takes the first time and `cost` what it takes later, both in iterations; it is paid
-    over as many iterations as it `lasts`.
+    Going there costs `first_cost` the first time and `cost` later, both in iterations. The cost is paid over `lasts`
+    iterations.
     """
 
     name: Hashable
@@ -105,13 +105,13 @@ class Arm:
 
     @property
     def doublings(self) -> float:
-        """Of the block's size from 1 MiB on."""
+        """Doublings of the block's size from 1 MiB on."""
         return math.log2(self.block_bytes / (1 << 20))
 
 
 @dataclass(frozen=True)
 class Look:
-    """What to do next: the arm, for how many iterations at least, and the share of the time that it is worth."""
+    """The next arm, the minimum `iterations` to spend on it, and its `gain` as a share of the time."""
 
     arm: Hashable
     iterations: int
@@ -120,7 +120,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Belief:
-    """What is believed of an arm: `iteration_s`, and the standard `error` of it as a share."""
+    """Belief about an arm: `iteration_s`, its standard `error` as a share, and the number of iterations `seen`."""
 
     iteration_s: float
     error: float
@@ -129,15 +129,15 @@ class Belief:
 
 @dataclass
 class Tuner:
-    """The arms of one job, what is believed of them, and which comes next."""
+    """The arms of one job, the beliefs about them, and the choice of the next."""
 
     model: Model = field(default_factory=Model)
 
     def __post_init__(self) -> None:
         self._arms: dict[Hashable, Arm] = {}
-        """In the order of the state."""
+        """Arms in the order of the state."""
         self._places: dict[Hashable, int] = {}
-        # State: the level, then what each arm's prediction errs by beyond it; a row for each of SCALES.
+        # State: the level, then the error of each arm's prediction beyond it; a row for each of SCALES.
         self._mean = np.zeros((len(SCALES), 1))
         self._covariance = np.full((len(SCALES), 1, 1), self.model.level**2)
         self._likelihood = -self.model.trust * np.log(SCALES)
@@ -146,17 +146,17 @@ class Tuner:
         self._current: Hashable = None
         self._going, self._comes, self._fresh = 0.0, 0, False
         self._spent = 0.0  # iterations that going to this arm has cost so far
-        self._dear = self._paid = 1.0  # What first times cost, in expected costs, and how many there were.
+        self._dear = self._paid = 1.0  # Cost of first times, in expected costs, and their number.
         self._off = np.zeros(len(SCALES))
         self.iterations = 0
 
-    # What comes in.
+    # Inputs.
 
     def predict(self, arms: Collection[Arm]) -> None:
-        """Takes these predictions from here on: of new arms, and others than before of those that there are.
+        """Take these predictions from here on, of new arms and of known ones.
 
-        A prediction that moves takes the belief along, and makes it the less certain the farther it moved. An arm that
-        is predicted no more and was never seen is forgotten.
+        A prediction that moves takes the belief along, and makes it less certain the farther it moved. Forget an arm
+        that is predicted no more and was never seen.
         """
         self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
         known = [arm for arm in arms if arm.name in self._places]
@@ -167,7 +167,7 @@ class Tuner:
             places = [self._places[arm.name] for arm in known]
             together = float(np.median(moves[places]))
             moves[places] -= together
-            # What all have in common may be true or not; the next iteration tells.
+            # A move common to all may be true or not; the next iteration tells.
             self._covariance[:, 0, 0] += together**2
             unsure = self.model.moved * moves
             self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
@@ -185,7 +185,7 @@ class Tuner:
         self._places = {name: 1 + place for place, name in enumerate(self._arms)}
 
     def _add(self, new: Sequence[Arm]) -> None:
-        """New arms, as what was seen of the others says."""
+        """Add new arms, with beliefs that follow from the other arms."""
         count = len(self._arms)
         prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
@@ -208,7 +208,7 @@ class Tuner:
         return prior
 
     def observe(self, name: Hashable, iteration_s: float) -> None:
-        """An iteration under this arm took so long."""
+        """Take in the time of an iteration under this arm."""
         model, arm = self.model, self._arms[name]
         seen = self._seen.get(name, 0)
         came, self._current = self._current not in (None, name), name
@@ -225,33 +225,33 @@ class Tuner:
         self._covariance[:, steps, steps] += model.ageing**2
         self._noise.add(math.log(iteration_s), anew)
         if model.going * going > model.kind:
-            self._pay(arm, iteration_s)  # It hides how the arm is.
+            self._pay(arm, iteration_s)  # The cost hides how fast the arm is.
             return
         noise = self._noise.variance + (model.going * going) ** 2
         self._take(name, iteration_s / (1 + going), noise, self._fresh)
         self._fresh = False
 
     def _cost(self, arm: Arm) -> float:
-        """Iterations that going to this arm is expected to cost, by what first times have cost so far."""
+        """Return the expected cost of going to this arm, in iterations, given the cost of first times so far."""
         first = 0.0 if arm.name in self._seen else arm.first_cost - arm.cost
         return arm.cost + first * self._dear / self._paid
 
     def _pay(self, arm: Arm, iteration_s: float) -> None:
-        """An iteration that shows what going to the arm costs; the last of them tells of the next time."""
+        """Add up the cost of going to the arm, as this iteration shows it; the last such iteration updates `_dear`."""
         self._spent += max(0.0, iteration_s / self.beliefs()[arm.name].iteration_s - 1)
         if not self._comes:
             self._dear += self._spent / (arm.first_cost or 1.0)
             self._paid += 1
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
-        """Takes in what was believed of this arm in an earlier run of the job, which may be somewhat another now."""
+        """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
         self._take(name, iteration_s, error**2 + self.model.own**2, fresh=True)
 
     def _take(self, name: Hashable, iteration_s: float, noise: float, fresh: bool) -> None:
-        """A measurement of this arm, with this variance; `fresh` where nothing has told yet how the arm is.
+        """Take in a measurement of this arm, with variance `noise`; `fresh` if it is the first since going there.
 
-        Such an arm may be far from what was predicted of it. Twice in a row under one that is known, and to the same
-        side, and it is the job that is another.
+        A fresh arm may be far from its prediction. If a known arm is far off twice in a row and to the same side, the
+        job has changed.
         """
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         off = self._off_by(name, iteration_s)
@@ -264,17 +264,17 @@ class Tuner:
         self._learn(shown, variance + noise, np.clip(off, -most, most))
 
     def _off_by(self, name: Hashable, iteration_s: float) -> Array:
-        """The logarithm of how much longer this is than what is believed of the arm, for each of SCALES."""
+        """Return the logarithm of this time over the arm's believed time, for each of SCALES."""
         logs = self._mean[:, 0] + self._mean[:, self._places[name]]
         return math.log(iteration_s / self._arms[name].predicted_s) - logs
 
     def _shown(self, place: int) -> tuple[Array, Array]:
-        """What an iteration under the arm at this place says of the state, and the variance of its level and arm."""
+        """Return the state's covariance with an iteration of the arm at this place, and the variance of the latter."""
         shown = self._covariance[:, 0] + self._covariance[:, place]
         return shown, shown[:, 0] + shown[:, place]
 
     def _learn(self, shown: Array, variance: Array, off: Array) -> None:
-        """Kalman's step: a measurement that says `shown` of the state, with this variance, is off by so much."""
+        """Take Kalman's step: a measurement with covariance `shown` and this variance is `off` by so much."""
         gain = shown / variance[:, None]
         self._mean += gain * off[:, None]
         self._covariance -= gain[:, :, None] * shown[:, None, :]
@@ -282,13 +282,13 @@ class Tuner:
         self._likelihood -= self._likelihood.max()
 
     def another(self) -> None:
-        """The job is another from here on: how long its iterations take is to be told anew, by the next of them."""
+        """Note that the job changes from here on: its next iterations show the level anew."""
         self._covariance[:, 0, 0] += self.model.other**2
 
-    # What comes out.
+    # Results.
 
     def _believed(self) -> tuple[Array, Array]:
-        """Mean and covariance of the state, over all scales."""
+        """Return mean and covariance of the state, over all scales."""
         weights = np.exp(self._likelihood)
         weights /= weights.sum()
         mean = weights @ self._mean
@@ -296,7 +296,7 @@ class Tuner:
         return mean, np.einsum("s,sij->ij", weights, self._covariance + apart[:, :, None] * apart[:, None, :])
 
     def beliefs(self) -> dict[Hashable, Belief]:
-        """What is believed of each arm, as things are now."""
+        """Return the present belief about each arm."""
         mean, covariance = self._believed()
         beliefs = {}
         for name, arm in self._arms.items():
@@ -308,11 +308,11 @@ class Tuner:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of an iteration's logarithm, as it counts in a mean of several."""
+        """Standard deviation of the logarithm of an iteration's time, as it counts in a mean of several."""
         return math.sqrt(self._noise.variance)
 
     def lead(self, name: Hashable, others: Collection[Hashable]) -> float:
-        """By how many standard deviations this arm is faster than the best of `others`; infinite without any."""
+        """Return by how many standard deviations this arm is faster than the best of `others`; infinite without any."""
         mean, covariance = self._believed()
         logs = {one: math.log(self._arms[one].predicted_s) + mean[self._places[one]] for one in (name, *others)}
         if not others:
@@ -322,8 +322,9 @@ class Tuner:
         return float((logs[best] - logs[name]) / math.sqrt(variance + 1e-12))
 
     def next(self, current: Hashable, possible: Collection[Hashable] | None = None) -> Look:
-        """The arm that the next iterations should have, of those that are `possible` (None for all), of which the
-        `current` is one; where it is none of the arms, to leave it is worth any cost.
+        """Return the arm for the next iterations, from the `possible` ones (None for all) and the `current` one.
+
+        If `current` is none of the arms, leaving it is worth any cost.
         """
         names = [name for name in self._places if possible is None or name in possible or name == current]
         here = names.index(current) if current in self._places else None
@@ -338,7 +339,7 @@ class Tuner:
             going[here] = 0.0
         left = max(self.model.left, float(self.iterations))
         shown = covariance[:, [0]] + covariance[:, places]
-        # Row a: what a look at arm a says of each arm.
+        # Row a: covariance of a look at arm a with each arm.
         told = shown[places].T
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
@@ -347,7 +348,7 @@ class Tuner:
         spread = told[:, None, :] / np.sqrt(variance)[:, :, None]
         later = going * np.ones((len(arms), 1))
         np.fill_diagonal(later, 0.0)
-        # Whatever a look may show, before it the expected time of each arm is what is believed.
+        # Before a look, the expected time of each arm over all results of the look is the believed one.
         means = logs - 0.5 * spread**2
         outcomes = np.exp(np.minimum(means[..., None, :] + spread[..., None, :] * nodes[:, None], MOST_LOG))
         least = (outcomes + later[:, None, None, :] / left).min(axis=-1) @ weights
@@ -360,14 +361,14 @@ class Tuner:
 
 @cache
 def _quadrature() -> tuple[Array, Array]:
-    """Points of the standard normal distribution and their weights."""
+    """Return points of the standard normal distribution and their weights."""
     nodes = np.linspace(-MOST_NODE, MOST_NODE, NODES)
     weights = np.exp(-0.5 * nodes**2)
     return nodes, weights / weights.sum()
 
 
 class _Noise:
-    """Of one iteration's time: its variance, as that of a mean of several counts."""
+    """Noise of an iteration's time: its variance, as it counts in a mean of several."""
 
     def __init__(self, model: Model) -> None:
         self._far = model.far
@@ -379,8 +380,8 @@ class _Noise:
         self._step: float | None = None
 
     def add(self, log: float, anew: bool) -> None:
-        """The logarithm of an iteration's time; `anew` where it is the first under its arm, and has in it what going
-        there cost.
+        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
+        there.
         """
         before, self._before = self._before, None if anew else log
         if anew or before is None:
@@ -397,10 +398,10 @@ class _Noise:
 
     @property
     def variance(self) -> float:
-        """Of an iteration among others: larger than its own where neighbours are slow together.
+        """Variance of an iteration among others: larger than its own where neighbours are slow together.
 
-        Of steps d between neighbours that are correlated by r, and those farther off by r^2 and so on, with a variance
-        of s^2: the mean of d^2 / 2 is s^2 (1 - r), and that of d d' is -s^2 (1 - r)^2.
+        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
+        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
         """
         half = self._squares / self._count
         doubt = self._alike_after * half

@@ -1,24 +1,24 @@
-"""What a message and its bytes cost on the wire, from when pushes were handed over and acknowledged.
+"""The cost of a message and of its bytes on the wire, from the times of pushes and their acknowledgements.
 
-Rule of this file: one pure estimate; which pushes count, and for how long, is bandwidth.py's.
+Rule of this file: one pure estimate; bandwidth.py decides which pushes count, and for how long.
 
-The model (docs/decisions/telling-costs-apart.md says what came of it). Push k of s(k) bytes, handed over at start(k),
-is through the wire at
+The model (results: docs/decisions/telling-costs-apart.md). Push k of s(k) bytes, handed over at start(k), is through
+the wire at
 
     through(k) = max(through(k - 1), start(k)) + overhead + s(k) / rate
 
-and its acknowledgement is seen at through(k) + delay + late(k). What makes one late is never negative: it waits behind
-answers to pulls on the way back, or something stalls. So this is a line under the points, not through them, and the
-estimate is a quantile regression with a low quantile (Koenker and Bassett, 1978), by reweighted least squares. Those
-that were seen right after an answer were behind it as a rule, and hardly count.
+and its acknowledgement is seen at through(k) + delay + late(k). late(k) is never negative: the acknowledgement waits
+behind answers to pulls on the way back, or something stalls. So the model is a line under the points, not through them.
+The estimate is a quantile regression with a low quantile (Koenker and Bassett, 1978), by reweighted least squares.
+Acknowledgements seen right after an answer were usually behind it, and hardly count.
 
-The maximum makes the model what is linear only piecewise: with cost(k) = overhead + s(k) / rate and C its sum so far,
-through(k) = C(k) + max over j <= k of (start(j) - C(j - 1)), and the j that is greatest says where the wire was last
-found idle. So the two take turns: where the wire was idle, for known costs; the costs, for known places. It ends in a
-local optimum, so it begins from several and the one that explains the times best is taken. This is what tells a slow
-wire from one that runs dry between acknowledgements.
+The maximum makes the model linear only piecewise. With cost(k) = overhead + s(k) / rate and C its sum so far,
+through(k) = C(k) + max over j <= k of (start(j) - C(j - 1)), and the j of the maximum is where the wire was last found
+idle. So two steps alternate: find the idle places for known costs, and the costs for known places. This ends in a local
+optimum, so the fit begins from several guesses and takes the result that explains the times best. Thus it distinguishes
+a slow wire from one that runs dry between acknowledgements.
 
-A token bucket that lets a burst through at once is a wire that is ahead of its time: a negative delay.
+A token bucket that lets a burst through at once looks like a negative delay.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ if TYPE_CHECKING:
     Column = NDArray[Any]
 
 LOW = 0.1
-"""The quantile of acknowledgements that are taken to be in time."""
+"""Quantile of acknowledgements taken to be in time."""
 BEHIND_AN_ANSWER = 1e-3
-"""What an acknowledgement seen right after an answer counts."""
+"""Weight of an acknowledgement seen right after an answer."""
 LEAST_CLEAR = 20
-"""With fewer acknowledgements that were not right after an answer, all count the same."""
+"""Minimum acknowledgements not right after an answer; with fewer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
-"""About the most that the overhead is taken to be where sizes are too much alike to separate it from the rate."""
+"""About the maximum overhead where sizes are too alike to separate it from the rate."""
 VARIED = 0.25
-"""Sizes that scatter by less, as a share of their mean, say nothing of the overhead: what is odd in size is then odd in
-its place as well."""
+"""Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead. If sizes scatter less, those of
+odd size are at odd places as well."""
 SURE = 1e6
-"""What the likely overhead then weighs, times what the times say."""
+"""Weight of the likely overhead then, relative to the times."""
 TOLD_APART = 4.0
-"""Sizes differ enough where what the times say of the overhead weighs so many times as much as what is likely."""
+"""Sizes differ enough if the times weigh this many times as much on the overhead as the likely value."""
 CORRELATED = 32
-"""Lateness is much the same for about so many pushes in a row: so much less they say."""
+"""Pushes in a row with much the same lateness: together they count as one."""
 ROUNDS = 6
-"""Turns of idle places and costs."""
+"""Maximum alternations of idle places and costs."""
 LEAST_IDLE_S = 1e-6
-"""A wire that was idle for less was busy. So what is sent one at a time, each when the one before it has been
-acknowledged, has overhead and no delay: nothing tells the two apart, and it pays for both."""
+"""Minimum idle time of the wire. So if pushes go one at a time, each after the last acknowledgement, they have overhead
+and no delay: the two cannot be separated, and each push pays for both."""
 SHARES = (0.25, 0.75)
 SPEEDS = (1.0, 0.6)
-"""Costs to begin from: shares of overhead in what a push takes, and factors on that."""
+"""Costs to begin from: shares of overhead in the time of a push, and factors on this time."""
 CLEARLY_BETTER = 0.5
-"""The plain explanation, that the wire is busy while anything is unacknowledged, holds unless another leaves less than
-so much of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
+"""In the plain explanation the wire is busy while anything is unacknowledged. Another must leave less than this share
+of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
 LOST_TIME_BETTER = 0.7
-"""The same of the explanation that a busy wire loses time now and then. Its stretches leave less in any case."""
+"""The same share for a busy wire that loses time now and then. Its stretches leave less in any case."""
 WELL_EXPLAINED = 0.003
-"""No other explanation is looked for where deviations are below this share of what a push costs."""
+"""Deviations below this share of a push's cost end the search for explanations."""
 MOST_RATE = 1e11
-"""Bytes per second; what seems to be faster has never waited for the wire."""
+"""Maximum rate, in bytes per second; pushes that seem faster never waited for the wire."""
 
 
 @dataclass(frozen=True)
 class PushCosts:
-    """Seconds a message and a byte, and from the last byte leaving to the acknowledgement.
+    """Seconds for each message, for each byte, and from the last byte's leaving to the acknowledgement.
 
-    `told_apart` says that the sizes differed enough for the first two, so that the overhead was measured.
+    `told_apart`: sizes differed enough to measure the overhead apart from the rate.
     """
 
     overhead_s: float
@@ -86,11 +86,11 @@ class PushCosts:
 def fit_wire(
     starts: Column, finishes: Column, sizes: Column, clear: Column, likely: PushCosts | None = None
 ) -> PushCosts | None:
-    """The wire that explains these pushes best, None where none does.
+    """Return the wire that explains these pushes best, None if none does.
 
     `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement. `likely` is what is known already. It is the answer where it explains these pushes too, since
-    several wires may; otherwise a guess to begin from, and the overhead to take where sizes are too much alike to tell.
+    the acknowledgement. `likely` is the result known already. It is returned if it explains these pushes too, since
+    several wires may. Otherwise it is a guess to begin from, and gives the overhead if sizes are too alike.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
@@ -128,14 +128,14 @@ def fit_wire(
     if best.delay_s < 0 and 2 * len(ahead) > len(taken):
         delay_s = float(np.quantile(ahead, LOW))  # A bucket let these through at once.
     else:
-        # What is late throughout, as after a stall, is no property of the wire.
+        # If all are late, as after a stall, this is no property of the wire.
         delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
     return PushCosts(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """A solution: how `late` it leaves each push, and their mean deviation. Sizes are in units of their mean."""
+    """A solution: its costs, the lateness of each push, and their mean deviation. Sizes are in units of their mean."""
 
     delay_s: float
     overhead_s: float
@@ -149,7 +149,7 @@ class _Costs:
 
 
 def _beginnings(pushes: _Pushes, found_idle: Column, known: _Costs | None) -> Iterator[Column]:
-    """Guesses of where the wire was found idle: first where nothing was unacknowledged."""
+    """Yield guesses of the places where the wire was found idle: first those where nothing was unacknowledged."""
     yield found_idle
     if known is not None:
         yield pushes.opens(known)
@@ -167,29 +167,29 @@ class _Pushes:
     trust: Column
     clear: Column
     usual_s: float
-    """From one acknowledgement to the next, while something is unacknowledged."""
+    """Seconds from one acknowledgement to the next, while something is unacknowledged."""
     likely_overhead_s: float
 
     @property
     def varied(self) -> bool:
-        """Whether sizes differ by more than what the ends of gradients make of one size."""
+        """True if sizes differ by more than the ends of gradients explain."""
         return bool(self.sizes.std() > VARIED)
 
     def opens(self, costs: _Costs) -> Column:
-        """Where the wire is found idle, if pushes cost so much."""
+        """Return the places where the wire is found idle under these costs."""
         cost = costs.of(self.sizes)
         earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
         return np.append(True, earliest[1:] > earliest[:-1] + LEAST_IDLE_S)
 
     def deviation(self, costs: _Costs) -> float:
-        """What these costs leave."""
+        """Return the mean deviation that these costs leave."""
         cost = costs.of(self.sizes)
         spent = np.cumsum(cost)
         through = spent + np.maximum.accumulate(self.starts - (spent - cost))
         return self._deviation(self.finishes - through - costs.delay_s)
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
-        """From a guess of the idle places to costs that agree with theirs; with `own_delays`, each stretch has one."""
+        """Find costs that agree with their idle places, from a guess; with `own_delays`, each stretch has its own."""
         costs: _Costs | None = None
         for _ in range(ROUNDS):
             costs = self._solve(opens, own_delays, costs)
@@ -203,10 +203,10 @@ class _Pushes:
         return replace(costs, deviation=self._deviation(costs.late))
 
     def _solve(self, opens: Column, own_delays: bool, costs: _Costs | None, alike: bool = False) -> _Costs:
-        """Quantile regression from `costs` on, least squares first. Neither cost is below 0.
+        """Solve the quantile regression from `costs` on, least squares first. Neither cost is below 0.
 
-        With `alike`, where sizes are much the same, a ridge draws the overhead towards the likely one, the harder the
-        more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest is put down to the rate.
+        With `alike`, if sizes are much the same, a ridge draws the overhead towards the likely one. It draws harder the
+        more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest counts as the cost of bytes.
         """
         numbers = np.arange(len(self.sizes))
         first = np.maximum.accumulate(np.where(opens, numbers, 0))
@@ -222,7 +222,7 @@ class _Pushes:
             weights = self.trust
             if late is not None:
                 usual = max(float(np.median(np.abs(late[self.clear]))), 1e-9)
-                # What was behind an answer may be late, and cannot be early.
+                # A push behind an answer may be late, and cannot be early.
                 weights = np.where(late > 0, LOW * self.trust, 1 - LOW) / np.maximum(np.abs(late), 0.1 * usual)
                 if alike and not ridge:
                     ridge = CORRELATED * LOW * usual / LIKELY_OVERHEAD_S**2 * float(self.trust.mean())
@@ -243,16 +243,16 @@ class _Pushes:
         return _Costs(float(means[0] @ solution), -float(solution[0]), -float(solution[1]), late, told_apart)
 
     def _deviation(self, late: Column) -> float:
-        """The mean deviation, as the regression counts it.
+        """Return the mean deviation, weighted as in the regression.
 
-        None counts more than one that is a whole push late: a few stalls say nothing about an explanation.
+        Each counts at most as one push late, so that a few stalls do not decide between explanations.
         """
         deviations = np.where(late > 0, LOW * self.trust * late, (LOW - 1) * late)
         return float(np.minimum(deviations, LOW * self.usual_s).sum() / np.count_nonzero(self.clear))
 
 
 def _not_negative(moments: Column, right: Column) -> Column:
-    """Solves the normal equations for the two costs, neither below 0."""
+    """Solve the normal equations for the two costs, neither below 0."""
     if np.linalg.det(moments) > 0:
         solution = np.linalg.solve(moments, right)
         if solution.min() >= 0:

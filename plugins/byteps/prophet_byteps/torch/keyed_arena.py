@@ -1,19 +1,19 @@
-"""Blocks as BytePS's tensors: the names they have, and the keys that follow from them.
+"""Blocks as BytePS's tensors: their names and keys.
 
-Rule of this file: what BytePS asks of a block that travels. Memory and rounds are
-prophet_scheduler/frontends/torch/arena.py's.
+Rule of this file: it meets BytePS's demands on a block that travels. Memory and rounds are in
+prophet_scheduler/frontends/torch/arena.py.
 
 Two keys a block, and one memory. A server overwrites a key's sum at the first push of a new round, while a slower
-worker may still wait for the last one, so each block has two keys and uses them in turn
+worker may still wait for the last one. So each block has two keys and uses them in turn
 (docs/decisions/two-keys-a-gradient.md has the argument). Both have the same memory here: before a gradient is copied to
-its place, the update has read the average that was there. `Arena.stage` insists on it.
+its place, the update has read the average there. `Arena.stage` insists on it.
 
-A block that was in use before has its keys from then. So a key has one length for ever, and what a job has cost its
-servers is two sums for each range that was ever used.
+A block that was in use before keeps its keys. So a key has one length for ever, and a job costs its servers two sums
+for each range ever used.
 
-Names. BytePS numbers tensors in the order in which they are declared, and workers must number alike. Which cuts a job
-has had is not known to a worker that replaces another after a suspend. So all names that an optimizer may come to use
-are declared at its first round, and a block takes the next that are free.
+Names. BytePS numbers tensors in the order in which they are declared, and workers must number alike. A worker that
+replaces another after a suspend does not know the job's former cuts. So an optimizer declares all names it may use at
+its first round, and a block takes the next free ones.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot, tra
 from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384
-"""Of one optimizer. BytePS numbers 65,536 tensors, maps a file for each key, of which Linux allows a process 65,530,
-and looks through all names for a new one: so many take it 0.6 s, twice as many four."""
+"""Maximum names of one optimizer. BytePS numbers 65,536 tensors. It maps a file for each key, and Linux allows 65,530
+maps for a process. It looks through all names for a new one: this many take 0.6 s, twice as many four."""
 _FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
 
 
 def names_reserved(sizes: Sequence[int]) -> int:
-    """For how many keys an optimizer with gradients of these bytes has names, where its cut may change.
+    """Return the number of names of an optimizer with gradients of these bytes, if its cut may change.
 
-    Enough for one cut into blocks of 128 KiB and eight into blocks of 512 KiB, unless that is above MOST_NAMES. A
-    function of sizes alone, so a worker that joins has the same.
+    They suffice for one cut into blocks of 128 KiB and eight into blocks of 512 KiB, unless that is above MOST_NAMES.
+    The number depends on sizes alone, so a worker that joins has the same.
     """
     fine, coarse = (sum(sizes) // size + len(sizes) for size in (_FINE_BYTES, _COARSE_BYTES))
     return min(MOST_NAMES, 2 * (fine + _COARSE_CUTS * coarse))
 
 
 class KeyedBlock(ArenaBlock):
-    """A block with two names, which it has in turn. BytePS gets priority -(id + 1)."""
+    """A block with two names, used in turn. BytePS gets priority -(id + 1)."""
 
     def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
         super().__init__(data, slots)
@@ -73,10 +73,10 @@ class KeyedArena(Arena):
         self._names_used = 0
 
     def begin(self, cut: Cut, may_change: bool) -> bool:
-        """Declares the names that may be needed, and takes up the first cut. False where it is another one.
+        """Declare the names that may be needed, and take up the first cut. Return False if another one is taken up.
 
-        That is the coarsest, where there are not names enough: where the cut is fixed, BytePS still cuts its blocks
-        into partitions. All workers come here at the same point of the program.
+        This is the coarsest, if there are too few names: BytePS still cuts the blocks of a fixed cut into partitions.
+        All workers come here at the same point of the program.
         """
         needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
         self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
@@ -88,7 +88,7 @@ class KeyedArena(Arena):
         return False
 
     def why_not(self, cut: Cut) -> str:
-        """Why this cut is not to be had, in a few words that are the same on all workers; "" where it is."""
+        """Return why this cut is impossible, in a few words, the same on all workers; "" if it is possible."""
         missing = 2 * self.new_blocks(cut) - (len(self._names) - self._names_used)
         return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
 
@@ -106,8 +106,8 @@ class KeyedArena(Arena):
         return KeyedBlock(data, slots)
 
     def _accept(self, new: Sequence[ArenaBlock]) -> bool:
-        """New blocks take names in forward order, first all first ones and then all second ones: BytePS spreads tensors
-        over its servers by number, so those of one round are in a row. False where names run out.
+        """Give new blocks names in forward order, first all first ones and then all second ones. Return False if names
+        run out. BytePS spreads tensors over its servers by number, so those of one round are in a row.
         """
         names = self._names[self._names_used : self._names_used + 2 * len(new)]
         if len(names) < 2 * len(new):

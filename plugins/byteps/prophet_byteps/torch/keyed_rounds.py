@@ -1,7 +1,7 @@
-"""Rounds of keyed blocks: what an optimizer's rounds and a module's have alike on BytePS.
+"""Rounds of keyed blocks: the common part of an optimizer's rounds and a module's on BytePS.
 
-Rule of this file: from gradients that are due to averages that are back, in the cut that all workers hold. When a
-gradient is due, and what waits for its average, is rounds.py's and modules.py's; blocks and names are keyed_arena.py's.
+Rule of this file: from gradients that are due to averages that are back, in the cut that all workers hold. rounds.py
+and modules.py decide when a gradient is due, and wait for its average; blocks and names are in keyed_arena.py.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from prophet_byteps.torch.tracing import RoundsTrace
 
 WARM_UP = 2
-"""First rounds of a job, which say nothing of what iterations take."""
+"""First rounds of a job, whose times do not count."""
 COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
-"""Why a trace is given up."""
+"""Reasons for giving up a trace."""
 
 
 def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
-    """What must be alike on all workers before the program has used anything, in a few words."""
+    """Return the text that must be alike on all workers before the program has used anything."""
     named = list(names)
     digest = hashlib.sha256("\n".join(named).encode()).hexdigest()
     travels = "" if half is None else f" as {half}"
@@ -40,9 +40,9 @@ def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
 
 
 class KeyedRounds:
-    """Those of `slots`, in forward order. `number` is what `engine.announce` gave, `half` as an Arena's.
+    """Rounds of `slots`, in forward order. `number` is from `engine.announce`, `half` as an Arena's.
 
-    `flush()` brings home all that is under way, before blocks are cut anew.
+    `flush()` waits for all that is under way, before blocks are cut anew.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class KeyedRounds:
     ) -> None:
         self.arena: KeyedArena | None = None
         self.staged = 0
-        """Gradients of this round."""
+        """Number of gradients staged in this round."""
         self._slots = slots
         self._fusion = fusion
         self._engine = engine
@@ -74,26 +74,26 @@ class KeyedRounds:
 
     @property
     def tracing(self) -> bool:
-        """Whether forward passes are traced, so that no update may outlast step()."""
+        """True if forward passes are traced, so that no update may outlast step()."""
         return self._trace is not None
 
     @property
     def whole(self) -> bool:
-        """Whether all gradients of this round were staged."""
+        """True if all gradients of this round were staged."""
         return self.staged == len(self._slots)
 
     def plan(self) -> None:
-        """Makes the arena and its first blocks, before the first gradient leaves, as all other workers do.
+        """Make the arena and its first blocks, before the first gradient leaves, as all other workers do.
 
-        Not sooner, because the program may move the model until then. Every worker comes here at the same point of the
-        same program, so BytePS numbers the tensors alike on all of them.
+        The program may move the model until then. Every worker comes here at the same point of the same program, so
+        BytePS numbers the tensors alike on all of them.
         """
         if self._planned:
             return
         if self.arena is None:
             self.arena = KeyedArena(self._slots, self._fusion, self._engine, self._number, self._streams_of, self._half)
         arena = self.arena
-        # Blocks follow from sizes and from which gradients are of one kind; devices may be called otherwise elsewhere.
+        # Blocks depend on sizes and on equality of kinds; other workers may have other names of devices.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
         layout = [
             (slot.name, str(slot.param.dtype), size, None if kind is None else numbers[kind])
@@ -112,7 +112,7 @@ class KeyedRounds:
         board = self._engine.board
         if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
             assert arena.cut is not None
-            # On all workers, which count alike.
+            # All workers do so, since they count alike.
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()
@@ -131,13 +131,13 @@ class KeyedRounds:
             board.close(f"{type(error).__name__}: {error}")
 
     def give_up_trace(self, why: str) -> None:
-        """Forward passes are traced no more, for this reason."""
+        """Stop tracing forward passes, for this reason."""
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.give_up(why)
 
     def iterated(self, waited: bool) -> None:
-        """An iteration is over; `waited` where nothing of it was still to come when the program went on."""
+        """Note the end of an iteration; `waited` if no average of it was missing when the program went on."""
         self._waits.iteration(waited)
         self._say()
 
@@ -145,7 +145,7 @@ class KeyedRounds:
         self._engine.board.goes_on(self._number, barrier=self._waits.holds, half=self._half is not None)
 
     def stage(self, slot: Slot) -> None:
-        """Sends one gradient of this round; before the first one, blocks may be cut anew."""
+        """Send one gradient of this round; before the first one, blocks may be cut anew."""
         assert self.arena is not None and self._control is not None
         if self.staged == 0:
             self._round_begins(self.arena)
@@ -159,7 +159,7 @@ class KeyedRounds:
             self._control.round_ends()
 
     def _round_begins(self, arena: KeyedArena) -> None:
-        """The first gradient of a round ends the iteration before; a job's first ones set up what they need."""
+        """Note the end of the iteration before, at the first gradient of a round; a job's first rounds do not count."""
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         self._rounds += 1
@@ -168,7 +168,7 @@ class KeyedRounds:
         self._engine.board.iterated(self._number, arena.cut, took_s)
 
     def stage_missing(self) -> None:
-        """Sends what this round still lacks: every worker must push every block in every round."""
+        """Send the gradients this round still lacks: every worker must push every block in every round."""
         self.plan()
         if not self.whole:
             for slot in self._slots:
@@ -176,7 +176,7 @@ class KeyedRounds:
                     self.stage(slot)
 
     def next_round(self, passes: int = 1) -> None:
-        """Opens the next round: each gradient is due after `passes` backward passes."""
+        """Open the next round: each gradient is due after `passes` backward passes."""
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round(passes)
@@ -190,12 +190,12 @@ class KeyedRounds:
         return blocks_of(self.arena.sizes, self.arena.kinds, self.arena.cut)
 
     def arrived(self, slot: Slot) -> bool:
-        """Whether its average is back."""
+        """Return True if its average is back."""
         assert self.arena is not None
         return self.arena.arrived(slot)
 
     def restart(self, passes: int = 1) -> None:
-        """Forgets rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
+        """Forget rounds: after a suspend all workers, some of them new, begin with the same keys."""
         self._planned = False
         self.staged = 0
         self._began_s, self._rounds = None, 0
@@ -204,9 +204,9 @@ class KeyedRounds:
             self.arena.restart(passes)
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
-        """Finishes what is on its way, and goes on in other blocks."""
+        """Finish all that is under way, and go on in other blocks."""
         for slot in self._slots:
-            # As for a gradient that comes before its update: nothing that is watched has used the parameter so far.
+            # As for a gradient that comes before its update: no watched use of the parameter has come so far.
             slot.late |= slot.pending
         self._flush()
         if not arena.recut(cut):

@@ -1,7 +1,7 @@
 """BytePS as the PyTorch front end needs it: one for all optimizers of a process.
 
-Rule of this file: what is the process's and not an optimizer's: ids, pushes and handles, and what other workers must
-have alike.
+Rule of this file: it holds the state of a process, not of an optimizer: ids, pushes and handles, and the values that
+must be alike on all workers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
 MOST_OPENING = 256
-"""Keys that are pushed for the first time at once. For each BytePS has a thread until all workers have pushed it."""
+"""Maximum keys under way for their first push. For each, BytePS has a thread until all workers have pushed it."""
 OPENING_PATIENCE_S = 1.0
 SWEEP = 128
-"""After so many keys their descriptors are closed (shared_memory.py)."""
+"""Number of new keys after which descriptors are closed (shared_memory.py)."""
 _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
-"""What BytePS has where it was built with CUDA."""
+"""Function of a BytePS built with CUDA."""
 
 
 class Engine:
     """BytePS as the front end needs it, shared by all optimizers of the process.
 
     `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    differs from what it was before where something has moved since. `agreement` ends the job where workers would send
-    different tensors: the module, or what has its functions. `board` says what the cut is; without one it is
-    BytePS's own, one size.
+    returns a value that changes when something moves. `agreement` ends the job if workers would send different
+    tensors: the module, or an object with its functions. `board` has the cut; by default blocks have the maximum size.
     """
 
     def __init__(
@@ -56,32 +55,32 @@ class Engine:
 
     @property
     def pins_memory(self) -> bool:
-        """Whether BytePS registers memory of the CPU with CUDA, tensor by tensor, which fails where they share a page.
+        """True if BytePS registers memory of the CPU with CUDA, tensor by tensor. This fails if tensors share a page.
 
-        What is registered as a whole before, it leaves as it is.
+        BytePS leaves memory alone that was registered as a whole before.
         """
         ops = sys.modules.get(f"{self.bps.__name__}.ops")
         return hasattr(getattr(ops, "c_lib", None), _OF_GPUS) and torch.cuda.is_available()
 
     def take_ids(self, count: int) -> int:
-        """The first of `count` ids that no other optimizer of the process has."""
+        """Return the first of `count` ids that no other optimizer of the process has."""
         self._ids += count
         return self._ids - count
 
     def announce(self, what: str) -> int:
-        """Tells the other workers about the next optimizer. Returns its number, counted from 0."""
+        """Tell the other workers about the next optimizer. Return its number, counted from 0."""
         number = self._optimizers
         self._optimizers += 1
         self.agreement.propose(f"optimizer {number}", what)
         return number
 
     def agree(self, topic: str, text: str) -> None:
-        """Returns when all workers have sent the same text for the topic; the job ends where they did not."""
+        """Wait until all workers have sent the same text for the topic; end the job if they differ."""
         self.agreement.propose(topic, text)
         self.agreement.settle(topic)
 
     def cuts(self, number: int) -> CutControl:
-        """What agrees on the cut of optimizer `number` with the other workers."""
+        """Return the control that agrees on the cut of optimizer `number` with the other workers."""
         group = self.agreement.active()
         exchange = None if group is None else group.exchange
         return CutControl(
@@ -89,7 +88,7 @@ class Engine:
         )
 
     def push(self, tensor: torch.Tensor, name: str, priority: int, new: bool = False) -> int:
-        """Hands a tensor to BytePS, to be averaged in place. `new`: its name was never pushed before."""
+        """Hand a tensor to BytePS, to be averaged in place. `new`: its name was never pushed before."""
         if new:
             self._make_room()
         handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)
@@ -98,10 +97,10 @@ class Engine:
         return handle
 
     def _make_room(self) -> None:
-        """Sees to it that a process may push any number of keys for the first time.
+        """Make room to push any number of keys for the first time.
 
-        It waits while very many are under way, as long as that moves. Another worker may push them in another order and
-        wait for ours, so where nothing moves it is not for long.
+        Wait while very many are under way and some complete. Another worker may push them in another order and wait for
+        ours, so if none completes, wait only OPENING_PATIENCE_S.
         """
         self._opened += 1
         if self._opened % SWEEP == 0:
@@ -118,11 +117,11 @@ class Engine:
 
     @property
     def opening(self) -> bool:
-        """Whether keys that were never pushed before are under way: until all workers push them BytePS holds them."""
+        """True if new keys are under way: BytePS holds them until all workers have pushed them."""
         return any(not self.bps.poll(handle) for handle in self._opening)
 
     def arrived(self, handle: int) -> bool:
-        """Whether this push is back. To be asked no more where it is."""
+        """Return True if this push is back. Do not ask again once it is."""
         if not self.bps.poll(handle):
             return False
         self.bps.synchronize(handle)
@@ -130,5 +129,5 @@ class Engine:
         return True
 
     def restart(self) -> None:
-        """After a suspend nothing is on its way."""
+        """Forget pushes under way: after a suspend there are none."""
         self._opening.clear()
