@@ -207,16 +207,22 @@ class Block:
         return sum(piece.stop - piece.start for piece in self.pieces)
 
 
-def learning_cut(total_bytes: int, sizes: Sequence[int] = LEARNING_SIZES) -> Cut:
+def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     """What a job begins with that knows nothing: blocks of several sizes, for gradients of so many bytes together.
 
     From one size nobody could tell what a message costs from what its bytes cost. Each size comes early and late in
     backward, so that what else changes with time is not taken for a property of a size.
     """
-    # Blocks of a size lie alike here and in a cut of that size alone, which then has the fewer new ones.
-    least = max(LEAST_STRETCH_BYTES, *sizes)
-    length = (max(1, total_bytes // LEARNING_STRETCHES // least) - 1 | 1) * least
-    in_turn = itertools.islice(itertools.cycle(sizes), max(1, total_bytes // length))
+    own = LEARNING_SIZES if sizes is None else sizes
+    least = max(LEAST_STRETCH_BYTES, *own)
+    if sizes is None:
+        # Where new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
+        length = (max(1, total_bytes // LEARNING_STRETCHES // least) - 1 | 1) * least
+        stretches = max(1, total_bytes // length)
+    else:
+        stretches = max(1, min(LEARNING_STRETCHES, total_bytes // least))
+        length = -(-total_bytes // stretches // UNIT_BYTES) * UNIT_BYTES
+    in_turn = itertools.islice(itertools.cycle(own), stretches)
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 

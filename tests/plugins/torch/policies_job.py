@@ -239,7 +239,8 @@ def _record(rounds: ModuleRounds, issued: list[int]) -> None:
     original = issuer.all_reduce
 
     def all_reduce(tensor: torch.Tensor) -> Any:
-        issued.append(tensor.nbytes)
+        if tensor.dtype != torch.int64:  # A page is no gradient.
+            issued.append(tensor.nbytes)
         return original(tensor)
 
     issuer.all_reduce = all_reduce

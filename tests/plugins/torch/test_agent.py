@@ -59,6 +59,8 @@ SETTINGS = Settings("prophet")
 class Wanted:
     """What the agent tells control.py."""
 
+    pace = 1.0
+
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.turns: list[int] = []
