@@ -565,7 +565,9 @@ def test_where_nothing_changes_nothing_more_is_wanted() -> None:
 
 
 def warm_start(folder: Path, profile: Profile | None = None) -> WarmStart:
-    return WarmStart(folder, {"ranks": "[0, 1]"}, lambda sizes: learning_cut(sum(sizes)), profile)
+    return WarmStart(
+        folder, {"ranks": "[0, 1]"}, lambda sizes: learning_cut(sum(sizes), learning_sizes(sum(sizes))), profile
+    )
 
 
 def test_the_next_start_begins_where_the_last_one_ended(tmp_path: Path) -> None:
@@ -592,7 +594,7 @@ def test_the_next_start_begins_where_the_last_one_ended(tmp_path: Path) -> None:
 def test_what_was_kept_of_another_network_is_dropped(tmp_path: Path) -> None:
     job = Job(Network(312.5e6, 2e-3))
     agent = module_agent(job, warm=warm_start(tmp_path))
-    trained(job, agent, 40)
+    trained(job, agent, 60)
     agent.leave()
     again = Job(Network(20e6, 1e-4))
     other = module_agent(again, warm=warm_start(tmp_path))
