@@ -24,8 +24,11 @@ LATE = ("sh", "-c", f'echo {LATE_NS} > /proc/self/timerslack_ns; exec "$@"', "sh
 
 
 def without_switches() -> dict[str, str]:
-    """Return this process's environment without the variables that switch something on."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
+    """Return this process's environment without the variables that switch something on.
+
+    Jobs start from threads of their own while pytest changes variables; `list` is atomic, `items` is not.
+    """
+    return {name: os.environ.get(name, "") for name in list(os.environ) if not name.startswith(SWITCHES)}
 
 
 def clean_environ() -> dict[str, str]:

@@ -52,7 +52,7 @@ def environ_of_rank() -> Mapping[str, str]:
         return os.environ
     rank = str(dist.get_rank())
     launched = os.environ.get(names.LOCAL_RANK) and os.environ.get("RANK", rank) == rank
-    return os.environ if launched else {**os.environ, names.LOCAL_RANK: rank}
+    return os.environ if launched else ChainMap({names.LOCAL_RANK: rank}, os.environ)
 
 
 class Learned(Protocol):
