@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from prophet_scheduler.core.cut import (
     ITEM_BYTES,
-    LEARNING_SIZES,
     MOST_BLOCK_BYTES,
     UNIT_BYTES,
     Borders,
@@ -124,16 +123,33 @@ def test_one_size_is_rounded_to_what_a_cut_allows() -> None:
     assert Cut.uniform(10_000).segments[0].block_bytes == 8192
 
 
-@pytest.mark.parametrize("total", [5 << 20, 25_600_000, 102_228_128, 574_000_000])
-def test_a_job_begins_with_blocks_of_every_size_that_is_to_be_learned_from(total: int) -> None:
-    blocks = blocks_of([total // 40] * 40, ["f"] * 40, learning_cut(total))
-    assert {block.size_bytes for block in blocks} >= set(LEARNING_SIZES)
-    assert learning_cut(total).block_bytes_at(0) == min(LEARNING_SIZES)
+@pytest.mark.parametrize(
+    ("total", "likely"),
+    [(5 << 20, 512 << 10), (25_600_000, 512 << 10), (240_000_000, 1 << 20), (574_000_000, 2 << 20), (1 << 33, 2 << 20)],
+)
+def test_half_of_a_jobs_first_blocks_have_its_likely_size_and_the_others_smaller_ones(total: int, likely: int) -> None:
+    cut = learning_cut(total)
+    shares = dict.fromkeys((likely // 4, likely // 2, likely), 0)
+    ends = [*(segment.start for segment in cut.segments[1:]), total]
+    for segment, end in zip(cut.segments, ends, strict=True):
+        shares[segment.block_bytes] += end - segment.start
+    assert cut.block_bytes_at(0) == likely // 4, "forward needs it first"
+    assert shares[likely] == pytest.approx(total / 2, rel=0.25)
+    assert min(shares.values()) > total / 8
+
+
+@pytest.mark.parametrize("total", [25_600_000, 102_228_128, 574_000_000])
+def test_a_change_to_the_likely_size_finds_half_of_its_blocks_there(total: int) -> None:
+    first = learning_cut(total)
+    likely = max(segment.block_bytes for segment in first.segments)
+    had = {(block.id, block.size_bytes) for block in blocks_of([total], ["f"], first)}
+    wanted = {(block.id, block.size_bytes) for block in blocks_of([total], ["f"], Cut.uniform(likely))}
+    assert sum(size for _, size in had & wanted) > 0.4 * total
 
 
 @pytest.mark.parametrize("total", [1, 4096, 1 << 20, (1 << 20) + 1])
 def test_a_job_of_few_bytes_begins_with_one_size(total: int) -> None:
-    assert learning_cut(total) == Cut.uniform(min(LEARNING_SIZES))
+    assert learning_cut(total) == Cut.uniform(128 << 10)
 
 
 @pytest.mark.parametrize(

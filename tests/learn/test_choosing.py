@@ -29,6 +29,7 @@ class Search:
     """One that has come to an end."""
 
     choices: Sequence[Choice]
+    message_s: float | None = None
 
     def work(self, events: int) -> bool:
         return True
@@ -273,3 +274,26 @@ def test_what_is_believed_of_each_arm_is_there_to_be_shown_the_fastest_first() -
     believed = {arm.cut[0].block_bytes // KIB: arm for arm in arms}
     assert believed[128].believed_s > 1.5 and believed[128].predicted_s == 1.0
     assert believed[128].seen > 0 and sum(arm.seen for arm in arms) == 20
+
+
+def test_it_stays_with_its_cut_while_it_may_not_move_and_leaves_it_then() -> None:
+    job = Job(uniform(1024))
+    job.choosing.in_force(uniform(1024))
+    job.choosing.ask(PROFILE, NETWORK, 0.0)
+    plan = job.choosing.turn(may_move=False)
+    assert plan is None or plan.cut in (None, uniform(1024))
+    assert job.choosing.look is None
+    assert job.turns(3)[-1] == uniform(128)
+
+
+def test_the_last_iteration_that_opened_keys_tells_the_cost_of_others_and_nothing_else() -> None:
+    gains = []
+    for took_s in (2.0, 8.0):
+        choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+        first = IterationEnd(uniform(512), "", took_s, opens=True)
+        choosing.in_force(uniform(512), "", [first, *[IterationEnd(uniform(512), "", 1.21)] * 3])
+        choosing.ask(PROFILE, Network(PROFILE.total_bytes), 0.0)
+        choosing.turn()
+        assert choosing.known[0].iteration_s == pytest.approx(1.21, rel=0.03)
+        gains.append(choosing.look.gain if choosing.look else 0.0)
+    assert gains[0] > gains[1]

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.learn.ranks import ranks_of
+from prophet_scheduler.learn.ranks import ranks_of, ranks_under
 
 
 def learned(ids: list[int], times: list[float]) -> Profile:
@@ -60,3 +61,16 @@ def test_within_a_step_places_tell_in_which_direction() -> None:
 @pytest.mark.parametrize("ids", [[7], [8, 4]])
 def test_what_comes_at_once_says_nothing(ids: list[int]) -> None:
     assert ranks_of(learned(ids, [0.1] * len(ids)), {}) == {}
+
+
+def test_a_large_step_beside_a_small_one_changes_nothing_while_places_are_in_order() -> None:
+    """Steps then say little of places, as in a model whose last layer has nearly all bytes."""
+    ids = list(range(0, 400, 4))
+    profile = learned(ids, [0.2] * 2 + [0.1] * 98)
+    assert ranks_of(profile, {}) == {}
+
+
+def test_ranks_of_other_blocks_follow_from_a_profile_of_any() -> None:
+    profile = learned([12, 8, 4, 0], [0.4, 0.3, 0.2, 0.1])  # Forward needs the last in place first.
+    halves = blocks_of([16 * UNIT_BYTES], [0], Cut.uniform(2 * UNIT_BYTES))
+    assert ranks_under(halves, profile) == {id_: rank for rank, id_ in enumerate([14, 12, 10, 8, 6, 4, 2, 0])}

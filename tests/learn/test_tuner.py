@@ -230,3 +230,14 @@ def test_what_a_first_time_costs_is_learned_and_is_not_blamed_on_the_arm() -> No
         for took_s in (*paid_s, 0.98, 0.98, 0.98):
             one.observe(SIZES[1], took_s)
     assert dear.next(SIZES[1]).gain < cheap.next(SIZES[1]).gain, "a third one is worth less where it costs more"
+
+
+def test_a_jobs_own_first_iterations_tell_what_a_first_time_costs() -> None:
+    dear, cheap = Tuner(), Tuner()
+    for one, opened_s in ((dear, 4.0), (cheap, 1.5)):
+        one.predict([Arm(size, 1.0 - place / 20, size, "", 1.0, 0.1, 2) for place, size in enumerate(SIZES[:3])])
+        one.opened(SIZES[0], opened_s)
+        assert one.beliefs()[SIZES[0]].seen == 0
+        for _ in range(3):
+            one.observe(SIZES[0], 1.0)
+    assert dear.next(SIZES[0]).gain < cheap.next(SIZES[0]).gain

@@ -395,7 +395,7 @@ class Agent:
             refusals=board.refusals,
             credit=board.credit,
             barrier=board.barrier,
-            took_s=board.take_ended(),
+            ended=board.take_ended(),
         )
         if (network := learner.network) is not None:
             board.measured(network)

@@ -43,6 +43,7 @@ from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard
+    from prophet_scheduler.core.choice import IterationEnd
 
 _ROW = struct.Struct("<3fI")
 _CREDIT = struct.Struct("<Q")
@@ -156,7 +157,7 @@ class CutBoard:
         self._refused: dict[Cut, str] = {}
         self._complained = False
         self._measures = False
-        self._ended: deque[tuple[Cut, float]] = deque(maxlen=KEPT_ITERATIONS)
+        self._ended: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
 
     # The agent's.
 
@@ -229,21 +230,21 @@ class CutBoard:
         with self._lock:
             return tuple(self._refused.values())
 
-    def take_ended(self) -> list[tuple[Cut, float]] | None:
-        """Return cut and seconds of the first optimizer's iterations since the last call; None if not measured."""
+    def take_ended(self) -> list[IterationEnd] | None:
+        """Return the first optimizer's iterations since the last call; None if they are not measured."""
         if not self._measures:
             return None
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     # The front ends'.
 
-    def iterated(self, number: int, cut: Cut, took_s: float | None) -> None:
-        """Note the seconds of an iteration of optimizer `number` under this cut; None for one that does not count."""
+    def iterated(self, number: int, ended: IterationEnd | None) -> None:
+        """Note an iteration of optimizer `number`; None for one that does not count."""
         with self._lock:
             if number == self._leader:
                 self._measures = True
-                if took_s is not None:
-                    self._ended.append((cut, took_s))
+                if ended is not None:
+                    self._ended.append(ended)
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
         """Return this worker's first cut, for gradients of these bytes in forward order."""

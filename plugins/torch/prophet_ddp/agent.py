@@ -316,8 +316,10 @@ class ModuleAgent(WatchingAgent):
     def _blocks(self, rounds: ModuleRounds, cut: Cut, profile: Profile) -> BlockSequence:
         blocks = rounds.blocks_under(cut)
         if self._policy.learns_order:
+            from prophet_scheduler.learn.ranks import ranks_under
+
             before = self._ranks[1] if self._ranks[0] == cut else {}
-            self._ranks = cut, learned_ranks(blocks, profile, before)
+            self._ranks = cut, ranks_under(blocks, profile, before)
         return BlockSequence(cut, tuple(block.id for block in blocks), profile_of(blocks, profile, self._ranks[1]))
 
     def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
@@ -373,19 +375,6 @@ class BlockSequence:
         order = tuple(needed[rank] for rank in self.issued.order)
         size_bytes = self.profile.total_bytes / len(self.ids)
         return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, MOST_AT_ONCE))
-
-
-def learned_ranks(blocks: Sequence[Block], profile: Profile, before: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the rank by id of these blocks, from a profile of any blocks of the same arena; empty if places are ranks.
-
-    `before`: former ranks of the same blocks, which stay unless the profile contradicts them.
-    """
-    from prophet_scheduler.learn.ranks import ranks_of
-
-    ids = [block.id for block in blocks]
-    rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))
-    generated = tuple(GradientProfile(f"block{block.id}", block.size_bytes, time_s) for time_s, block in rows)
-    return ranks_of(Profile(profile.name, generated, tuple(block.id for _, block in rows)), before)
 
 
 def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, int] | None = None) -> Profile:

@@ -41,7 +41,8 @@ class Question:
     `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
     the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now. With
-    `barrier` an iteration waits for all averages before its next forward pass (learn/barrier.py).
+    `barrier` an iteration waits for all averages before its next forward pass (learn/barrier.py). `message_s` is the
+    last answer's cost of a message beyond the network's, in seconds; None before the first.
     """
 
     profile: Profile
@@ -53,6 +54,7 @@ class Question:
     jitter_s: float = 0.0
     measured: Measured | None = None
     barrier: bool = False
+    message_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,16 @@ class ArmName(NamedTuple):
 
 
 class IterationEnd(NamedTuple):
-    """One that has ended: its cut, the way that its blocks went, and the seconds that it took."""
+    """End of an iteration: its cut, the way its blocks were averaged, and its seconds.
+
+    `opens`: it is the last of a job's first iterations, all of whose blocks travelled for the first time. It says
+    nothing else.
+    """
 
     cut: Cut
     way: str
     took_s: float
+    opens: bool = False
 
 
 class Search(Protocol):
@@ -94,6 +101,11 @@ class Search(Protocol):
     @property
     def choices(self) -> Sequence[Choice]:
         """One for each cut that was judged, the best first. Before the end, of what has been done."""
+        ...
+
+    @property
+    def message_s(self) -> float | None:
+        """Cost of a message beyond the network's, in seconds, for the next question; None if not looked for."""
         ...
 
 

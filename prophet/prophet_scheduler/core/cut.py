@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import struct
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,11 +32,12 @@ RECUT_ROUNDS = 4
 """Later they look every so many rounds."""
 MOST_SEGMENTS = 339
 """So many fit into what workers tell each other (Cut.encode)."""
-LEARNING_SIZES = (128 * 1024, 512 * 1024, 256 * 1024, 1024 * 1024)
-"""Of a job's first blocks, in turn along the arena. What forward needs first comes in the smallest."""
+LIKELY_BLOCKS = 256
+"""Blocks of a job whose blocks have the size that is likely to be its best."""
+LEAST_LIKELY_BYTES, MOST_LIKELY_BYTES = 512 << 10, 2 << 20
 LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
-"""A stretch of the learning cut has room for a block of the largest of LEARNING_SIZES."""
+"""Minimum length of a stretch of the learning cut."""
 
 ITEM_BYTES = 16
 """No block of Borders begins within so many bytes of a gradient, counted from its beginning: no element is divided."""
@@ -208,12 +210,13 @@ class Block:
 
 
 def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
-    """What a job begins with that knows nothing: blocks of several sizes, for gradients of so many bytes together.
+    """Return the first cut of a job that knows nothing, for gradients of so many bytes together: blocks of `sizes` in
+    turn, by default of the likely best size and of two smaller ones.
 
-    From one size nobody could tell what a message costs from what its bytes cost. Each size comes early and late in
-    backward, so that what else changes with time is not taken for a property of a size.
+    From one size nobody could tell the cost of a message from the cost of its bytes. Each size comes early and late in
+    backward, so that no change over time is taken for a property of a size.
     """
-    own = LEARNING_SIZES if sizes is None else sizes
+    own = _learning_sizes(total_bytes) if sizes is None else sizes
     least = max(LEAST_STRETCH_BYTES, *own)
     if sizes is None:
         # Where new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
@@ -224,6 +227,13 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
         length = -(-total_bytes // stretches // UNIT_BYTES) * UNIT_BYTES
     in_turn = itertools.islice(itertools.cycle(own), stretches)
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
+
+
+def _learning_sizes(total_bytes: int) -> tuple[int, ...]:
+    """Return the sizes of a job's first blocks where new ones cost something. Forward needs the smallest first."""
+    wanted = round(math.log2(max(1, total_bytes) / LIKELY_BLOCKS))
+    likely = min(max(1 << max(0, wanted), LEAST_LIKELY_BYTES), MOST_LIKELY_BYTES)
+    return likely // 4, likely, likely // 2, likely
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:

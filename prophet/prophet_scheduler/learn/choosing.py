@@ -38,8 +38,8 @@ SURELY = 3.0
 """Standard deviations by which an arm must beat all arms of other ways to be the best beyond doubt."""
 RECENT = 10
 """Maximum iterations in the median of present times."""
-EVENTS_A_TURN = 250_000
-"""Events of the simulation in one turn of the search: some 50 ms."""
+EVENTS_A_TURN = 1_000_000
+"""Events of the simulation in one turn of the search: some 200 ms."""
 
 PATIENCE = 20
 """Iterations after which a wanted arm that is not in force is given up."""
@@ -102,6 +102,7 @@ class Choosing:
         self._question: Question | None = None
         self._more: MoreChoices | None = None
         self._search: Search | None = None
+        self._message_s: float | None = None
         self._choices: dict[ArmName, Choice] = {}
         self._wanted: Choice | None = None
         self._planned: Choice | None = None  # the one whose plan holds
@@ -124,7 +125,7 @@ class Choosing:
             self._recent_s.clear()
             if cut not in self._used:
                 self._used.append(cut)
-        self._recent_s.extend(one.took_s for one in ended if (one.cut, one.way) == (cut, way))
+        self._recent_s.extend(one.took_s for one in ended if (one.cut, one.way) == (cut, way) and not one.opens)
         self._untold += ended
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
@@ -181,6 +182,7 @@ class Choosing:
             jitter_s=jitter_s,
             measured=measured,
             barrier=barrier,
+            message_s=self._message_s,
         )
         self._search = self._policy.search(self._question)
 
@@ -197,13 +199,14 @@ class Choosing:
 
     # Results.
 
-    def turn(self) -> Plan | None:
-        """Go on with the search, and with the arms; return the plan of a new choice."""
+    def turn(self, may_move: bool = True) -> Plan | None:
+        """Go on with the search and the arms; return the plan of a new choice, of another cut only if it `may_move`."""
         anew = False
         if self._search is not None:
             if not self._search.work(EVENTS_A_TURN):
                 return self._until_then(self._search)
             self._take_up(self._search.choices)
+            self._message_s = self._search.message_s
             self._search, anew = None, True
         question, cut = self._question, self._cut
         if question is None or cut is None:
@@ -216,7 +219,7 @@ class Choosing:
         if not self._choices or (self._awaits and not gave_up):
             return None
         if anew or gave_up:
-            wanted = self._wanted = self._next(here, question)
+            wanted = self._wanted = self._next(here, question, may_move)
             self.arms = self._believed()
             if wanted is not here:
                 # Until all workers have the wanted cut, blocks and credit are those of the cut in force.
@@ -235,14 +238,20 @@ class Choosing:
         more = () if self._more is None else self._more(question)
         self._choices = {self._name(choice): choice for choice in (*choices, *more)}
         total_bytes = question.profile.total_bytes
-        had = {block for cut in self._used for block in self._blocks(cut, total_bytes)}
+        had: set[tuple[int, int]] = set()
+        new_bytes = {}
+        # A cut in use was new once, and its first iterations may yet tell what that cost.
+        for cut in dict.fromkeys((*self._used, *(name.cut for name in self._choices))):
+            blocks = self._blocks(cut, total_bytes)
+            new_bytes[cut] = sum(size for _, size in blocks - had)
+            if cut in self._used:
+                had |= blocks
         arms = []
         for name, choice in self._choices.items():
             size_bytes = choice.cut.typical_bytes(total_bytes)
             kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Sizes that are mixed err otherwise.
             cost = WAY_COST if choice.way else CHANGE_COST
-            new_bytes = sum(size for _, size in self._blocks(choice.cut, total_bytes) - had)
-            sends_s = changes.new_sends * new_bytes / question.network.bandwidth
+            sends_s = changes.new_sends * new_bytes[choice.cut] / question.network.bandwidth
             first_cost = cost + sends_s / choice.iteration_s
             arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, changes.lasts))
         self.tuner.predict(arms)
@@ -269,16 +278,16 @@ class Choosing:
             self._waited += (one.cut, one.way) == (self._cut, self._way)
             name = ArmName(one.cut, one.way, question.barrier)
             if name in self._choices:
-                self.tuner.observe(name, one.took_s)
+                (self.tuner.opened if one.opens else self.tuner.observe)(name, one.took_s)
                 self._awaits = self._awaits and name != wanted
         if self._awaits and wanted is not None and self._waited > PATIENCE:
             self._choices.pop(wanted, None)
             self._awaits = False
         return bool(untold)
 
-    def _next(self, here: Choice | None, question: Question) -> Choice:
+    def _next(self, here: Choice | None, question: Question, may_move: bool) -> Choice:
         """Return the choice for the next iterations."""
-        if not self._adapts and here is not None:
+        if here is not None and not (self._adapts and may_move):
             self.look = None
             return here
         possible: dict[Hashable, Choice] = {

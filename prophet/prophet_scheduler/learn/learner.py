@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prophet_scheduler.core.arena import at_pace
+from prophet_scheduler.core.cut import blocks_of
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.learn.bandwidth import BandwidthMonitor, NicSample
 from prophet_scheduler.learn.profiler import WARM_UP, JobProfiler
-from prophet_scheduler.learn.ranks import ranks_of
+from prophet_scheduler.learn.ranks import ranks_of, ranks_under
 from prophet_scheduler.learn.replan import plan_changed
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Learner:
         self._ranked = False
         self._reordered = False
         self._held: list[IterationEnd] = []
-        """Iterations under this cut, held until the order of its blocks is known."""
+        """The job's first iterations, held until the order of blocks is known."""
         self._choosing: Choosing | None = None
         if learns_order or (shape is not None and not follows):
             # Few policies need it.
@@ -221,7 +222,6 @@ class Learner:
         barrier: bool = False,
         way: str = "",
         ended: Sequence[IterationEnd] | None = None,
-        took_s: Sequence[tuple[Cut, float]] | None = None,
         more: MoreChoices | None = None,
         pace: float = 1.0,
     ) -> Plan | None:
@@ -230,25 +230,27 @@ class Learner:
         `cut` is the cut in force, None before the first. `networks` are the measurements of all workers; plans use the
         one that every iteration waits for. `refusals` are cuts that the engine cannot give the job now. `credit`
         (bytes) is the wish of the deciding worker; None before its first. `barrier`: iterations seem to wait for all
-        averages. `way` is the present way of averaging blocks. Iterations since the last turn come as `ended`, else as
-        `took_s` (cut and seconds of each), else from the events. `more` predicts the engine's own choices. `pace` is
-        the slowest worker's time to compute over this worker's.
+        averages. `way` is the present way of averaging blocks. `ended` are the iterations since the last turn; if None,
+        they come from the events. `more` predicts the engine's own choices. `pace` is the slowest worker's time to
+        compute over this worker's.
         """
         self._pace = pace
         if cut != self._cut and self._cut is not None:
             # Ids change here, and these events contain both kinds.
             self.profiler.restart()
             self._held.clear()
-            self._ranks, self._ranked = self._ranks_of.get(cut, {}) if cut is not None else {}, False
+            self._ranks, self._ranked = self._ranks_under(cut) if cut is not None else {}, False
         else:
             self.profiler.observe(events)
         self._cut = cut
         self._watch(events, nic)
         due = now - self._judged_at >= self._monitor_s or barrier != self._barrier
+        if self._learns_order and cut is not None:
+            self._learn_order(cut, due)
         choosing = self._choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(refusals)
-            choosing.in_force(cut, way, self._ended(cut, took_s) if ended is None else ended)
+            choosing.in_force(cut, way, self._ended(cut, ended))
             due = due and choosing.may_ask()
         unsure = self._prior is not None and not self._prior.over
         # Estimates take milliseconds, so they are made only where used.
@@ -266,7 +268,8 @@ class Learner:
             if due and profile is not None and network is not None:
                 self._judged_at, self._barrier = now, barrier
                 choosing.ask(profile, _waited_for(network, networks), self.profiler.jitter_s, barrier, more)
-            plan = choosing.turn()
+            # Another cut now would only delay the job's own measurements.
+            plan = choosing.turn(may_move=self._prior is None or self._prior.over)
         elif self._follows and cut is not None:
             plan = self._following(network if due else None, credit)
             self._judged_at, self._barrier = now if due else self._judged_at, barrier
@@ -274,14 +277,14 @@ class Learner:
             self._barrier = barrier
             plan = self._plan(now, profile, _waited_for(network, networks) if network is not None else None)
         if self._learns_order and cut is not None:
-            plan = self._in_order(cut, plan or self.plan, due)
+            plan = self._in_order(plan or self.plan)
         if plan is None or not plan_changed(self.plan, plan):
             return None
         self.plan = plan
         return plan
 
-    def _in_order(self, cut: Cut, plan: Plan, due: bool) -> Plan:
-        """Return the plan with the ranks of the blocks in force; learn these as soon as possible, and when due."""
+    def _learn_order(self, cut: Cut, due: bool) -> None:
+        """Learn the order of the blocks in force as soon as possible, and when due."""
         if self.profiler.ready and (due or not self._ranked):
             profile = self.profiler.profile
             if profile is not None:
@@ -289,31 +292,40 @@ class Learner:
                 self._ranks_of[cut] = self._ranks
                 self._ranked = True
                 self._reordered = self._reordered or self._ranks != before
+
+    def _ranks_under(self, cut: Cut) -> Mapping[int, int]:
+        """Return ranks of the blocks of another cut than the one in force, by what is known of their places."""
+        profile = self.profiler.latest
+        if cut in self._ranks_of or profile is None or not any(self._ranks_of.values()):
+            return self._ranks_of.get(cut, {})
+        return ranks_under(blocks_of([profile.total_bytes], [""], cut), profile)
+
+    def _in_order(self, plan: Plan) -> Plan:
+        """Return the plan with the ranks of the blocks in force."""
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
-    def _ended(self, cut: Cut, took_s: Sequence[tuple[Cut, float]] | None) -> Sequence[IterationEnd]:
-        """Return iterations from `took_s`, or from events, without those before their blocks were in order."""
+    def _ended(self, cut: Cut, ended: Sequence[IterationEnd] | None) -> Sequence[IterationEnd]:
+        """Return these iterations, by default those of the events, without those before their blocks were in order."""
         from prophet_scheduler.core.choice import IterationEnd
 
         seen_s = self.profiler.take_took_s()
-        rows = [(cut, each_s) for each_s in seen_s] if took_s is None else took_s
-        ended = [IterationEnd(of, "", each_s) for of, each_s in rows]
+        if ended is None:
+            ended = [IterationEnd(cut, "", each_s) for each_s in seen_s]
         if not self._learns_order:
             return ended
-        before = [one for one in ended if one.cut != cut and one.cut in self._ranks_of]
+        if not self._ranks_of:
+            self._held += ended
+            return ()
+        before = [one for one in ended if one.cut != cut]
         under = [one for one in ended if one.cut == cut]
-        in_places = bool(self._ranks_of) and not any(self._ranks_of.values())
-        if not self._ranked and not in_places:
-            self._held += under
-            return before
         if self._reordered:
             self._held.clear()
             if under:
                 under, self._reordered = under[1:], False  # The first one began in the former order.
-        under = [*before, *self._held, *under]
+        ended = [*before, *self._held, *under]
         self._held.clear()
-        return under
+        return ended
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Measure the network, except in the first iterations, which make connections and register memory.

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.arena import completions_at
+from prophet_scheduler.core.cut import Block
+from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.steps import find_steps
 
 ALIKE = 0.5
@@ -47,4 +49,20 @@ def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
         # Within a step only places show the order; where they fall from step to step, they fall within one.
         if before > own > after:
             each.reverse()
-    return {id_: rank for rank, id_ in enumerate(itertools.chain(*members))}
+    order = list(itertools.chain(*members))
+    # A step that holds nearly all blocks makes the correlation small, and the order may be the same.
+    same = order == sorted(ids, key=lambda id_: ranks.get(id_, id_))
+    return ranks if same else {id_: rank for rank, id_ in enumerate(order)}
+
+
+def ranks_under(
+    blocks: Sequence[Block], profile: Profile, before: Mapping[int, int] | None = None
+) -> Mapping[int, int]:
+    """Return the rank by id of these blocks, from a profile of any blocks of the same arena; empty if places are ranks.
+
+    `before`: former ranks of the same blocks, which stay unless the profile contradicts them.
+    """
+    ids = [block.id for block in blocks]
+    rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))
+    generated = tuple(GradientProfile(f"block{block.id}", block.size_bytes, time_s) for time_s, block in rows)
+    return ranks_of(Profile(profile.name, generated, tuple(block.id for _, block in rows)), before or {})

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from prophet_scheduler.learn.noise import Noise
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -141,7 +143,8 @@ class Tuner:
         self._mean = np.zeros((len(SCALES), 1))
         self._covariance = np.full((len(SCALES), 1, 1), self.model.level**2)
         self._likelihood = -self.model.trust * np.log(SCALES)
-        self._noise = _Noise(self.model)
+        m = self.model
+        self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
         self._seen: dict[Hashable, int] = {}
         self._current: Hashable = None
         self._going, self._comes, self._fresh = 0.0, 0, False
@@ -225,7 +228,10 @@ class Tuner:
         self._covariance[:, steps, steps] += model.ageing**2
         self._noise.add(math.log(iteration_s), anew)
         if model.going * going > model.kind:
-            self._pay(arm, iteration_s)  # The cost hides how fast the arm is.
+            # The cost hides how fast the arm is.
+            self._spent += self._beyond(name, iteration_s)
+            if not self._comes:
+                self._pay(self._spent, arm.first_cost)
             return
         noise = self._noise.variance + (model.going * going) ** 2
         self._take(name, iteration_s / (1 + going), noise, self._fresh)
@@ -236,12 +242,21 @@ class Tuner:
         first = 0.0 if arm.name in self._seen else arm.first_cost - arm.cost
         return arm.cost + first * self._dear / self._paid
 
-    def _pay(self, arm: Arm, iteration_s: float) -> None:
-        """Add up the cost of going to the arm, as this iteration shows it; the last such iteration updates `_dear`."""
-        self._spent += max(0.0, iteration_s / self.beliefs()[arm.name].iteration_s - 1)
-        if not self._comes:
-            self._dear += self._spent / (arm.first_cost or 1.0)
-            self._paid += 1
+    def opened(self, name: Hashable, iteration_s: float) -> None:
+        """Take in the last of the iterations over which the job paid for its first arm."""
+        arm = self._arms[name]
+        share = arm.first_cost / arm.lasts
+        if self.model.going * share > self.model.kind:
+            self._pay(self._beyond(name, iteration_s), share)
+
+    def _beyond(self, name: Hashable, iteration_s: float) -> float:
+        """Return by how much this iteration exceeds one of the arm's, in iterations."""
+        return max(0.0, iteration_s / self.beliefs()[name].iteration_s - 1)
+
+    def _pay(self, spent: float, expected: float) -> None:
+        """Learn from what going to an arm for the first time has cost, beside what was expected, in iterations."""
+        self._dear += spent / (expected or 1.0)
+        self._paid += 1
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
@@ -365,45 +380,3 @@ def _quadrature() -> tuple[Array, Array]:
     nodes = np.linspace(-MOST_NODE, MOST_NODE, NODES)
     weights = np.exp(-0.5 * nodes**2)
     return nodes, weights / weights.sum()
-
-
-class _Noise:
-    """Noise of an iteration's time: its variance, as it counts in a mean of several."""
-
-    def __init__(self, model: Model) -> None:
-        self._far = model.far
-        self._count = model.known_after
-        self._squares = self._count * model.noise**2
-        self._alike_after = model.alike_after
-        self._products = self._pairs = 0.0
-        self._before: float | None = None
-        self._step: float | None = None
-
-    def add(self, log: float, anew: bool) -> None:
-        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
-        there.
-        """
-        before, self._before = self._before, None if anew else log
-        if anew or before is None:
-            self._step = None
-            return
-        half = self._squares / self._count
-        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
-        self._count += 1
-        self._squares += step**2 / 2
-        if self._step is not None:
-            self._products += step * self._step
-            self._pairs += (step**2 + self._step**2) / 4
-        self._step = step
-
-    @property
-    def variance(self) -> float:
-        """Variance of an iteration among others: larger than its own where neighbours are slow together.
-
-        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
-        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
-        """
-        half = self._squares / self._count
-        doubt = self._alike_after * half
-        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
-        return half * (1 + alike) / (1 - alike) ** 2

@@ -17,7 +17,7 @@ from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, LEAST_MESSAGE_S, ChoiceSearch
+from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, LIKELY_MESSAGE_S, ChoiceSearch
 from prophet_scheduler.policies.algorithms.predictor import Predictor
 from prophet_scheduler.policies.prophet import Prophet
 from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
@@ -117,7 +117,7 @@ def test_the_search_is_no_worse_than_any_uniform_cut_with_any_credit(rate: float
     network = Network(rate, 1e-4, delay_s)
     search = searched(question(network))
     predictor = Predictor(PROFILE, network, SHAPE)
-    predictor.message_s = LEAST_MESSAGE_S
+    predictor.message_s = LIKELY_MESSAGE_S
 
     def predicted(size: int, credit: int) -> float:
         prediction = predictor.begin(Cut.uniform(size), credit)
@@ -166,7 +166,7 @@ def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
         barrier: searched(replace(asked, measured=measured, barrier=barrier))._predictor.message_s
         for barrier in (True, False)
     }
-    assert explained[True] == LEAST_MESSAGE_S < explained[False]
+    assert explained[True] == LIKELY_MESSAGE_S < explained[False]
 
 
 def test_a_message_that_costs_more_makes_blocks_larger() -> None:
@@ -237,3 +237,16 @@ def test_the_plan_of_a_choice_asks_for_its_cut() -> None:
     plan = policy.chosen_plan(choice, asked)
     assert (plan.cut, plan.push.credit, plan.push.order) == (choice.cut, choice.credit, {})
     assert not plan.push.deadlines
+
+
+@pytest.mark.parametrize(("message_s", "before_s"), [(0.4e-3, None), (0.3e-3, 0.5e-3)])
+def test_what_the_job_does_says_what_a_message_costs(message_s: float, before_s: float | None) -> None:
+    cut, credit = Cut.uniform(64 * KIB), 1 << 20
+    truth = Predictor(PROFILE, NETWORK, SHAPE)
+    truth.message_s = message_s
+    prediction = truth.begin(cut, credit)
+    prediction.run(1 << 40)
+    search = searched(question(measured=Measured(cut, credit, prediction.iteration_s), message_s=before_s))
+    assert search.message_s == pytest.approx(message_s, abs=0.03e-3)
+    again = searched(question(message_s=search.message_s))
+    assert again.message_s == search.message_s, "until an iteration says otherwise"

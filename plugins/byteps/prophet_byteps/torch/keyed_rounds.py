@@ -16,6 +16,7 @@ import torch
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
+from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.streams import Streams, streams_of
@@ -25,8 +26,8 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_byteps.torch.tracing import RoundsTrace
 
-WARM_UP = 2
-"""First rounds of a job, whose times do not count."""
+OPENS = 2
+"""Rounds in which a job's first blocks use a key for the first time."""
 COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
 """Reasons for giving up a trace."""
 
@@ -159,13 +160,17 @@ class KeyedRounds:
             self._control.round_ends()
 
     def _round_begins(self, arena: KeyedArena) -> None:
-        """Note the end of the iteration before, at the first gradient of a round; a job's first rounds do not count."""
+        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count:
+        the program warms up as well.
+        """
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         self._rounds += 1
-        took_s = now - before_s if before_s is not None and self._rounds > WARM_UP + 1 else None
-        assert arena.cut is not None
-        self._engine.board.iterated(self._number, arena.cut, took_s)
+        ended = None
+        if before_s is not None and self._rounds > OPENS:
+            assert arena.cut is not None
+            ended = IterationEnd(arena.cut, "", now - before_s, opens=self._rounds == OPENS + 1)
+        self._engine.board.iterated(self._number, ended)
 
     def stage_missing(self) -> None:
         """Send the gradients this round still lacks: every worker must push every block in every round."""

@@ -38,11 +38,9 @@ AS_GOOD = 0.01
 """Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
 near, and what is known of a message's cost does not tell them apart."""
 UNEXPLAINED = 0.02
-"""What an iteration takes longer than predicted by more than this is put down to messages."""
-LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.2e-3, 0.5e-3
-"""What a message takes of processors, at the least and at the most. Where there are cores enough it is less than the
-least; but there blocks that are too large cost a percent, and where cores are short ones that are too small cost half
-as much again."""
+"""Minimum share by which an iteration differs from its prediction for another cost of messages."""
+LIKELY_MESSAGE_S, MOST_MESSAGE_S = 0.2e-3, 0.5e-3
+"""Processor time of a message before any iteration shows it, and its maximum."""
 LEAST_IN_FLIGHT_S = 0.5e-3
 """Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
 HALVINGS = 5
@@ -74,7 +72,7 @@ class ChoiceSearch:
         self._predictor = Predictor(
             question.profile, question.network, question.shape, question.arena, barrier=question.barrier
         )
-        self._predictor.message_s = LEAST_MESSAGE_S
+        self._predictor.message_s = LIKELY_MESSAGE_S if question.message_s is None else question.message_s
         self._steps = self._search()
 
     def work(self, events: int) -> bool:
@@ -95,6 +93,10 @@ class ChoiceSearch:
         return ranked(rows, self.question.profile.total_bytes)
 
     @property
+    def message_s(self) -> float:
+        return self._predictor.message_s
+
+    @property
     def _best_s(self) -> float:
         return min((row.iteration_s for row in self._judged.values()), default=math.inf)
 
@@ -108,11 +110,11 @@ class ChoiceSearch:
             yield from self._uniform()
 
     def _explain(self, measured: Measured) -> Spent:
-        """Takes what no event says to be as explains best what the job does now.
+        """Find what no event shows, as explains the job's present iterations best: the width of the servers' links, and
+        the processor time of a message if either width leaves a difference.
 
-        That is how wide the servers' links are; and where the iteration takes longer than either width explains, what
-        messages cost besides. On the wire they may cost nothing, and still each takes processor time of workers and
-        servers, which lengthens an iteration where processors are short.
+        A message that costs nothing on the wire still takes processor time of workers and servers. Where processors are
+        short that makes an iteration longer.
         """
 
         seconds = {}
@@ -121,14 +123,14 @@ class ChoiceSearch:
             seconds[wide] = yield from self._predicted_s(measured)
         wide = min((False, True), key=lambda wide: abs(seconds[wide] - measured.iteration_s))
         self._predictor.wide_servers = wide
-        if measured.iteration_s >= seconds[wide] * (1 + UNEXPLAINED):
+        if abs(measured.iteration_s - seconds[wide]) > UNEXPLAINED * seconds[wide]:
             self._predictor.message_s = yield from self._message_s(measured)
 
     def _message_s(self, measured: Measured) -> Generator[int, None, float]:
-        """What a message must cost for an iteration to take so long.
+        """Return the cost of a message that explains the iteration, at most MOST_MESSAGE_S.
 
-        What even the most does not explain has another cause too, such as a slower worker. Blocks that are too large
-        cost little then, and blocks that are too small would cost much where it was messages after all.
+        If even that does not explain it, there is another cause too, such as a slower worker. Then blocks that are too
+        large cost little, and blocks that are too small would cost much if it was messages after all.
         """
         least_s, most_s = 0.0, MOST_MESSAGE_S
         for _ in range(HALVINGS):
@@ -137,7 +139,7 @@ class ChoiceSearch:
                 least_s = self._predictor.message_s
             else:
                 most_s = self._predictor.message_s
-        return max(LEAST_MESSAGE_S, least_s)
+        return least_s
 
     def _predicted_s(self, measured: Measured) -> Generator[int, None, float]:
         prediction = self._predictor.begin(measured.cut, measured.credit)

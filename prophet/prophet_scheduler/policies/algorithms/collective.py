@@ -94,6 +94,8 @@ class CollectivePolicy:
 class CollectiveSearch:
     """Uniform cuts, one after another; where iterations wait for all averages, one that is made for the pattern."""
 
+    message_s = None
+
     def __init__(self, policy: CollectivePolicy, question: Question) -> None:
         self._policy = policy
         self._question = question
