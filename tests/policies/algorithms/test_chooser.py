@@ -166,7 +166,7 @@ def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
         barrier: searched(replace(asked, measured=measured, barrier=barrier))._predictor.message_s
         for barrier in (True, False)
     }
-    assert explained[True] == LIKELY_MESSAGE_S < explained[False]
+    assert explained[True] <= LIKELY_MESSAGE_S < explained[False]
 
 
 def test_a_message_that_costs_more_makes_blocks_larger() -> None:

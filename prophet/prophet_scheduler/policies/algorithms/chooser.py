@@ -39,8 +39,10 @@ AS_GOOD = 0.01
 near, and what is known of a message's cost does not tell them apart."""
 UNEXPLAINED = 0.02
 """Minimum share by which an iteration differs from its prediction for another cost of messages."""
-LIKELY_MESSAGE_S, MOST_MESSAGE_S = 0.2e-3, 0.5e-3
-"""Processor time of a message before any iteration shows it, and its maximum."""
+LIKELY_MESSAGE_S = 0.2e-3
+"""Processor time of a message before any iteration shows it."""
+LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.05e-3, 0.5e-3
+"""Its bounds. Where something else is the bottleneck, iterations do not show it, and smaller blocks would look free."""
 LEAST_IN_FLIGHT_S = 0.5e-3
 """Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
 HALVINGS = 5
@@ -127,7 +129,7 @@ class ChoiceSearch:
             self._predictor.message_s = yield from self._message_s(measured)
 
     def _message_s(self, measured: Measured) -> Generator[int, None, float]:
-        """Return the cost of a message that explains the iteration, at most MOST_MESSAGE_S.
+        """Return the cost of a message that explains the iteration, within its bounds.
 
         If even that does not explain it, there is another cause too, such as a slower worker. Then blocks that are too
         large cost little, and blocks that are too small would cost much if it was messages after all.
@@ -139,7 +141,7 @@ class ChoiceSearch:
                 least_s = self._predictor.message_s
             else:
                 most_s = self._predictor.message_s
-        return least_s
+        return max(LEAST_MESSAGE_S, least_s)
 
     def _predicted_s(self, measured: Measured) -> Generator[int, None, float]:
         prediction = self._predictor.begin(measured.cut, measured.credit)
