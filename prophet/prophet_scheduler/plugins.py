@@ -52,6 +52,14 @@ def absent(name: str) -> str:
     A variant of an engine may be called after its policy: `ddp-pace` takes what `pace` takes.
     """
     for extra, names in EXTRAS.items():
-        if name in names or name.partition("-")[2] in names:
+        if (name in names or name.partition("-")[2] in names) and not _installed(f"prophet-{extra}"):
             return f"{name} comes with the extra {extra}: `pip install ./plugins/{extra}` in Prophet's checkout"
     return ""
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -39,6 +39,7 @@ from support.pages import BLOCK, PAGES, ROOT, blocks
 from support.programs import without_switches
 
 BASE = Path(__file__).with_name("base_install.py")
+EXTRA = "comes with the extra {0}: `pip install ./plugins/{0}` in Prophet's checkout"
 
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
@@ -157,6 +158,18 @@ def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
             "policies: tune: scipy is not installed; `pip install scipy`",
         ),
         (["run", "configs/quickstart.yaml"], "job.kind: digits: sklearn is not installed; `pip install scikit-learn`"),
+        (
+            ["run", "configs/mlfabric/c1-n1.yaml"],
+            f"configs/mlfabric/c1-n1.yaml: engine: byteps_async {EXTRA.format('mlfabric')}",
+        ),
+        (
+            ["simulate", "configs/replay-resnet50.yaml", "--policy", "tictac"],
+            f"--policy: tictac {EXTRA.format('papers')}",
+        ),
+        (
+            ["simulate", "configs/papers/tictac.yaml"],
+            f"configs/papers/tictac.yaml: sweep[0].policies[1]: tictac-tio {EXTRA.format('papers')}",
+        ),
         (
             ["run", "configs/bert-large-64.yaml"],
             "engine: bert-large-64 is for the simulator; run it with: prophet simulate configs/bert-large-64.yaml",

@@ -130,7 +130,7 @@ def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there
 def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_is_asked_for(
     limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wire, "end_process", end_process)
+    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
     bps, now_s = BytePS(Server(), 0), [100.0]
     wire = BytePSWire(bps, 0, 1, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5), limit_s, lambda: now_s[0])
     block = torch.zeros(2)
@@ -153,7 +153,7 @@ def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_
 def test_a_worker_that_all_wait_for_and_that_is_gone_is_named(
     limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wire, "end_process", end_process)
+    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
     server, now_s = Server(), [100.0]
 
     def sleep(seconds: float) -> None:
