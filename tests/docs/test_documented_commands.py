@@ -225,7 +225,8 @@ def check_pip(arguments: list[str], whole: bool) -> None:
     assert arguments[0] in ("install", "uninstall")
     for word in arguments[1:]:
         local = re.fullmatch(r"\.(?:\[([\w,]+)\])?", word)
-        assert not word.startswith("prophet-scheduler"), "no index has it"
+        assert not word.startswith("prophet-"), "no index has it"
+        assert not word.startswith("./") or (ROOT / word / "pyproject.toml").is_file()
         if local and local.group(1):
             extras = importlib.metadata.metadata("prophet-scheduler").get_all("Provides-Extra") or []
             assert set(local.group(1).split(",")) <= set(extras)

@@ -1,4 +1,4 @@
-"""The worker's end of the connection to its coordinator (mlfabric/ports.py is what a front end sees of it).
+"""The worker's end of the connection to its coordinator (ports.py is what a front end sees of it).
 
 Rule of this file: one connection, one thread, futures. What is said, and when waiting ends, is conversation.py's.
 

@@ -1,6 +1,6 @@
 """How workers of an asynchronous job send each other updates to sum, and models back.
 
-Rule of this file: sockets and bytes. What is sent to whom is a front end's, frontends/torch/aggregating.py.
+Rule of this file: sockets and bytes. What is sent to whom is a front end's, torch/aggregating.py.
 
 Sockets of their own, and not sends of torch.distributed: those need all workers in one process group, whose members
 may not die, and a receive posted for each send, where here nobody knows who will send next.

@@ -1,6 +1,6 @@
 """PACE (Bao et al., INFOCOM 2020) as a policy for the queue: fused tensors, the longest tail first, one at a time.
 
-Rule of this file: from a profile and a network to a plan; the algorithms are in policies/algorithms/pace/.
+Rule of this file: from a profile and a network to a plan; the algorithms are in algorithms/pace/.
 
 How the paper maps to the queue. A group is a fused tensor. The paper gives each segment the slot in which it starts
 as its priority; here a tensor's rank is its place by the longest tail, which is the rule that made those slots. While

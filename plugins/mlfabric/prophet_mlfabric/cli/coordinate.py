@@ -1,6 +1,6 @@
 """Command `prophet coordinate`: options to terms, and a server until the end.
 
-Rule of this file: the user's options and output. mlfabric/ has the coordinator.
+Rule of this file: the user's options and output. server.py has the coordinator.
 """
 
 from __future__ import annotations

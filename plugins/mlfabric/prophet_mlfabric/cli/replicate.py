@@ -1,6 +1,6 @@
 """Command `prophet replicate`: options to a replica, and a server until the end.
 
-Rule of this file: the user's options and output. mlfabric/replica_server.py has the replica.
+Rule of this file: the user's options and output. replica_server.py has the replica.
 """
 
 from __future__ import annotations

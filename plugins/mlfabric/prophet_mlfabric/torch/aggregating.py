@@ -1,7 +1,7 @@
 """Sums of several workers' updates at one of them, and the model back to those whose updates are in a sum.
 
 Rule of this file: what an aggregator does with the updates it gets, and what its members wait for. The coordinator
-decides which updates are summed where (MLfabric, Algorithm 3); mlfabric/peers.py carries bytes.
+decides which updates are summed where (MLfabric, Algorithm 3); peers.py carries bytes.
 
 A member sends its update to the aggregator and waits. The aggregator, in a thread beside its training, sums a
 collection, asks when the sum may go, pushes it as one update, reads the model, and sends that to its members. So they

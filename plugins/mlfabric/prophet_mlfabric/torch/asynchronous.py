@@ -1,7 +1,7 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
 Rule of this file: a worker's round, and what it does when something is missing. weight_blocks.py has the memory, an
-`UpdateWire` the transfers, and a coordinator (mlfabric/ports.py) gives permission.
+`UpdateWire` the transfers, and a coordinator (ports.py) gives permission.
 
  compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 

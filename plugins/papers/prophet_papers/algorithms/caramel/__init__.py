@@ -3,7 +3,7 @@
 `windows` says between when and when each parameter may travel; `batching` joins small ones; `packing` gives every
 batch its time in the backward or the forward pass; `depth` says into how many chunks a transfer is cut. The paper's
 other part, an order of computing, is not here (docs/policies/caramel.md). The policy for the queue is
-policies/caramel.py, the costs of the collectives are simulate/collectives.py.
+prophet_papers/caramel.py, the costs of the collectives are prophet_scheduler/simulate/collectives.py.
 """
 
 from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes
