@@ -1,6 +1,6 @@
 """MLfabric by hand: one simulated job, and how long its scheduler takes.
 
-Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is in prophet_mlfabric/studies.
+Rule of this file: arguments in, a table or JSON out, and the one clock. prophet_mlfabric/studies has what is simulated.
 
 `python -m tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
 `... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
