@@ -1,6 +1,6 @@
 """The distributions of a release: built, and looked at as who installs them will find them.
 
-Rule of this file: the source distribution of the checkout, a wheel of it for each Python that is at hand, and a wheel of
+Rule of this file: the source distribution of the checkout, a wheel of it for each Python that is at hand, and one of
 each plugin that is a distribution of its own. Nothing is uploaded. Wheels are built from the source distribution, so
 that one is known to build. What is checked:
 
