@@ -1,4 +1,4 @@
-"""Which ordered updates go straight to the server and which are summed on the way (MLfabric, section 5.2, Algorithm 3).
+"""Updates in order go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
 
 Rule of this file: from an order to groups with their transfers. Which updates there are, and their order, is given.
 
@@ -109,14 +109,14 @@ def aggregate(
 
 
 def _cuts(weights: Sequence[float], most: float) -> list[int]:
-    """For each update where a run that begins with it has to end at the latest: the place after its last update."""
+    """Return for each update the latest end of a run that begins with it: the place after its last update."""
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     ends = np.searchsorted(sums, sums[:-1] + most, side="right") - 1
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
 
 
 def _loads(order: Sequence[Update], aggregators: Sequence[Node]) -> list[float]:
-    """What the last aggregator would have to receive if it had all updates from each place on, in bytes."""
+    """Return the bytes that the last aggregator would receive if it had all updates from each place on."""
     if not aggregators:
         return []
     sizes = [0.0 if update.node == aggregators[-1] else update.size_bytes for update in reversed(order)]

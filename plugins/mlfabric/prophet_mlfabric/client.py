@@ -51,11 +51,11 @@ T = TypeVar("T")
 RECONNECT_S = (0.1, 2.0)
 """The first wait before a lost connection is made anew, and the longest, to which it doubles."""
 LINGER_S = 0.2
-"""How long the last word may take."""
+"""Longest seconds for the last word."""
 SAMPLE_S = 0.1
-"""How often the NIC is looked at while an update travels, or an answer is waited for."""
+"""Seconds between two looks at the NIC while an update travels, or an answer is waited for."""
 BUSY_BYTES_PER_S = 64 * 1024
-"""What a NIC that is in nobody's way moves less than: heartbeats, and a coordinator's messages."""
+"""Bytes per second below which a NIC is in nobody's way: heartbeats, and a coordinator's messages."""
 
 
 class CoordinatorClient:
@@ -128,7 +128,7 @@ class CoordinatorClient:
 
     @property
     def away(self) -> bool:
-        """Whether updates go in arrival order now."""
+        """True if updates go in arrival order now."""
         with self._lock:
             return self._conversation.away or self._ended
 

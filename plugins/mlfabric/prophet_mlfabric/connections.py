@@ -1,4 +1,4 @@
-"""Which connection speaks for which worker of which job, and what is done with those that nobody knows.
+"""Connections of all jobs: the worker that each speaks for, and the end of those that nobody knows.
 
 Rule of this file: bytes in, addressed answers out, the time passed in; no socket. What a request means to its job is
 coordination.py's.
@@ -26,7 +26,7 @@ from prophet_mlfabric.messages import Answer, Challenge, Denied, Hello, decode_r
 from prophet_scheduler.core.errors import UserError
 
 Outgoing: TypeAlias = tuple[bytes, Answer | None]
-"""To which connection, and what; with None it is to be closed."""
+"""Connection and message to it; None closes the connection."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -56,11 +56,11 @@ class Connections:
 
     @property
     def next_s(self) -> float:
-        """When `turn` has something to do, if nothing is received until then."""
+        """Time at which `turn` has something to do, if nothing is received until then."""
         return min((tenant.coordination.next_s for tenant in self._tenants.values()), default=math.inf)
 
     def receive(self, connection: bytes, data: bytes, now_s: float) -> list[Outgoing]:
-        """One message that came in on `connection`."""
+        """Take one message that came in on `connection`."""
         try:
             request = decode_request(data)
         except UserError as error:
@@ -74,11 +74,11 @@ class Connections:
         return self._asked(name, lambda job: job.receive(worker, request, now_s))
 
     def turn(self, now_s: float) -> list[Outgoing]:
-        """What is due in all jobs."""
+        """Do what is due in all jobs."""
         return [sent for name in self._tenants for sent in self._asked(name, lambda job: job.turn(now_s))]
 
     def knows(self, connection: bytes) -> bool:
-        """Whether a worker speaks on it."""
+        """True if a worker speaks on it."""
         return connection in self._speakers
 
     def closed(self, connection: bytes) -> None:
@@ -88,7 +88,7 @@ class Connections:
             del self._connections[speaker]
 
     def notices(self) -> list[str]:
-        """What a person should know of a job, each line once."""
+        """Return new lines for a person about a job, each once."""
         lines: list[str] = []
         for name, tenant in self._tenants.items():
             lag = tenant.coordination.lag

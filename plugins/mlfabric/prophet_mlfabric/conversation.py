@@ -54,22 +54,22 @@ from prophet_scheduler.core.errors import UserError
 BEAT_S = 1.0
 """A worker that has said nothing for so long says that it lives."""
 KNOCK_S = 0.1
-"""How often a worker that was not let in yet says hello, within its bound."""
+"""Seconds between two hellos of a worker that was not let in yet, within its bound."""
 LONGEST_S = 60.0
 """No update waits longer, however often the coordinator says that it has to."""
 MOST_EXCUSED = 4
-"""So many bounds of a busy link at most are no silence, from one answer to the next: another job may be what sends."""
+"""Most bounds of a busy link that are no silence, from one answer to the next: another job may be the sender."""
 MOST_UNHEARD = 1000
 """Updates pushed while the coordinator is away; more are not told to it later."""
 MOST_LOST = 64
-"""Of updates that were said to be lost so many are remembered, in case that they are in the model after all."""
+"""Number of updates said to be lost that are remembered, in case they are in the model after all."""
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
 
 @dataclass(frozen=True)
 class SumPermission:
-    """When the sum of a collection may go."""
+    """Permission for the sum of a collection."""
 
     number: int
     permission: Permission
@@ -88,15 +88,15 @@ Result: TypeAlias = Permission | Outcome | SumPermission | Collection | Pass | M
 
 class _Stage(enum.Enum):
     WAITING = enum.auto()
-    """For a grant."""
+    """Waiting for a grant."""
     GRANTED = enum.auto()
-    """For the moment of its start."""
+    """Waiting for the moment of its start."""
     GONE = enum.auto()
-    """To the server: nothing is to be said until it is there."""
+    """Under way to the server: nothing is to be said until it is there."""
     SENT = enum.auto()
-    """To an aggregator: for the sum to be applied."""
+    """At an aggregator: waiting for the sum to be applied."""
     DONE = enum.auto()
-    """For the coordinator to have heard that it is at the server."""
+    """Waiting for the coordinator to have heard that it is at the server."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class _Update:
     ask: Ask
     asked_s: float
     heard_s: float
-    """When it was answered last, or when waiting began, less what was excused until then."""
+    """Time of the last answer, or of the beginning of the wait, less what was excused until then."""
     stage: _Stage = _Stage.WAITING
     said_s: float = -math.inf
     starts_s: float = math.inf
@@ -126,7 +126,7 @@ class _Sum:
 
 @dataclass
 class _Waiting:
-    """For something that is asked for until it is there: when that was said and answered last."""
+    """A question that is repeated until its answer is there: the times of the last question and answer."""
 
     heard_s: float
     said_s: float = -math.inf
@@ -216,7 +216,7 @@ class Conversation:
             self._insist(update, [update.done], now_s)
 
     def collected(self, number: int, now_s: float) -> None:
-        """All of a collection is here. Its SumPermission comes with `take`."""
+        """Note that all of a collection is here. Its SumPermission comes with `take`."""
         heard_s = self._patience(now_s)
         gathered = self._sums.setdefault(number, _Sum(heard_s))
         gathered.heard_s = heard_s
@@ -245,7 +245,7 @@ class Conversation:
             self._out.messages.append(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
-        """So many rounds are finished and models read. Where they are equal, a Pass for the next comes with `take`."""
+        """Say how many rounds are finished and models read; if both are equal, a Pass for the next comes in `take`."""
         self._clock = Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self._patience(now_s)) if rounds == models else None
         if self.away:
@@ -256,7 +256,7 @@ class Conversation:
                 self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
-        """Nothing more will be asked for; `died` is asked for instead."""
+        """Ask for nothing more; `died` is asked for instead."""
         self._leaving = _Waiting(self._patience(now_s))
 
     @property
@@ -266,19 +266,19 @@ class Conversation:
 
     @property
     def sending(self) -> bool:
-        """Whether an update or a sum of this worker is on its way."""
+        """True if an update or a sum of this worker is on its way."""
         updates = any(update.stage in (_Stage.GONE, _Stage.SENT) for update in self._updates.values())
         return updates or any(gathered.gone and gathered.done is None for gathered in self._sums.values())
 
     @property
     def waits(self) -> bool:
-        """Whether an answer is waited for."""
+        """True if an answer is waited for."""
         updates = any(update.stage not in (_Stage.GRANTED, _Stage.GONE) for update in self._updates.values())
         sums = any(not gathered.gone or gathered.done is not None for gathered in self._sums.values())
         return updates or sums or self._passing is not None or self._leaving is not None
 
     def excuse(self, length_s: float) -> None:
-        """For so long the worker's own link was busy: that the coordinator was not heard then means nothing."""
+        """Excuse silence of the coordinator while the worker's own link was busy, in seconds."""
         length_s = min(length_s, self._excusable_s)
         self._excusable_s -= length_s
         self._excused_s += length_s
@@ -527,7 +527,7 @@ class Conversation:
         self.next_s = min(self.next_s, time_s)
 
     def _be_away(self, now_s: float) -> None:
-        """What waits goes in arrival order, and is waited for no longer."""
+        """Let all that waits go in arrival order, and wait no longer."""
         self.away, self.welcomed = True, False
         self._knocked_s = now_s
         self._later(now_s + self.bound_s)
@@ -588,6 +588,6 @@ class Conversation:
         self._out.results.append(outcome)
 
     def take(self) -> tuple[list[Request], list[Result]]:
-        """What is to be sent, and what has come of things, each in its order and once."""
+        """Return what is to be sent and all results, each in its order and once."""
         out, self._out = self._out, _Outbox()
         return out.messages, out.results

@@ -60,22 +60,22 @@ from prophet_mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable, alo
 
 Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Summed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
-"""To which worker, and what."""
+"""Worker, and the message to it."""
 
 MOST_OPEN = 64
 """Updates that one worker may have open: a worker that asks on and on is refused before it costs anything."""
 MOST_KEPT = 128
-"""Of a worker's finished updates so many are remembered, to know what is said twice."""
+"""Number of a worker's finished updates that are remembered, to know what is said twice."""
 MOST_BATCH = 64
 """Updates decided at once: with more the scheduler, which is quadratic, would keep everybody waiting."""
 MOST_PLANNED = 32
 """While so many transfers wait for their start, nothing more is decided: later there is more to choose from."""
 CHECK_S = 0.5
-"""How often the dead are looked for."""
+"""Seconds between two looks for the dead."""
 MOURNED = 3
 """A worker that was silent for so many times `dead_s` is not waited for at the end of a job either."""
 COLLECTIONS = 1 << 20
-"""So many numbers of collections each epoch has for itself: a sum of before a new start is never taken for another."""
+"""Numbers of collections that each epoch has for itself: a sum of before a new start is never taken for another."""
 
 
 class Coordination:
@@ -109,7 +109,7 @@ class Coordination:
         self._timetable = Timetable(server, terms.delay_bound)
         self._ready: list[OpenUpdate] = []
         self._held: list[OpenUpdate] = []
-        """What may not go before others have read the model."""
+        """Updates that may not go before others have read the model."""
         self._manner: Manner | None = None
         self._leads: LeadBound | None = None
         self._leads_since_s = -math.inf
@@ -122,13 +122,13 @@ class Coordination:
         self._collections: dict[int, OpenCollection] = {}
         self._first_collection = self._collection_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
         self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._first_collection)
-        """How far the replica of the model is behind, where there is one."""
+        """Lag of the replica of the model; None without one."""
         self._waits_for_copy = False
         self._busy_until_s = -math.inf
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
         self.next_s = math.inf
-        """When `turn` has something to do, if nothing is received until then."""
+        """Time at which `turn` has something to do, if nothing is received until then."""
 
     # What is received.
 
@@ -401,7 +401,7 @@ class Coordination:
         self._busy_until_s = until.get(self._scheduler.server, -math.inf)
 
     def _decide(self, now_s: float) -> None:
-        """One batch: the scheduler's answer becomes planned transfers."""
+        """Make planned transfers of the scheduler's answer for one batch."""
         batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
         network, until = self._timetable.book(self._network, now_s, None)
         aggregators = self._aggregators()
@@ -477,7 +477,7 @@ class Coordination:
         return False
 
     def _replica_allows(self, transfer: ScheduledTransfer) -> bool:
-        """Whether the replica is near enough for the transfer to reach the server. Where not, none after it is."""
+        """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
             return True
@@ -487,7 +487,7 @@ class Coordination:
         return not self._waits_for_copy
 
     def _order_copy(self, now_s: float) -> None:
-        """Has a worker hand the model to the replica where that is due: one that sends nothing, if there is any."""
+        """Have a worker hand the model to the replica where that is due: one that sends nothing, if there is any."""
         lag = self.lag
         if lag is None or not lag.due(self._waits_for_copy, now_s):
             return
@@ -593,7 +593,7 @@ class Coordination:
         return self._nodes[name]
 
     def _aggregators(self) -> dict[Node, JobWorker]:
-        """By node, the worker there that sums; none unless all can send to one."""
+        """Return by node the worker there that sums; none unless all can send to one."""
         alive = [worker for worker in self._workers.values() if worker.alive]
         if not all(worker.aggregates for worker in alive):
             return {}
@@ -608,7 +608,7 @@ class Coordination:
         self._say(collection.aggregator, Collect(sum=collection.number, members=members))
 
     def _entries(self, transfer: ScheduledTransfer) -> list[OpenUpdate]:
-        """Those of its updates that are open: ending one may have ended others."""
+        """Return its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 
     def _say(self, worker: JobWorker, said: Said) -> None:
@@ -632,7 +632,7 @@ class Coordination:
         return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
 
     def rates(self) -> dict[str, tuple[float, float]]:
-        """What is believed of each node's NIC, up and down, in bytes per second."""
+        """Return the believed rates of each node's NIC, up and down, in bytes per second."""
         network = self._network
         return {
             name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])

@@ -1,4 +1,4 @@
-"""How one version of the model reaches the workers that asked for it (MLfabric, section 10.3).
+"""Distribution of one version of the model to the workers that asked for it (MLfabric, section 10.3).
 
 Rule of this file: aggregation turned round. Nothing here knows what a model is.
 

@@ -1,4 +1,4 @@
-"""How far the replica of a running job is behind its server, and when it gets a copy (MLfabric, sections 3.3 and 5.3).
+"""Lag of a running job's replica behind its server, and the times of its copies (MLfabric, sections 3.3 and 5.3).
 
 Rule of this file: norms, copies that were ordered and how they went in; whether an update may go, and whether a copy is
 due, out. Updates and workers are coordination.py's, the bytes of a copy a worker's.
@@ -19,9 +19,9 @@ import math
 from dataclasses import dataclass
 
 ROUNDING = 1e-12
-"""Of sums of norms, relative: a bound that is met exactly is met."""
+"""Relative tolerance of sums of norms: a bound that is met exactly is met."""
 RETRY_S = 5.0
-"""How soon another copy is tried where one did not reach the replica."""
+"""Seconds until another copy is tried where one did not reach the replica."""
 EARLY = 0.5
 """A copy is ordered when the replica may lack this part of the bound, so that as a rule nobody has to wait for it."""
 
@@ -36,7 +36,7 @@ class CopyOrder:
 
 
 class ReplicaLag:
-    """What the replica of one job may lack. Norms are Euclidean, of updates; times in seconds."""
+    """Account of what the replica of one job may lack. Norms are Euclidean, of updates; times in seconds."""
 
     def __init__(self, bound: float, first_number: int = 0) -> None:
         """`bound` is Div_max, above 0. Copies are numbered from `first_number`."""
@@ -51,7 +51,7 @@ class ReplicaLag:
         """The copy that is under way."""
         self._changed = 0.0
         self._kept: float | None = None
-        """What that sum was when the newest copy was ordered that the replica has."""
+        """That sum when the replica's newest copy was ordered."""
         self._number = first_number
         self._away = self._told_size = False
         self._retry_s = -math.inf
@@ -65,7 +65,7 @@ class ReplicaLag:
 
     @property
     def lag(self) -> float:
-        """At most so far the replica is behind what was counted; infinite before the first copy."""
+        """Greatest lag of the replica behind what was counted; infinite before the first copy."""
         return math.inf if self._kept is None else self._changed - self._kept
 
     def changed(self, norm: float) -> None:
@@ -73,7 +73,7 @@ class ReplicaLag:
         self._changed += norm
 
     def admits(self, norm: float, under_way: float) -> bool:
-        """Whether an update or a sum of this norm may go, with so much under way to the server. It then does."""
+        """Return True if an update or a sum of this norm may go, with so much under way to the server. It then does."""
         if self._away:
             return True
         lacks = self.lag + under_way
@@ -90,7 +90,7 @@ class ReplicaLag:
         return True
 
     def due(self, waits: bool, now_s: float) -> bool:
-        """Whether a copy is to be ordered; `waits`: there is an update that may not go."""
+        """Return True if a copy is to be ordered; `waits`: there is an update that may not go."""
         if self.order is not None or now_s < self._retry_s:
             return False
         return self.lag >= EARLY * self.bound or (waits and self.lag > 0.0)

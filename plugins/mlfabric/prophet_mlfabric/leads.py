@@ -1,4 +1,4 @@
-"""How far the workers of a job may be apart (MLfabric, section 6): stale synchronous training, and training in step.
+"""Distance that the workers of a job may have (MLfabric, section 6): stale synchronous training, and training in step.
 
 Rule of this file: what workers have finished and read in, who may go on out. Who is told when is coordination.py's.
 
@@ -31,7 +31,7 @@ class LeadBound:
         self._gone: set[int] = set()
 
     def heard(self, worker: int, rounds: int, models: int) -> None:
-        """So many rounds it has finished, and so many models it has read, the first ones included."""
+        """Note the numbers of rounds it has finished and of models it has read, the first ones included."""
         self._rounds[worker], self._models[worker] = rounds, models
 
     def lives(self, worker: int) -> None:
@@ -43,20 +43,20 @@ class LeadBound:
         self._gone.add(worker)
 
     def absent(self, heard: Container[int]) -> None:
-        """Of all workers but these nothing was heard for long: a worker may have ended under another coordinator."""
+        """Take all workers but these for gone: they may have ended under another coordinator."""
         self._gone.update(worker for worker in self._rounds if worker not in heard)
 
     def waits(self, worker: int) -> bool:
-        """Whether it has finished a round whose model it has yet to read."""
+        """Return True if it has finished a round whose model it has yet to read."""
         return 0 < self._rounds.get(worker, 0) == self._models.get(worker, 0)
 
     def may_read(self, worker: int) -> bool:
-        """Whether the next model is one that it may have."""
+        """Return True if it may have the next model."""
         slowest = min((rounds for other, rounds in self._rounds.items() if other not in self._gone), default=0)
         return self._rounds.get(worker, 0) - slowest <= self.staleness
 
     def may_send(self, worker: int) -> bool:
-        """Whether an update of the round that it is in may reach the server."""
+        """Return True if an update of its present round may reach the server."""
         if self.staleness > 0:
             return True
         fewest = min((models for other, models in self._models.items() if other not in self._gone), default=0)

@@ -1,4 +1,4 @@
-"""What workers and the coordinator of an MLfabric job say to each other (MLfabric, section 4).
+"""Messages between the workers and the coordinator of an MLfabric job (MLfabric, section 4).
 
 Rule of this file: values, their limits and their bytes. Who says what when is coordination.py's and conversation.py's.
 
@@ -44,16 +44,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from prophet_scheduler.core.errors import UserError
 
 MOST_REQUEST_BYTES = 4096
-"""Of one message to the coordinator; none of them needs a tenth of it."""
+"""Most bytes of a message to the coordinator; none of them needs a tenth of it."""
 MOST_ANSWER_BYTES = 1 << 20
-"""Of one message to a worker: Collect may name thousands of updates."""
+"""Most bytes of a message to a worker: Collect may name thousands of updates."""
 MOST_REASON = 200
 """Letters of a reason."""
 MOST_WORKERS = 1 << 20
 """Worker numbers are below this."""
 
 LENGTH_BYTES = 4
-"""In front of each message."""
+"""Bytes of the length in front of each message."""
 
 T = TypeVar("T")
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
@@ -109,7 +109,7 @@ class Ask(_Message):
 
 
 class Done(_Message):
-    """All of an update is applied at the server; also one that nobody granted (arrival order).
+    """Word that all of an update is applied at the server; also one that nobody granted (arrival order).
 
     `version` and `norm` are those of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum
     of the collection of that number, and `update`, `version` and `norm` say nothing.
@@ -131,7 +131,7 @@ class Collected(_Message):
 
 
 class NicRates(_Message):
-    """What the NIC of this worker's node has available each way, in bytes per second; None for what is not known."""
+    """Available rates of the NIC of this worker's node, each way, in bytes per second; None for what is not known."""
 
     kind: Literal["rates"] = "rates"
     up: _Rate | None = None
@@ -139,13 +139,13 @@ class NicRates(_Message):
 
 
 class Beat(_Message):
-    """Nothing to say but that the worker lives."""
+    """Sign of life of a worker that has nothing to say."""
 
     kind: Literal["beat"] = "beat"
 
 
 class Clock(_Message):
-    """How far a worker of a job with a bound on leads is: `rounds` finished, and so many `models` read, the first ones
+    """Progress of a worker of a job with a bound on leads: `rounds` finished and `models` read, the first ones
     included. Where the two are equal it waits to read the next one."""
 
     kind: Literal["clock"] = "clock"
@@ -154,7 +154,7 @@ class Clock(_Message):
 
 
 class Copied(_Message):
-    """What became of a copy of the model: the replica keeps it, or it did not get there for `reason`."""
+    """End of a copy of the model: the replica keeps it, or it did not get there for `reason`."""
 
     kind: Literal["copied"] = "copied"
     copy_number: _Whole
@@ -194,7 +194,7 @@ class Wait(_Message):
 
 
 class Grant(_Message):
-    """What is to become of an update, or of the sum of the collection `sum`.
+    """Decision about an update, or about the sum of the collection `sum`.
 
     It starts `start_s` seconds from receipt: to the server, or to worker `aggregator`. `dropped`: it is not sent at
     all, for `reason`. `version` is how many updates had been applied.
@@ -249,7 +249,7 @@ class Copy(_Message):
 
 
 class Lost(_Message):
-    """What was granted to the update is taken back for `reason`: it is not counted, and nobody waits for it."""
+    """Withdrawal of an update's grant for `reason`: it is not counted, and nobody waits for it."""
 
     kind: Literal["lost"] = "lost"
     update: _Whole
@@ -266,7 +266,7 @@ class Denied(_Message):
 
 
 class Proceed(_Message):
-    """To a worker that has finished so many `rounds`: whether it may read the model now, or has to wait for others."""
+    """Answer to a worker that has finished `rounds`: it may read the model now, or has to wait for others."""
 
     kind: Literal["proceed"] = "proceed"
     rounds: _Whole
@@ -274,7 +274,7 @@ class Proceed(_Message):
 
 
 class Parting(_Message):
-    """To a worker that said Bye: how many others are `working`, and which have `died`, with whom the job cannot end."""
+    """Answer to Bye: the number of others that are `working`, and those that `died`, with whom the job cannot end."""
 
     kind: Literal["parting"] = "parting"
     working: _Whole
@@ -282,23 +282,23 @@ class Parting(_Message):
 
 
 Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Clock | Beat | Copied | Bye
-"""To the coordinator."""
+"""Any message to the coordinator."""
 Answer: TypeAlias = (
     Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Copy | Lost | Denied | Proceed | Parting
 )
-"""To a worker."""
+"""Any message to a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 _ANSWERS: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 
 
 def encode(message: Request | Answer) -> bytes:
-    """One JSON object in UTF-8, for `decode_request` or `decode_answer`."""
+    """Return one JSON object in UTF-8, for `decode_request` or `decode_answer`."""
     return message.model_dump_json().encode()
 
 
 def framed(message: Request | Answer) -> bytes:
-    """As it travels: its length and its text."""
+    """Return a message as it travels: its length and its text."""
     data = encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
@@ -347,5 +347,5 @@ def prove(token: str, nonce: str, hello: Hello) -> str:
 
 
 def proves(token: str, nonce: str, hello: Hello) -> bool:
-    """Whether `hello` has the right proof, compared in a time that says nothing of how far it is right."""
+    """Return True if `hello` has the right proof, compared in a time that says nothing of how far it is right."""
     return hmac.compare_digest(prove(token, nonce, hello).encode(), hello.proof.encode())

@@ -1,4 +1,4 @@
-"""What is left of every NIC over time, and what a transfer would make of it (MLfabric, section 5.1, figure 4).
+"""Bandwidth of every NIC over time, and the end of a transfer on it (MLfabric, section 5.1, figure 4).
 
 Rule of this file: bandwidths, transfers and reservations. It knows nothing of updates, servers or orders.
 
@@ -24,10 +24,10 @@ Node: TypeAlias = int
 """A place in the list of nodes."""
 
 Piece: TypeAlias = tuple[float, float, float]
-"""From, until (seconds) and bytes per second of a part of a transfer."""
+"""Begin and end (seconds) of a part of a transfer, and its bytes per second."""
 
 ROUNDING = 1e-12
-"""What a subtraction leaves of a link or of a transfer is nothing if it is less than this part of what there was."""
+"""Part of a link or of a transfer below which the rest after a subtraction counts as nothing."""
 
 
 class Link:
@@ -118,7 +118,7 @@ FREE = Link.constant(math.inf)
 
 
 def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list[Piece] | None = None) -> float:
-    """When a transfer of `size_bytes` over both links ends if it starts at `start_s`: t_en of figure 4b, in seconds.
+    """Return the end of a transfer over both links that starts at `start_s`: t_en of figure 4b, in seconds.
 
     Infinity where nothing is left for ever. What it takes until then is added to `pieces`.
     """
@@ -150,7 +150,7 @@ def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list
 
 
 class NetworkState:
-    """What is left of the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
+    """Bandwidth left of the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
 
     __slots__ = ("downlinks", "uplinks")
 

@@ -1,4 +1,4 @@
-"""What a node's NIC has available, from its counters while updates travel (MLfabric, section 4: the network monitor).
+"""Available rate of a node's NIC, from its counters while updates travel (MLfabric, section 4: the network monitor).
 
 Rule of this file: pure estimates over samples; learn/nic.py reads the counters, client.py asks for them.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
 
 WINDOW_S = 0.3
-"""Of time in which something was sent: older samples do not count."""
+"""Seconds in which something was sent: older samples do not count."""
 LEAST_BYTES = 64 * 1024
 """A period with fewer says more of delays than of rates."""
 NEWS = 0.05

@@ -1,4 +1,4 @@
-"""What a job's coordinator remembers of its workers and of the updates that are open.
+"""Memory of a job's coordinator: its workers, and the updates that are open.
 
 Rule of this file: records, and what can be read off one of them. What happens to them is coordination.py's.
 """
@@ -14,12 +14,12 @@ from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.timetable import ScheduledTransfer
 
 Manner: TypeAlias = tuple[int | None, int | None]
-"""By how many rounds of how many workers one may lead; what all of a job have to say alike."""
+"""Rounds by which a worker may lead, and number of workers: all of a job have to say the same."""
 
 
 @dataclass
 class JobWorker:
-    """One that has said hello."""
+    """A worker that has said hello."""
 
     number: int
     incarnation: int
@@ -31,7 +31,7 @@ class JobWorker:
     ended: bool = False
     open: dict[int, OpenUpdate] = field(default_factory=dict)
     finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
-    """What was said last of the newest finished updates."""
+    """Last answers about the newest finished updates."""
     forgotten: int = 0
     """Updates below this number are finished, and how is not remembered."""
     proceeds_at: int | None = None
@@ -39,7 +39,7 @@ class JobWorker:
 
     @property
     def sends(self) -> bool:
-        """Whether anything of it may be on its way."""
+        """True if anything of it may be on its way."""
         return any(entry.grant is not None for entry in self.open.values())
 
 
@@ -57,7 +57,7 @@ class OpenUpdate:
 
     @property
     def may_be_applied(self) -> bool:
-        """Whether it may be at the server, by itself or in a sum, though nobody has said so."""
+        """True if it may be at the server, by itself or in a sum, though nobody has said so."""
         if self.collection is None:
             return self.grant is not None
         return self.collection.grant is not None
@@ -75,7 +75,7 @@ class OpenCollection:
 
 
 def manner_of(hello: Hello) -> Manner:
-    """What the sender of `hello` says of it."""
+    """Return what the sender of `hello` says of it."""
     return hello.staleness, None if hello.staleness is None else hello.workers
 
 

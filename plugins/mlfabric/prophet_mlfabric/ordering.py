@@ -1,4 +1,4 @@
-"""In which order updates travel to the server, and which do not travel at all (MLfabric, section 5.1, Algorithms 1, 2).
+"""Order of updates to the server, and those that do not travel at all (MLfabric, section 5.1, Algorithms 1, 2).
 
 Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication come after.
 

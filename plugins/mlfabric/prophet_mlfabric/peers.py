@@ -1,4 +1,4 @@
-"""How workers of an asynchronous job send each other updates to sum, and models back.
+"""Connections between the workers of an asynchronous job: updates to sum, and models back.
 
 Rule of this file: sockets and bytes. What is sent to whom is a front end's, torch/aggregating.py.
 
@@ -36,12 +36,12 @@ logger = logging.getLogger("prophet_scheduler")
 NONCE_BYTES = DIGEST_BYTES = 32
 _HEAD = struct.Struct(f"<BIQQ{DIGEST_BYTES}s")
 HEAD_BYTES = _HEAD.size + DIGEST_BYTES
-"""With its proof."""
+"""Bytes of a head with its proof."""
 STRANGER_S = 10.0
-"""From a connection to its first proof."""
+"""Longest seconds from a connection to its first proof."""
 MOST_STRANGERS = 256
 LINGER_S = 1.0
-"""How long messages may take that are on their way when a worker ends."""
+"""Longest seconds for messages that are on their way when a worker ends."""
 CONNECT_S = 5.0
 Receive = Callable[["PeerMessage", int, int, bytes], None]
 """(what, worker, update, bytes)."""
@@ -50,10 +50,10 @@ _Message: TypeAlias = tuple[bytes, bytes]
 
 
 class PeerMessage(enum.IntEnum):
-    """What a worker sends another."""
+    """Message from one worker to another."""
 
     UPDATE = 1
-    """To be summed."""
+    """Update to be summed."""
     MODEL = 2
     """The server's, with the update in it."""
 
@@ -88,11 +88,11 @@ class Peers:
         self._thread: threading.Thread | None = None
 
     def know(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Where the others are: host and port by worker."""
+        """Learn where the others are: host and port by worker."""
         self._addresses = addresses
 
     def listen(self, receive: Receive) -> None:
-        """From now on `receive` is called for each message, from a thread of its own."""
+        """Call `receive` for each message from now on, from a thread of its own."""
         self._receive = receive
         self._hub.listen(self._listener, Owner(HEAD_BYTES, self._made, self._received, self._closed))
         self._thread = threading.Thread(target=self._listen, name="prophet-peers", daemon=True)

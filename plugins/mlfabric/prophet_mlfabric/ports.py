@@ -1,4 +1,4 @@
-"""What a worker's front end and the coordinator's client owe each other.
+"""Port between a worker's front end and the coordinator's client.
 
 Rule of this file: the values and the port between the two, without a socket. client.py implements it over a network;
 a test, or a job without a coordinator, implements it in a few lines.
@@ -26,7 +26,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Permission:
-    """What is to become of an update. It is there when the update may start: there is nothing left to wait for.
+    """Decision about an update. It is there when the update may start: there is nothing left to wait for.
 
     `goes`: False where it is dropped, for `reason`, before it costs a byte. `aggregator`: the worker to send it to;
     None for the server. `version`: how many updates the server's model had at least when this was decided.
@@ -43,7 +43,7 @@ class Permission:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an update that went.
+    """End of an update that went.
 
     `applied`: it is in the server's model, which then had `version` updates, after a delay of `delay` versions (None
     where the coordinator is away: nobody counted). Where it was lost with its aggregator, `reason` says so: it never
@@ -93,7 +93,7 @@ class ModelCopy:
 
 
 class CopiesPort(Protocol):
-    """What a worker that makes copies for a replica asks for. Both may be called from any thread."""
+    """Requests of a worker that makes copies for a replica. Both may be called from any thread."""
 
     def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
         """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
@@ -103,7 +103,7 @@ class CopiesPort(Protocol):
 
 
 class CoordinatorPort(CopiesPort, Protocol):
-    """What a front end asks for. All may be called from any thread, and none but one blocks."""
+    """Requests of a front end. All may be called from any thread, and none but one blocks."""
 
     @property
     def version(self) -> int:
@@ -125,7 +125,7 @@ class CoordinatorPort(CopiesPort, Protocol):
         """This worker can aggregate: `collect` is called, from the client's thread, for what it is to sum."""
 
     def collected(self, number: int) -> Future[Permission]:
-        """All of the collection's members are here and summed: when the sum may go to the server."""
+        """Say that the collection's members are here and summed. The result comes when the sum may go to the server."""
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """The server has all of the sum; its members' outcomes follow, at their workers."""
@@ -145,7 +145,7 @@ class CoordinatorPort(CopiesPort, Protocol):
         """
 
     def report(self, up: float | None = None, down: float | None = None) -> None:
-        """What this node's NIC has available each way, in bytes per second; None for what is not known."""
+        """Report the available rates of this node's NIC, each way, in bytes per second; None for what is not known."""
 
     def close(self) -> None:
         """Says nothing more; what is open goes in arrival order."""

@@ -42,7 +42,7 @@ class ReplicaModel:
 
     @property
     def updates(self) -> int:
-        """All that are in it, of this job and of those that it goes on from."""
+        """Number of updates in it, of this job and of those that it goes on from."""
         return self.before + sum(self.counts)
 
 
@@ -70,7 +70,7 @@ def load(path: Path, where: str = "") -> ReplicaModel:
 
 
 def updates_in(path: Path) -> int:
-    """How many updates are in the model of a file; its weights are not read. Raises UserError."""
+    """Return the number of updates in the model of a file; its weights are not read. Raises UserError."""
     return _opened(path, str(path), False).updates
 
 

@@ -48,9 +48,9 @@ MOST_HEAD_BYTES = 8192
 MOST_STRANGERS = 64
 """Connections without a proof; for one more the oldest goes."""
 MOST_SERVED = 16
-"""At once, with a proof: workers of one job. One more is disconnected, and asks again."""
+"""Most connections at once with a proof: workers of one job. One more is disconnected, and asks again."""
 MOST_DIGITS = 18
-"""Of a number in a request: Python takes no number of thousands."""
+"""Most digits of a number in a request: Python refuses one of thousands."""
 
 
 class KeptModel:
@@ -85,7 +85,7 @@ class KeptModel:
 
 
 class _Request:
-    """What is before a body. Raises ValueError or HTTPException where it is no head of HTTP."""
+    """Head of a request. Raises ValueError or HTTPException where it is no head of HTTP."""
 
     def __init__(self, head: bytes) -> None:
         line, _, rest = head.partition(b"\r\n")
@@ -120,7 +120,7 @@ class ReplicaServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that it got."""
+        """Address where it listens, with the port that it got."""
         host, port = self.socket.getsockname()[:2]
         return f"{host}:{port}"
 
@@ -139,7 +139,7 @@ class ReplicaServer:
         self._hub.close()
 
     def proves(self, request: _Request) -> bool:
-        """Whether it comes from somebody with the token."""
+        """Return True if it comes from somebody with the token."""
         said = (request.header(UPDATES), str(request.length), request.header(DIGEST), request.header(NONCE))
         proof = prove(self.token, request.method, request.path, self.tenant, *said)
         return hmac.compare_digest(proof.encode(), request.header(PROOF).encode())

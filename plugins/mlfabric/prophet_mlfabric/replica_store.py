@@ -20,10 +20,10 @@ from http import HTTPStatus
 from prophet_scheduler.core.errors import UserError
 
 TIMEOUT_S = 10.0
-"""How long a replica may take to connect, to take the next bytes, or to answer when it has all."""
+"""Longest seconds for a replica to connect, to take the next bytes, or to answer when it has all."""
 PIECE_BYTES = 1 << 16
 MOST_REFUSAL_BYTES = 200
-"""Of one who has not the token."""
+"""Most bytes that are read of an answer without a proof."""
 UPDATES, DIGEST, NONCE, PROOF, TENANT = (
     "X-Prophet-Updates",
     "X-Prophet-Digest",
@@ -35,7 +35,7 @@ STATE, MODEL = "/state", "/model"
 
 
 def digest_of(data: bytes) -> str:
-    """Of a body: BLAKE2b (RFC 7693)."""
+    """Return the digest of a body: BLAKE2b (RFC 7693)."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
@@ -58,7 +58,7 @@ class ReplicaStore:
         self._timeout_s = timeout_s
 
     def updates(self) -> int | None:
-        """How many updates are in the model that it has; None where it has none."""
+        """Return the number of updates in the model that it has; None where it has none."""
         found: int | None = json.loads(self._ask("GET", STATE))["updates"]
         return found
 

@@ -1,4 +1,4 @@
-"""How far a replica may lag, and which updates go to it when (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
+"""Bound on a replica's lag, and the updates that go to it (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
 
 Rule of this file: norms in, positions and transfers out. It sees no model, so what it promises holds for every model
 whose updates have these norms.
@@ -30,7 +30,7 @@ from prophet_mlfabric.ordering import Update
 from prophet_scheduler.core.errors import UserError
 
 ROUNDING = 1e-12
-"""Of running sums, relative: bounds that are met exactly are met."""
+"""Relative tolerance of running sums: bounds that are met exactly are met."""
 
 
 class DivergenceLedger:
@@ -76,13 +76,13 @@ class DivergenceLedger:
         return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
 
     def needed(self, position: int) -> int:
-        """How many updates one of the two must have before the other may have `position` of them."""
+        """Return the number of updates that one of the two must have before the other may have `position` of them."""
         steps = position // self._per_step
         reach = self._sums[steps]
         return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
 
     def weights(self, since: int) -> list[float]:
-        """By how much each update after position `since` moves a model at most when it arrives, the earlier ones there.
+        """Return how far each update after position `since` moves a model at most, when the earlier ones are there.
 
         Where a step has several updates, its last one moves the model.
         """
@@ -94,7 +94,7 @@ class DivergenceLedger:
 
 @dataclass(frozen=True)
 class Replication:
-    """What travels to the replica with a batch.
+    """Transfers to the replica with a batch.
 
     `groups` are its transfers in order; `punted` waits for the next batch. `needed[i]` is the position that the
     replica must have reached before the batch's i-th update is applied at the server, `waits[i]` the place in

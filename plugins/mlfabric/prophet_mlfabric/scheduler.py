@@ -1,4 +1,4 @@
-"""From a batch of updates to transfers: ordering, aggregation, replication, one after another (MLfabric, section 5).
+"""Transfers of a batch of updates: ordering, aggregation, replication, one after another (MLfabric, section 5).
 
 Rule of this file: what one batch decides and what it leaves behind for the next. No time passes here: a batch gets the
 network's state and the moment, and answers with transfers.
@@ -26,7 +26,7 @@ from prophet_scheduler.core.errors import UserError
 
 
 class Kind(enum.StrEnum):
-    """What a transfer carries: an update to its destination or to an aggregator, or an aggregator's sum."""
+    """Load of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
 
     DIRECT = "direct"
     TO_AGGREGATOR = "to aggregator"
@@ -60,7 +60,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """What one batch decided.
+    """Decision about one batch.
 
     `commits` are for the server and `copies` for the replica, both in order. `dropped` updates never leave their
     workers.
@@ -110,7 +110,7 @@ class Scheduler:
 
     @property
     def punted(self) -> tuple[Update, ...]:
-        """What the replica lacks and has not been sent."""
+        """Updates that the replica lacks and that have not been sent to it."""
         return self._pending
 
     def schedule(

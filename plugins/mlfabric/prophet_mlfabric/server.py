@@ -29,18 +29,18 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 STRANGER_S = 10.0
-"""From a connection to the proof, and the longest silence after it: workers speak once a second."""
+"""Longest seconds from a connection to the proof, and of silence after it: workers speak once a second."""
 MOST_STRANGERS = 256
 FILES_OF_OWN = 32
 """Descriptors that are no connections."""
 LONGEST_WAIT_S = 0.1
-"""How soon `stop` is noticed, and Ctrl-C."""
+"""Seconds until `stop` is noticed, and Ctrl-C."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 def coordinator(tokens: Mapping[str, str], terms: Terms) -> tuple[Connections, dict[str, Coordination]]:
-    """All tenants' jobs, each with these terms, and the connections to them. No tenant can take the others' files."""
+    """Return the connections of all tenants, and their jobs with these terms. No tenant can take the others' files."""
     epoch = secrets.randbits(52)  # it is counted up
     share = (_most_files() - MOST_STRANGERS - FILES_OF_OWN) // len(tokens)
     terms = replace(terms, most_workers=max(1, min(terms.most_workers, share)))
@@ -78,7 +78,7 @@ class CoordinatorServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that it got."""
+        """Address where it listens, with the port that it got."""
         host, port = self._listener.getsockname()[:2]
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -143,7 +143,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def _most_files() -> int:
-    """How many connections there can be. Each is a file, and many systems allow 1,024 until asked for more."""
+    """Return the largest number of connections. Each is a file, and many systems allow 1,024 until asked for more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

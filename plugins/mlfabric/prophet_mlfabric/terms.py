@@ -1,4 +1,4 @@
-"""What a job's coordinator is told at its start, and what it counts.
+"""Terms that a job's coordinator has from its start, and its counts.
 
 Rule of this file: values and their checks. What is made of them is coordination.py's.
 """
@@ -14,7 +14,7 @@ from prophet_scheduler.core.errors import UserError
 
 @dataclass(frozen=True)
 class Terms:
-    """What a job's coordinator is told. Times in seconds, rates in bytes per second.
+    """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
 
     `delay_bound` is tau_max, None for none, and `divergence_bound` Div_max, None where there is no replica. `server` is
     the node of the parameter server, `rates` are of nodes whose rates nobody reports, up and down, and `rate` is both
@@ -51,14 +51,14 @@ class Terms:
 
 @dataclass
 class Counts:
-    """What came of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
+    """Fate of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
 
     applied: int = 0
     applied_bytes: int = 0
     dropped: int = 0
     lost: int = 0
     ungranted: int = 0
-    """Of the applied ones, those that went without a grant."""
+    """Applied updates that went without a grant."""
     sums: int = 0
     batches: int = 0
     refused: int = 0

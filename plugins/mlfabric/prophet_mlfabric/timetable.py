@@ -34,7 +34,7 @@ from prophet_mlfabric.scheduler import Kind
 LEAD_S = 2e-3
 """A transfer is let go so long before it may start: by then its worker knows, and the wire is never idle between."""
 LOOKED_AT = 32
-"""So many of the next transfers are reckoned each time; those after them start no earlier."""
+"""Number of the next transfers that are reckoned each time; those after them start no earlier."""
 LEARNED_FROM = 15
 """The newest transfers, whose median says how much longer than by the rates they take."""
 SLOWNESS = (0.5, 8.0)
@@ -65,7 +65,7 @@ class ScheduledTransfer:
     pieces: list[Piece] = field(default_factory=list)
 
     def left_bytes(self, now_s: float) -> float:
-        """What is probably still to come. One that is late is taken to need as long again as it is late."""
+        """Return the bytes probably still to come. One that is late is taken to need as long again as it is late."""
         if now_s < self.end_s:
             return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
         took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
@@ -73,17 +73,17 @@ class ScheduledTransfer:
 
     @property
     def norm(self) -> float:
-        """By how much it moves the model at most."""
+        """Greatest distance by which it moves the model."""
         return math.fsum(update.norm for update in self.updates)
 
     @property
     def commits(self) -> bool:
-        """Whether its end makes new versions of the model."""
+        """True if its end makes new versions of the model."""
         return self.kind is not Kind.TO_AGGREGATOR
 
 
 class Timetable:
-    """What is planned, in its order, and what is under way."""
+    """Planned transfers, in their order, and those under way."""
 
     def __init__(self, server: Node, delay_bound: int | None) -> None:
         self._server = server
@@ -91,9 +91,9 @@ class Timetable:
         self.planned: list[ScheduledTransfer] = []
         self.under_way: list[ScheduledTransfer] = []
         self.next_s = math.inf
-        """When `due` has something, if nothing happens until then."""
+        """Time at which `due` has something, if nothing happens until then."""
         self.slowness = 1.0
-        """How many times as long as by the rates a transfer takes, as a rule."""
+        """Usual time of a transfer, as a multiple of what the rates say."""
         self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     @property
@@ -181,7 +181,7 @@ class Timetable:
         self.under_way.append(transfer)
 
     def ended(self, transfer: ScheduledTransfer, now_s: float) -> None:
-        """All of it is there at `now_s`: what can be learned from it is, and it is no longer under way."""
+        """Note that all of it is there at `now_s`, learn from that, and take it from those under way."""
         if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
             self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
             low, high = SLOWNESS
@@ -195,12 +195,12 @@ class Timetable:
                 transfers.remove(transfer)
 
     def overdue(self, since_s: float) -> Sequence[ScheduledTransfer]:
-        """Those that were expected to have ended before `since_s`."""
+        """Return the transfers that were expected to have ended before `since_s`."""
         return [transfer for transfer in self.under_way if transfer.end_s < since_s]
 
 
 def alone(pair: list[ScheduledTransfer]) -> bool:
-    """Whether the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+    """Return True if the first is the leg of an update to its own node, to be summed with nothing, which is the second.
 
     The second is made what it is then, a transfer straight to the server.
     """

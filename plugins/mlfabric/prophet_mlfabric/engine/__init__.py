@@ -18,9 +18,9 @@ from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
 DELAY_BOUND = settings.LAB_DELAY_BOUND
-"""Of the coordinator, in versions; none where it is not set."""
+"""Delay bound of the coordinator, in versions; none where it is not set."""
 BATCH = settings.LAB_BATCH
-"""How long the coordinator gathers updates at most, such as 50ms."""
+"""Longest time for which the coordinator gathers updates, such as 50ms."""
 RATES = settings.LAB_RATES
 """The options of `prophet coordinate` that say how fast NICs are."""
 TOKEN_FILE = "coordinator.token"
@@ -42,7 +42,7 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def _rates(network: RunNetwork) -> str:
-    """What is known of the NICs before any worker has reported: their rates at the start."""
+    """Return what is known of the NICs before any worker has reported: their rates at the start."""
     options = ["--server", "server0"]
     if (server := network.rates.get("server0")) is not None:
         options += ["--server-rate", format_rate(server)]

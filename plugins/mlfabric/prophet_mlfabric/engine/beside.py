@@ -18,7 +18,7 @@ from prophet_mlfabric.engine.token import make_token
 from prophet_scheduler.core import settings
 
 STATUS = "coordinator.json"
-"""What came of all updates, in the folder that the scheduler runs in."""
+"""File with the fate of all updates, in the folder that the scheduler runs in."""
 PATIENCE_S = 5.0
 
 

@@ -1,4 +1,4 @@
-"""What a script in PyTorch says to BytePS without step: wrap the optimizer, and no more.
+"""A script in PyTorch on BytePS's asynchronous servers: it wraps the optimizer, and no more.
 
 Weights have to begin with zeros: BytePS's own asynchronous optimizer pulls the sum of all changes since the start
 (docs/corrections.md, Answering), and a broadcast is answered before the root has sent anything.

@@ -1,4 +1,4 @@
-"""What is to happen when: the agenda of a loop over events.
+"""Agenda of a loop over events: actions and their times.
 
 Rule of this file: the order of what was put down, and no clock; whose time it is, virtual or real, is the loop's.
 """

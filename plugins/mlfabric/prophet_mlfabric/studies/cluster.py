@@ -35,7 +35,7 @@ HORIZON_S = 3600.0
 
 
 class Consistency(enum.StrEnum):
-    """When a server applies updates, and how far workers may be apart (sections 2 and 6)."""
+    """Consistency of a job: when its server applies updates, and how far workers may be apart (sections 2 and 6)."""
 
     ASYNCHRONOUS = "asynchronous"
     STALE = "stale synchronous"
@@ -43,7 +43,7 @@ class Consistency(enum.StrEnum):
 
 
 class Transport(enum.StrEnum):
-    """How updates and models travel."""
+    """Way in which updates and models travel."""
 
     MLFABRIC = "mlfabric"
     SHARED = "shared"
@@ -54,7 +54,7 @@ class Transport(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """How a job is trained. `delay_bound` is tau_max, `staleness` K, `divergence_bound` Div_max with a replica."""
+    """Way to train a job. `delay_bound` is tau_max, `staleness` K, `divergence_bound` Div_max with a replica."""
 
     consistency: Consistency
     transport: Transport
@@ -106,7 +106,7 @@ METHODS: Mapping[str, Method] = {
 
 
 class Trainee(Protocol):
-    """What is trained. Models and updates are values that the cluster only passes on."""
+    """Model and data of a job. Models and updates are values that the cluster only passes on."""
 
     def read(self) -> Any:
         """The server's model as it is now; later steps do not change it."""
@@ -118,7 +118,7 @@ class Trainee(Protocol):
         """An update from this model, and its norm."""
 
     def apply(self, updates: Sequence[Any]) -> None:
-        """One step of the server's model by the sum of these updates (Eq. 2)."""
+        """Move the server's model by the sum of these updates (Eq. 2)."""
 
     def replicate(self, updates: Sequence[Any]) -> None:
         """The same step of the replica's model."""
@@ -151,7 +151,7 @@ class Counting:
 
 @dataclass
 class Record:
-    """What happened in a run.
+    """Record of a run.
 
     One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's: the version after it is applied less
     the one that it was computed from) and `by_worker`. `sent_to_server`, `sent_to_replica` count transfers that
@@ -175,7 +175,7 @@ class Record:
 
     @property
     def dropped_part(self) -> float:
-        """Of all updates that were computed and scheduled."""
+        """Part of all updates, computed and scheduled, that was dropped."""
         return len(self.dropped_s) / max(1, len(self.dropped_s) + len(self.applied_s))
 
 
@@ -351,7 +351,7 @@ class StudiedCluster:
 
 
 def _by_worker(arrived: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """In the order of workers, so that no sum depends on who arrived first."""
+    """Return the values in the order of workers, so that no sum depends on who arrived first."""
     return sorted(arrived, key=lambda update: update[0])
 
 

@@ -30,7 +30,7 @@ BYTEPS_BLOCK_BYTES = 4096000.0
 
 @dataclass(frozen=True)
 class Stragglers:
-    """With `chance` a computation takes `factor` times as long."""
+    """Stragglers: with `chance` a computation takes `factor` times as long."""
 
     chance: float
     factor: float
@@ -161,13 +161,13 @@ class Rates:
         return [*now[:, 0].tolist(), *dedicated], [*now[:, 1].tolist(), *dedicated]
 
     def reported(self, time_s: float) -> NetworkState:
-        """What the monitor has reported by then, as if it would hold for ever."""
+        """Return what the monitor has reported by then, as if it would hold for ever."""
         return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
 
 
 @dataclass
 class Computations:
-    """How long each computation of each worker takes; a worker's draws do not depend on the others' progress."""
+    """Seconds of each computation of each worker; a worker's draws do not depend on the others' progress."""
 
     setting: Setting
     _random: list[np.random.Generator] = field(init=False)

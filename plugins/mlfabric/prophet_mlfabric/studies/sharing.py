@@ -66,7 +66,7 @@ class SharedNetwork:
         self._share()
 
     def next_end_s(self) -> float:
-        """When the next flow ends if nothing changes; infinity without flows."""
+        """Return the end of the next flow if nothing changes; infinity without flows."""
         return math.inf if not self._ids else self._now_s + float((self._left / self._rates).min())
 
     def ended(self, now_s: float) -> list[int]:

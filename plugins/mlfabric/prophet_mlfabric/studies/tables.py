@@ -74,7 +74,7 @@ def table_2_cell(
     problem: SgdProblem | None = None,
     excess: float = 0.02,
 ) -> TableCell:
-    """One cell of Table 2 for one seed.
+    """Return one cell of Table 2 for one seed.
 
     An iteration is as many applied updates as there are workers. With a `problem`, jobs also train it until the loss
     exceeds its least by at most the part `excess`.
@@ -102,7 +102,7 @@ def table_2_cell(
 
 @dataclass(frozen=True)
 class RingComparison:
-    """What makes MLfabric-A's time beside a ring's. Seconds are means for as many updates as workers.
+    """Parts of MLfabric-A's time beside a ring's. Seconds are means for as many updates as workers.
 
     A ring's iteration is `computing_s`, until the slowest worker has its update, and `transfers_s` after that.
     MLfabric's server gets `updates_a_message` in one transfer, sums counted, and its NIC receives for the part `busy`
@@ -134,7 +134,7 @@ class RingComparison:
 
 
 def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s: float) -> RingComparison:
-    """From two jobs on the same cluster, the one under RR_SYNC and the other, until then, under MLfabric-A.
+    """Compare two jobs on the same cluster, the one under RR_SYNC and the other, until then, under MLfabric-A.
 
     Raises UserError where one of them has not come to as many updates as there are workers.
     """

@@ -50,7 +50,7 @@ class SgdProblem:
         return float(np.logaddexp(0.0, -margins).mean() + 0.5 * self.regularization * model @ model)
 
     def gradient(self, model: Vector, rows: NDArray[np.int64]) -> Vector:
-        """Of the mean loss over these samples."""
+        """Return the gradient of the mean loss over these samples."""
         features, labels = self.features[rows], self.labels[rows]
         margins = labels * (features @ model)
         weights = -labels / (1.0 + np.exp(np.clip(margins, -500.0, 500.0)))
@@ -97,7 +97,7 @@ class LossCurve:
     losses: tuple[float, ...]
 
     def time_to(self, loss: float) -> float:
-        """When the loss was first at or below this; infinity if never."""
+        """Return the time at which the loss was first at or below this; infinity if never."""
         return next((time for time, now in zip(self.times_s, self.losses, strict=True) if now <= loss), math.inf)
 
     def updates_to(self, loss: float) -> float:

@@ -1,4 +1,4 @@
-"""How updates reach the server and models come back: MLfabric's way, and those that it is compared with.
+"""Ways of updates to the server and of models back: MLfabric's way, and those that it is compared with.
 
 Rule of this file: what travels when, over which links. Who computes, and what an update does, are the cluster's.
 
@@ -59,7 +59,7 @@ class Scheduled:
         self._ready: list[Update] = []
         self._requests: list[int] = []
         self._closes_s = math.inf
-        """When the batch of the updates that are ready is put in order at the latest."""
+        """Latest time at which the batch of ready updates is put in order."""
         self._tick_s = math.inf
         self._server_at = [-math.inf]
         self._replica_at = [-math.inf]
@@ -76,7 +76,7 @@ class Scheduled:
         self._tick_soon()
 
     def _next_multiple_s(self) -> float:
-        """Of the interval, the next that has not been: a tick asks for the one after it."""
+        """Return the next multiple of the interval that has not been: a tick asks for the one after it."""
         batch_s = self._cluster.setting.batch_s
         return (math.floor(self._cluster.now_s / batch_s + 1e-9) + 1) * batch_s
 
@@ -87,7 +87,7 @@ class Scheduled:
             self._cluster.at(due_s, partial(self._tick, due_s))
 
     def _due_s(self) -> float:
-        """When there is something to decide."""
+        """Return the time at which there is something to decide."""
         now, setting = self._cluster.now_s, self._cluster.setting
         if not setting.eager:
             return self._next_multiple_s()
@@ -235,7 +235,7 @@ class Blockwise(_Fair):
         self._pulled = [0] * setting.workers
         self._pulling = [False] * setting.workers
         self._wanted: dict[int, int] = {}
-        """By worker, how many blocks it has when it has the model that it waits for."""
+        """Blocks that a worker has once it has the model that it waits for, by worker."""
 
     def push(self, worker: int, update: Update) -> None:
         self._cluster.record.sent_to_server += 1
@@ -281,7 +281,7 @@ class _AllReduce:
         self._cluster = cluster
         self._updates: list[Update] = []
         self._ready_s = [-math.inf] * cluster.setting.machines
-        """When each machine had the updates of all of its workers."""
+        """Time at which each machine had the updates of all of its workers."""
 
     def push(self, worker: int, update: Update) -> None:
         cluster = self._cluster
@@ -296,7 +296,7 @@ class _AllReduce:
         self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
 
     def end_s(self, ready_s: Sequence[float]) -> float:
-        """When a sum ends whose parts the machines have at these times, the last of them now."""
+        """Return the end of a sum whose parts the machines have at these times, the last of them now."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What really happens to scheduled transfers, and what the scheduler may know of it (MLfabric, section 4).
+"""True course of scheduled transfers, and what the scheduler may know of it (MLfabric, section 4).
 
 Rule of this file: transfers in, their true ends out. It applies nothing and decides nothing.
 
@@ -55,7 +55,7 @@ class Wire:
         return sent
 
     def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
-        """What the scheduler plans with, and when it expects each node to have all that is under way to it."""
+        """Return what the scheduler plans with, and when it expects each node to have all that is under way to it."""
         self._true.forget(now_s)
         self._under_way = [sent for sent in self._under_way if sent.end_s > now_s]
         network = self._rates.reported(now_s)
