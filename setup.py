@@ -140,14 +140,8 @@ setup(
             "setuptools",
             "wheel",
         ],
-        # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, which
-        # is not to be had for Python 3.12 and later.
-        "mxnet": [
-            f"{package}; python_version < '3.12'"
-            for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")
-        ],
         # Plugins of this checkout, which no index has: `pip install . ./plugins/papers`.
-        **{plugin: [f"prophet-{plugin}=={VERSION}"] for plugin in ("mlfabric", "papers")},
+        **{plugin: [f"prophet-{plugin}=={VERSION}"] for plugin in ("mlfabric", "mxnet", "papers")},
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
@@ -179,7 +173,8 @@ setup(
             f"{name}=prophet_scheduler.policies.{name.replace('-', '_')}:POLICIES"
             for name in ("bytescheduler", "ddp", "fifo", "p3", "prophet", "prophet-paper")
         ],
-        "prophet.engines": [f"{name}=prophet_scheduler.engines.{name}:ENGINE" for name in ("byteps", "ddp", "kvstore")],
+        "prophet.byteps_front_ends": ["torch=prophet_byteps.torch.front_end:install"],
+        "prophet.engines": [f"{name}=prophet_scheduler.engines.{name}:ENGINE" for name in ("byteps", "ddp")],
     },
     cmdclass={"build_py": BuildWithAutoload},
 )

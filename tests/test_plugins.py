@@ -21,7 +21,7 @@ from prophet_scheduler.policies import get_definition, get_policy, policy_names
 
 ROOT = Path(__file__).parents[1]
 CORE = "prophet-scheduler"
-GROUPS = (plugins.POLICIES, plugins.ENGINES, plugins.COMMANDS, plugins.AGENTS)
+GROUPS = (plugins.POLICIES, plugins.ENGINES, plugins.COMMANDS, plugins.AGENTS, plugins.FRONT_ENDS)
 CACHED = (plugins.entries, engines)
 
 
@@ -53,7 +53,7 @@ def line(name: str, extra: str) -> str:
 def test_core_has_its_own_policies_and_engines() -> None:
     assert policy_names() == ["bytescheduler", "ddp", "fifo", "p3", "prophet", "prophet-paper"]
     assert [get_policy(name).plan(None, None).policy for name in policy_names()] == policy_names()
-    assert list(engines()) == ["byteps", "ddp", "kvstore"]
+    assert list(engines()) == ["byteps", "ddp"]
 
 
 @pytest.mark.usefixtures("core_alone")

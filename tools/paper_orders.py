@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prophet_mxnet.graph import graph_of_symbol
 from prophet_papers.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
 from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need
-from prophet_scheduler.models.graph_mxnet import graph_of_symbol
 from prophet_scheduler.models.graph_patterns import Pattern
 from tools.markdown import table
 

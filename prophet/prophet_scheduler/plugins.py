@@ -1,4 +1,4 @@
-"""Parts of Prophet that are found by name: policies, engines, commands and agents.
+"""Parts of Prophet that are found by name: policies, engines, commands, agents and front ends.
 
 What belongs here: finding and loading them, and what to say of one that is not installed. Each is an entry point of a
 distribution, core's own too (setup.py), so a part that somebody adds is a distribution of theirs. Nothing but the part
@@ -22,9 +22,14 @@ COMMANDS = "prophet.commands"
 """A command of `prophet`: its function, as typer takes it."""
 AGENTS = "prophet.byteps_agents"
 """A value of BYTEPS_SCHEDULER that is no policy: the class that prophet_byteps prepares in place of its own Agent."""
+FRONT_ENDS = "prophet.byteps_front_ends"
+"""A framework of BytePS: the function that takes over its module."""
+EXCHANGES = "prophet.byteps_exchanges"
+"""A framework of BytePS but PyTorch: the class that carries pages through its module."""
 
 EXTRAS = {
     "mlfabric": ("mlfabric", "byteps_async", "async-stock", "async-mlfabric", "coordinate", "replicate"),
+    "mxnet": ("mxnet", "kvstore", "mxnet-kvstore", "mxnet-p3"),
     "papers": (
         *("caramel", "caramel-no-holding", "caramel-no-scheduling", "caramel-no-batching-no-scheduling"),
         *("horovod", "mg-wfbp", "mg-wfbp-exact", "pace", "pace-best", "tictac", "tictac-tio"),
@@ -51,8 +56,10 @@ def absent(name: str) -> str:
 
     A variant of an engine may be called after its policy: `ddp-pace` takes what `pace` takes.
     """
+    engine, _, policy = name.partition("-")
+    wanted = {name, policy} if engine in entries(ENGINES) else {name}
     for extra, names in EXTRAS.items():
-        if (name in names or name.partition("-")[2] in names) and not _installed(f"prophet-{extra}"):
+        if not wanted.isdisjoint(names) and not _installed(f"prophet-{extra}"):
             return f"{name} comes with the extra {extra}: `pip install ./plugins/{extra}` in Prophet's checkout"
     return ""
 

@@ -117,7 +117,10 @@ class _Loader(importlib.abc.Loader):
 def _prepare(framework: str) -> ProcessAgent:
     """Return this process's agent, by BYTEPS_SCHEDULER. Raises UserError for a wrong setting."""
     from prophet_scheduler import plugins
+    from prophet_scheduler.core.errors import UserError
 
+    if line := plugins.absent(framework):
+        raise UserError(line)
     of_plugin = plugins.load(plugins.AGENTS, os.environ["BYTEPS_SCHEDULER"].strip().lower())
     if of_plugin is not None:
         job: ProcessAgent = of_plugin.prepare(framework, os.environ)

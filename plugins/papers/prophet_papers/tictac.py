@@ -33,7 +33,7 @@ class TicTac:
     """The order of TAO, or of TIO where `timing_aware` is False or the network is not known yet.
 
     A profile has no graph, only layers, and of layers one after another TAO makes forward order. `graph` is the model's
-    own, as a job of PyTorch traces it (graph_autograd.py of models) or graph_mxnet.py reads it. Its transfers
+    own, as a job of PyTorch traces it (graph_autograd.py of models) or prophet_mxnet/graph.py reads it. Its transfers
     are the gradients by name; or, if not all of a profile's names are in it, by place: the gradient with the n-th least
     id is the n-th transfer.
     """

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from prophet_scheduler import plugins
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.optional import INSTALL
 from prophet_scheduler.engines.registry import engines
@@ -146,6 +147,8 @@ def _framework(framework: Framework) -> Finding:
     if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
         numpy = importlib.metadata.version("numpy")
         return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
+    if line := plugins.absent(framework):
+        return Finding(name, False, line)
     return Finding(name, True, version)
 
 

@@ -44,9 +44,9 @@ import numpy as np
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.library import UNKNOWN_TRAINER
-from prophet_byteps.mxnet import calls
-from prophet_byteps.mxnet.ending import WaitForMXNet
-from prophet_byteps.mxnet.names import Names
+from prophet_mxnet.byteps import calls
+from prophet_mxnet.byteps.ending import WaitForMXNet
+from prophet_mxnet.byteps.names import Names
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.watch import training

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from prophet_byteps.mxnet import ending
+from prophet_mxnet.byteps import ending
 
 PATIENCE_S = 0.05
 BLOCKED_S = 120.0

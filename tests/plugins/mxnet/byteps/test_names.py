@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_byteps.mxnet.names import Names
 from prophet_byteps.partition import Number
+from prophet_mxnet.byteps.names import Names
 
 STEP = 4096
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from prophet_byteps import agreement, exchange
-from prophet_byteps.exchange import MXNetExchange
-from prophet_byteps.mxnet import calls
+from prophet_mxnet.byteps import calls
+from prophet_mxnet.byteps.exchange import MXNetExchange
 
 LIMIT_S = 10.0
 """Only a failing test waits that long."""

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import mxnet as mx
 
+from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.compute import ComputeClock
-from prophet_scheduler.lab.jobs.gluon.weights import model_record
 from prophet_scheduler.models.profiles import load_profile
 
 

@@ -8,13 +8,13 @@ import pytest
 
 mx = pytest.importorskip("mxnet", exc_type=ImportError)
 
+from prophet_mxnet.exchanges import ordered_parameters
+from prophet_mxnet.jobs.digits import accuracy, make_network
+from prophet_mxnet.jobs.replay import ReplayNetwork
+from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.engines.exchange import ordered_parameters
 from prophet_scheduler.lab.jobs.compute import ComputeClock
 from prophet_scheduler.lab.jobs.datasets import digits
-from prophet_scheduler.lab.jobs.gluon.digits import accuracy, make_network
-from prophet_scheduler.lab.jobs.gluon.replay import ReplayNetwork
-from prophet_scheduler.lab.jobs.gluon.weights import model_record
 
 PROFILE = Profile(
     "three",

@@ -18,7 +18,7 @@ from mxnet.base import _LIB, check_call
 
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.mxnet import calls, front_end
+from prophet_mxnet.byteps import calls, front_end
 from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
 from support.exchanges import QuietExchange

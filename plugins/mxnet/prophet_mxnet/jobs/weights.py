@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from prophet_scheduler.engines.exchange import ordered_parameters
+from prophet_mxnet.exchanges import ordered_parameters
 from prophet_scheduler.lab.jobs.common import weights_sha256
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet.gluon import nn
 
+from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.datasets import batches, digits
-from prophet_scheduler.lab.jobs.gluon.weights import model_record
 
 
 def make_network(kind: str) -> mx.gluon.HybridBlock:

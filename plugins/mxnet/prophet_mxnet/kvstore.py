@@ -15,7 +15,7 @@ from prophet_scheduler.engines.spec import EngineSpec, Variant
 from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 _SERVER = "import mxnet"
-_EXCHANGES = "prophet_scheduler.engines.kvstore.gluon_exchange"
+_EXCHANGES = "prophet_mxnet.exchanges"
 
 ENGINE = EngineSpec(
     name="kvstore",

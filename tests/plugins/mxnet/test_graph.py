@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from prophet_mxnet.graph import graph_of_symbol
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph
-from prophet_scheduler.models.graph_mxnet import graph_of_symbol
 from prophet_scheduler.models.graph_patterns import Pattern
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
+from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.datasets import random_images
-from prophet_scheduler.lab.jobs.gluon.weights import model_record
 
 MODELS = {"resnet18": vision.resnet18_v1, "resnet50": vision.resnet50_v1}
 
