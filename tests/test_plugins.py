@@ -71,6 +71,22 @@ def test_a_name_of_an_extra_is_one_line_that_says_which(name: str, extra: str) -
 
 
 @pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize(
+    ("framework", "policy", "name"), [("mxnet", "prophet", "mxnet"), ("torch", "mlfabric", "mlfabric")]
+)
+def test_a_job_of_byteps_that_needs_a_plugin_is_refused(
+    framework: str, policy: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))  # the autoload adds to it
+    from prophet_byteps import autoload
+
+    monkeypatch.setenv("BYTEPS_SCHEDULER", policy)
+    with pytest.raises(UserError) as caught:
+        autoload._prepare(framework)
+    assert str(caught.value).endswith(line(name, name))
+
+
+@pytest.mark.usefixtures("core_alone")
 def test_a_name_of_no_extra_lists_those_that_are_here() -> None:
     with pytest.raises(UserError, match=r"^unknown policy 'tictax'; known policies are bytescheduler, ddp, fifo, p3, "):
         get_definition("tictax")

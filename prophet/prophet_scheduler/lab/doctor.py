@@ -182,7 +182,8 @@ def _mxnet() -> list[Finding]:
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
-    return [Finding("MXNet", True, importlib.metadata.version("mxnet")), *hooks]
+    line = plugins.absent("mxnet")
+    return [Finding("MXNet", not line, line or importlib.metadata.version("mxnet")), *hooks]
 
 
 def _namespaces() -> Finding:
