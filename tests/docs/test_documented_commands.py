@@ -263,11 +263,7 @@ def check_torchrun(arguments: list[str], whole: bool) -> None:
 def test_what_python_snippets_import_is_there(page: Path) -> None:
     for text in blocks(page, "python"):
         for node in ast.walk(ast.parse(text)):
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module
-                and node.module.split(".")[0] in ("prophet_scheduler", "prophet_byteps")
-            ):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("prophet_"):
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     has = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
