@@ -31,7 +31,7 @@ class BytePSInGluon:
 
 
 class KVStoreInGluon:
-    """As "Distributed Training in MXNet" says: create the store, hand it to the trainer; servers run the optimizer.
+    """MXNet's store, as in "Distributed Training in MXNet": the trainer gets it, and servers run the optimizer.
 
     Parameters go to the trainer as a list in forward order: what it makes of their places is the priority, and of a
     dict it would sort the names (dense10 before dense1).

@@ -86,7 +86,7 @@ def graph_of_symbol(
 
 
 def _timed(node: str, pattern: Pattern, times_s: Mapping[str, float]) -> bool:
-    """Whether the times of a node are given, so that its work does not matter."""
+    """Return True if the times of a node are given, so that its work does not matter."""
     return f"forward.{node}" in times_s and (pattern is Pattern.RECEIVE or f"backward.{node}" in times_s)
 
 
@@ -120,7 +120,7 @@ def _attributes(node: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> Shape:
-    """Of a variable: as given, or as its `__shape__` says."""
+    """Return the shape of a variable: as given, or as its `__shape__` says."""
     if node["name"] in shapes:
         return shapes[node["name"]]
     try:
@@ -134,7 +134,7 @@ def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> S
 
 
 def _number_bytes(node: Mapping[str, Any], name: str) -> int:
-    """Of a variable: by its `__dtype__`, or float32."""
+    """Return the bytes of a variable's number, by its `__dtype__`, or float32."""
     flag = str(_attributes(node).get("__dtype__", 0))
     if not flag.isdecimal() or int(flag) not in NUMBER_BYTES:
         raise UserError(f"symbol {name!r}: '__dtype__' of {node['name']!r} is {flag}; known are {[*NUMBER_BYTES]}")

@@ -97,7 +97,7 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
 def end_s(
     groups: Sequence[Sequence[int]], generation_s: Sequence[float], sizes: Sequence[int], network: Network
 ) -> float:
-    """When the last of `groups` is off the wire, in seconds after backward began; what merging is to make small."""
+    """Return when the last of `groups` is off the wire, in seconds after backward began. Merging makes it small."""
     now = 0.0
     for members in groups:
         ready_s = max(generation_s[member] for member in members)

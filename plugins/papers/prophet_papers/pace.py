@@ -24,7 +24,7 @@ ONE_SEGMENT = 1
 
 
 class Pace:
-    """Nothing to tune. Layers are taken to follow one another (docs/decisions/graphs-of-jobs.md).
+    """PACE, with nothing to tune. Layers are taken to follow one another (docs/decisions/graphs-of-jobs.md).
 
     `balanced` is the paper's fusion; without it the groups are the best that neighbours can form (`best_fusion`).
     """
@@ -54,7 +54,7 @@ class Pace:
         )
 
     def segments(self, profile: Profile, network: Network) -> dict[int, tuple[int, ...]]:
-        """By group of the plan: the bytes of the segments that its tensor is cut into, in the order they go in."""
+        """Return by group of the plan the bytes of the segments of its tensor, in the order they go in."""
         graph = training_graph(profile)
         fusion = self._fuse(graph, network)
         cuts = segment_bytes(fusion, graph, network)

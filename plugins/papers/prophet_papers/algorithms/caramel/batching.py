@@ -1,4 +1,4 @@
-"""Which small parameters travel together (Caramel, section 4.2).
+"""Batches of small parameters that travel together (Caramel, section 4.2).
 
 Rule of this file: from windows and a network to batches, in the order in which they leave. When they travel is
 packing.py's. Sizes are bytes, times seconds after the backward pass began.
@@ -28,7 +28,7 @@ GAIN = 0.8
 
 @dataclass(frozen=True)
 class Batch:
-    """What travels as one: `members` are places in the windows. Ready when its last member is, read when its first is.
+    """Parameters that travel as one: `members` are places in the windows. Ready with its last member, read with its first.
 
     `generated_s` is after the backward pass began, `read_s` after the forward pass did, as in Window.
     """
@@ -51,7 +51,7 @@ def threshold_bytes(network: Network, gain: float = GAIN) -> float:
 
 
 def batch(parameters: Sequence[Window], network: Network, threshold: float | None = None) -> tuple[Batch, ...]:
-    """All of `parameters`, each in exactly one batch, in the order in which the batches leave.
+    """Return all of `parameters`, each in exactly one batch, in the order in which the batches leave.
 
     `parameters` come in the order in which they are generated; `threshold` is in bytes, `threshold_bytes(network)`
     where it is not given, and 0 joins nothing. Raises UserError where the order is another one.

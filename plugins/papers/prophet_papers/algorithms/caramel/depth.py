@@ -29,7 +29,7 @@ def adaptive_depth(size_bytes: float, threshold_bytes: float, max_depth: int = M
 
 
 def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> float:
-    """How long `depth` equal chunks take through `stages`, each of which works on one chunk at a time.
+    """Return the seconds that `depth` equal chunks take through `stages`, each of which works on one chunk at a time.
 
     The first chunk passes all the stages, and then one chunk leaves the slowest of them after another:
 

@@ -1,4 +1,4 @@
-"""When each batch travels: in the backward pass, in the next forward pass, or beyond both (Caramel, section 4.3).
+"""Times at which batches travel: in the backward pass, in the next forward pass, or beyond both (Caramel, section 4.3).
 
 Rule of this file: the greedy packing, from batches to times. One transfer has the network at a time and is not cut.
 
@@ -126,7 +126,7 @@ def pack(
 
 
 class _Free:
-    """What is left of [0, length_s], as intervals in order."""
+    """Free part of [0, length_s], as intervals in order."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
@@ -135,13 +135,13 @@ class _Free:
 
     @property
     def last_busy(self) -> float:
-        """From here to the end nothing is taken."""
+        """Time after which nothing is taken."""
         reaches = len(self._ends) > 0 and self._ends[-1] == self._length_s
         return float(self._starts[-1]) if reaches else self._length_s
 
     @property
     def first_busy(self) -> float:
-        """From 0 to here nothing is taken."""
+        """Time before which nothing is taken."""
         reaches = len(self._starts) > 0 and self._starts[0] == 0.0
         return float(self._ends[0]) if reaches else 0.0
 

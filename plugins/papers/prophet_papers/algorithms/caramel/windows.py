@@ -27,14 +27,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """All parameters in the order in which they are generated, and how long the two passes compute. Seconds."""
+    """Parameters in the order in which they are generated, and the seconds that the two passes compute."""
 
     parameters: tuple[Window, ...]
     backward_s: float
     forward_s: float
 
     def length_s(self, window: Window) -> float:
-        """From boundary to boundary, if the forward pass follows the backward pass at once."""
+        """Seconds from boundary to boundary, if the forward pass follows the backward pass at once."""
         return self.backward_s - window.generated_s + window.read_s
 
 

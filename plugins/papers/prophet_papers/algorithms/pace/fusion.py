@@ -44,7 +44,7 @@ class Partition:
 
 
 def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
-    """For R = 1, 2, ... groups, the partition whose smallest group is as large as can be: the paper's MaxMinSize.
+    """Return for R = 1, 2, ... groups the partition whose smallest group is as large as can be: the paper's MaxMinSize.
 
     Algorithm 1, lines 11-23: with best(s, R) for the part of the chain from place s on,
 
@@ -86,7 +86,7 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """What is to be sent: `groups` (names of transfers, in order of release) and when.
+    """Transfers to be sent: `groups` (names of transfers, in order of release) and when.
 
     `problem` has one transfer a group, in that order, `segments` its best schedule, and the iteration takes
     `iteration_s` seconds with it.
@@ -121,7 +121,7 @@ class Chain:
         self.least_s = least_time(problem_of(graph, unfused.transfer_s))
 
     def iteration_s(self, starts: Sequence[int]) -> float:
-        """When the iteration ends with the best schedule of the groups that begin at these places."""
+        """Return the end of the iteration with the best schedule of the groups that begin at these places."""
         release, length, tail = self._fused(starts)
         if self.rises:
             return max(self._whole.floor, least_time_of_chain(release, length, tail))
@@ -277,7 +277,7 @@ def _name(members: Sequence[str]) -> str:
 
 
 def segment_bytes(fusion: Fusion, graph: Graph, network: Network) -> tuple[tuple[int, ...], ...]:
-    """For each group, the bytes of its segments in the order of the schedule: where each fused tensor is cut.
+    """Return for each group the bytes of its segments in the order of the schedule: where each fused tensor is cut.
 
     The overhead comes first, so a segment that ends before the overhead does carries nothing and is left out.
     """

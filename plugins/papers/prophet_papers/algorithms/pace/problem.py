@@ -1,4 +1,4 @@
-"""From a graph to what PACE's scheduler needs of it: for each transfer a release, a length and a tail.
+"""Needs of PACE's scheduler, from a graph: for each transfer a release, a length and a tail.
 
 Rule of this file: the values, their checks and the reduction of the paper's section IV-B (Lemma 1, Theorem 1); deciding
 what goes when is schedule.py's. Times have one unit throughout, seconds say.

@@ -28,7 +28,7 @@ class WireSegment:
 
 
 def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
-    """What the wire carries when, so that the iteration ends as early as any schedule can; O(n log n).
+    """Return what the wire carries when, so that the iteration ends as early as any schedule can; O(n log n).
 
     By Theorem 1 (problem.py) the iteration's end is max over i of C(i) + tail(i), C(i) being when transfer i ends.
     That is one machine, jobs with releases, preemption allowed, and the greatest lateness for the due dates -tail(i):
@@ -79,7 +79,7 @@ def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
 
 
 def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: float = 0.0) -> float:
-    """When the iteration ends if the wire carries `segments` in the order of their starts.
+    """Return the end of the iteration if the wire carries `segments` in the order of their starts.
 
     Each one starts when its transfer is released and the wire is free, as in the paper's priority queue (section
     VI-A: the priority of a segment is its start), so a schedule that is feasible is worth what it says. `resume` is
@@ -111,7 +111,7 @@ def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: fl
 
 
 def least_time(problem: Problem) -> float:
-    """When the iteration ends under the best schedule: the oracle of section V."""
+    """Return the end of the iteration under the best schedule: the oracle of section V."""
     release, length, tail = (
         np.array([getattr(transfer, key) for transfer in problem.transfers]) for key in ("release", "length", "tail")
     )
@@ -123,7 +123,7 @@ def least_time(problem: Problem) -> float:
 
 
 def rises(values: NDArray[np.float64]) -> bool:
-    """Whether no value is below the one before it."""
+    """Return True if no value is below the one before it."""
     return bool(np.all(values[1:] >= values[:-1]))
 
 

@@ -23,7 +23,7 @@ def general_time(operation: Operation) -> float:
 
 
 def graph_time(network: Network | None = None) -> TimeOracle:
-    """What the graph itself says: `time_s` for computing, and `size_bytes` on `network` for a transfer.
+    """Return what the graph itself says: `time_s` for computing, and `size_bytes` on `network` for a transfer.
 
     Without a network a transfer takes its own `time_s`.
     """

@@ -34,7 +34,7 @@ PICOSECONDS = 1e12
 
 @dataclass(frozen=True)
 class Properties:
-    """What Algorithm 1 says of one outstanding transfer. Seconds.
+    """Properties of one outstanding transfer, by Algorithm 1. Seconds.
 
     `communication_s` is the paper's M, the time of the transfer. `load_s` is P, the computing that this transfer alone
     still holds up. `impending_s` is M+, the least communication that frees an operation held up by this transfer and
@@ -47,7 +47,7 @@ class Properties:
 
 
 def precedes(a: Properties, b: Properties) -> bool:
-    """Whether `a` goes before `b`: Eq. 5, and by the smaller M+ where that is a tie (Algorithm 2)."""
+    """Return True if `a` goes before `b`: Eq. 5, and by the smaller M+ where that is a tie (Algorithm 2)."""
     first, second = min(b.load_s, a.communication_s), min(a.load_s, b.communication_s)
     if first != second:
         return first < second
@@ -102,7 +102,7 @@ def tio(graph: Graph) -> dict[str, int]:
 
 
 def whole(graph: Graph, oracle: TimeOracle, operation: Operation) -> int:
-    """What the oracle says of an operation, in whole picoseconds."""
+    """Return what the oracle says of an operation, in whole picoseconds."""
     time_s = oracle(operation)
     if not math.isfinite(time_s) or time_s < 0:
         raise UserError(
@@ -142,7 +142,7 @@ class _Outstanding:
             depends[operation.name] = mask
 
     def candidates(self) -> list[int]:
-        """What may be received next, in graph order."""
+        """Return the transfers that may be received next, in graph order."""
         return [place for place, before in self._before.items() if not before & self.outstanding]
 
     def properties(self) -> dict[int, Properties]:

@@ -1,4 +1,4 @@
-"""What an order is worth: the makespan of one worker, and the paper's efficiency and speedup (Eqs. 1 to 4).
+"""Worth of an order: the makespan of one worker, and the paper's efficiency and speedup (Eqs. 1 to 4).
 
 Rule of this file: the model of TicTac, section 3, and nothing nearer to a real network; the simulator has that.
 """
@@ -21,7 +21,7 @@ PROCESSOR, RECEIVE, SEND = range(3)
 
 @dataclass(frozen=True)
 class Bounds:
-    """How long an iteration takes at most and at least, whatever its dependencies. Seconds.
+    """Greatest and least seconds of an iteration, whatever its dependencies. Seconds.
 
     `sequential_s` is Eq. 1, one operation at a time; `parallel_s` is Eq. 2, the busiest resource alone.
     """
