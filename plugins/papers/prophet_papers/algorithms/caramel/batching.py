@@ -28,7 +28,7 @@ GAIN = 0.8
 
 @dataclass(frozen=True)
 class Batch:
-    """Parameters that travel as one: `members` are places in the windows. Ready with its last member, read with its first.
+    """Parameters that travel as one: `members` are places in windows. Ready with its last member, read with its first.
 
     `generated_s` is after the backward pass began, `read_s` after the forward pass did, as in Window.
     """
