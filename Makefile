@@ -6,16 +6,18 @@ BIN := $(VENV)/bin
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
+# Distributions of their own, beside core's.
+PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
 .PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
 
 setup: $(STAMP)
 
-$(VENV)/.packages: setup.py
+$(VENV)/.packages: setup.py $(PLUGINS:=/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[experiments,mxnet,report,docs,dev]"
+	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,papers,report,docs,dev]" $(PLUGINS:%=--editable %)
 	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.
@@ -47,7 +49,7 @@ sanitize: $(VENV)/.package
 EXAMPLES ?= 2000
 fuzz: $(VENV)/.package
 	EXAMPLES=$(EXAMPLES) SANITIZERS=required $(BIN)/pytest --hypothesis-profile fuzz \
-		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/mlfabric tests/watch --include='test_*.py')
+		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/plugins/mlfabric tests/watch --include='test_*.py')
 
 # The hook on older releases of BytePS, each built once: some minutes a release.
 releases: setup

@@ -28,8 +28,8 @@ import numpy as np
 import psutil
 from rich.console import Console
 
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.mlfabric.client import CoordinatorClient
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood

@@ -1,7 +1,7 @@
 """Synthetic workers for tools.coordinator: many in one process, each with a connection of its own.
 
 Rule of this file: when workers ask and what they see, in seconds of the steady clock. They talk as a real worker does
-(prophet_scheduler/mlfabric/conversation.py), without the update, which takes as long as it is told to.
+(prophet_mlfabric/conversation.py), without the update, which takes as long as it is told to.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
-from prophet_scheduler.mlfabric.conversation import Conversation, Result
-from prophet_scheduler.mlfabric.messages import (
+from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
     Ask,
@@ -29,8 +27,10 @@ from prophet_scheduler.mlfabric.messages import (
     framed,
     take_frames,
 )
-from prophet_scheduler.mlfabric.ports import Outcome, Permission
-from prophet_scheduler.studies.agenda import Agenda
+from prophet_mlfabric.ports import Outcome, Permission
+from prophet_mlfabric.studies.agenda import Agenda
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
 
 TENANT = "load"
 BOUND_S = 5.0

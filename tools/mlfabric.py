@@ -1,6 +1,6 @@
 """MLfabric by hand: one simulated job, and how long its scheduler takes.
 
-Rule of this file: arguments in, a table or JSON out, and the one clock. What is simulated is in studies/mlfabric.
+Rule of this file: arguments in, a table or JSON out, and the one clock. prophet_mlfabric/studies has what is simulated.
 
 `python -m tools.mlfabric train --compute C2 --network N1 --delay-bound 30` trains a small problem;
 `... scheduler` measures section 7.4's scheduling time on this machine. docs/policies/mlfabric.md has more.
@@ -18,14 +18,14 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
+from prophet_mlfabric.scheduler import Scheduler
+from prophet_mlfabric.studies.cluster import METHODS, Consistency
+from prophet_mlfabric.studies.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
+from prophet_mlfabric.studies.tables import PAPER_SCHEDULING_MS, RATES, random_batch
+from prophet_mlfabric.studies.training import SgdProblem, StepSize, Trained, train
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import parse_rate, parse_size
-from prophet_scheduler.mlfabric.scheduler import Scheduler
 from prophet_scheduler.models.profiles import find_profile
-from prophet_scheduler.studies.mlfabric.cluster import METHODS, Consistency
-from prophet_scheduler.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
-from prophet_scheduler.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
-from prophet_scheduler.studies.mlfabric.training import SgdProblem, StepSize, Trained, train
 from tools.command_line import exit_status
 
 AGGREGATORS = (1, 4, 16)

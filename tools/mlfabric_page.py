@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from prophet_scheduler.studies.mlfabric.tables import PAPER_SCHEDULING_MS, PAPER_TABLE_2, TableCell
+from prophet_mlfabric.studies.tables import PAPER_SCHEDULING_MS, PAPER_TABLE_2, TableCell
 from tools.markdown import table
 from tools.mlfabric_runs import CONSTANTS, FIGURE, NEAR, Converged, MlfabricRuns, Scheduling, TextNumbers
 from tools.words import span

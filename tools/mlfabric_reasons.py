@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from prophet_mlfabric.studies.settings import Setting
+from prophet_mlfabric.studies.tables import PAPER_TABLE_2, RingComparison
 from prophet_scheduler.lab.records import ConvergenceResult
-from prophet_scheduler.studies.mlfabric.settings import Setting
-from prophet_scheduler.studies.mlfabric.tables import PAPER_TABLE_2, RingComparison
 from tools.markdown import table
 from tools.mlfabric_simulated import IN_STEP, OURS, RELEASED, RING, PaperCell, SimulatedCell
 from tools.words import span

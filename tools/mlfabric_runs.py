@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prophet_scheduler.studies.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
-from prophet_scheduler.studies.mlfabric.figures import draw_loss_curves
-from prophet_scheduler.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
-from prophet_scheduler.studies.mlfabric.tables import (
+from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
+from prophet_mlfabric.studies.figures import draw_loss_curves
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
+from prophet_mlfabric.studies.tables import (
     PAPER_TABLE_2,
     TableCell,
     iteration_s,
@@ -24,7 +24,7 @@ from prophet_scheduler.studies.mlfabric.tables import (
     setting_of,
     table_2_cell,
 )
-from prophet_scheduler.studies.mlfabric.training import SgdProblem, Trained, loss_curves
+from prophet_mlfabric.studies.training import SgdProblem, Trained, loss_curves
 from tools.mlfabric import scheduler_times
 
 FIGURE = "mlfabric-delay-bound.png"

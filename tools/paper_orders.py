@@ -2,7 +2,7 @@
 
 Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`). No
 network and no framework runs, only the model of the paper's section 3
-(prophet_scheduler/policies/algorithms/tictac/worker.py).
+(prophet_papers/algorithms/tictac/worker.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prophet_mxnet.graph import graph_of_symbol
+from prophet_papers.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
 from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need
-from prophet_scheduler.models.graph_mxnet import graph_of_symbol
 from prophet_scheduler.models.graph_patterns import Pattern
-from prophet_scheduler.policies.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
 from tools.markdown import table
 
 NETWORK = Network(bandwidth=125e6)

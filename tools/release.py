@@ -1,7 +1,8 @@
 """The distributions of a release: built, and looked at as who installs them will find them.
 
-Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and
-nothing that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
+Rule of this file: the source distribution of the checkout, a wheel of it for each Python that is at hand, and one of
+each plugin that is a distribution of its own. Nothing is uploaded. Wheels are built from the source distribution, so
+that one is known to build. What is checked:
 
 - all have the version of prophet_scheduler/__init__.py, which has an entry of its own in the changelog;
 - the source distribution has every file that git tracks, and no other, and says in one line where there is no compiler;
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from prophet_scheduler import __version__
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.plugins import EXTRAS
 from tools.command_line import exit_status
 from tools.interpreters import Environment, Interpreter, interpreters, run, supported
 from tools.release_checks import AUTOLOAD, check_installed, check_without_compiler, own_torch
@@ -86,7 +88,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
     versions = supported()
     pythons = interpreters(named, versions)
     tracked = run("git", "ls-files").splitlines()
-    for old in folder.glob(f"{NAME}-*"):
+    for old in folder.glob("prophet_*-*"):
         old.unlink()
     print("building the source distribution", flush=True)
     run(sys.executable, "-m", "build", "--quiet", "--sdist", "--outdir", str(folder))
@@ -99,14 +101,15 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
         problems += [f"{wheels[-1].name}: {line}" for line in wheel_problems(names_of_wheel(wheels[-1]), tracked)]
     if problems:
         raise UserError("; ".join(problems))
-    run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), *map(str, wheels))
+    plugins = build_plugins(sdist, pythons[0], folder)
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, (sdist, *wheels, *plugins)))
     torch = own_torch()
     for interpreter, wheel in zip(pythons, wheels, strict=True):
         of_job = torch if interpreter.program == sys.executable else None
         words = f"with a job under {of_job}" if of_job is not None else "without a job of torch"
         print(f"trying {wheel.name} in an environment of its own, {words}", flush=True)
         with tempfile.TemporaryDirectory() as place:
-            check_installed(wheel, interpreter, Path(place), of_job)
+            check_installed(wheel, plugins, interpreter, Path(place), of_job)
     print("trying the source distribution without a compiler", flush=True)
     with tempfile.TemporaryDirectory() as place:
         check_without_compiler(sdist, pythons[0], Path(place))
@@ -114,7 +117,7 @@ def release(folder: Path, named: Sequence[str] = ()) -> int:
         if version not in {interpreter.version for interpreter in pythons}:
             print(f"no Python {version} is at hand, so it has no wheel: name one with --python")
     changed = " with changes that are not committed" if run("git", "status", "--porcelain") else ""
-    names = " and ".join(map(str, (sdist, *wheels)))
+    names = " and ".join(map(str, (sdist, *wheels, *plugins)))
     print(f"{names} are good, from commit {run('git', 'rev-parse', '--short', 'HEAD').strip()}{changed}")
     return 0
 
@@ -135,6 +138,17 @@ def build_wheel(sdist: Path, interpreter: Interpreter, folder: Path) -> Path:
         run(*repair, environ={"PATH": path})
     python = "cp" + interpreter.version.replace(".", "")
     return only(folder, f"{NAME}-{__version__}-{python}-{python}-manylinux*.whl")
+
+
+def build_plugins(sdist: Path, interpreter: Interpreter, folder: Path) -> list[Path]:
+    """Build the plugins' wheels, which every Python can use, from the source distribution. Raises UserError."""
+    with tempfile.TemporaryDirectory() as name, tarfile.open(sdist) as archive:
+        place = Path(name)
+        archive.extractall(place, filter="data")
+        sources = [str(place / f"{NAME}-{__version__}" / "plugins" / plugin) for plugin in EXTRAS]
+        environment = Environment(interpreter, place / "environment")
+        run(*environment.pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), *sources))
+    return [only(folder, f"prophet_{plugin}-{__version__}-*.whl") for plugin in EXTRAS]
 
 
 def only(folder: Path, pattern: str) -> Path:

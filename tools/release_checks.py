@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 from prophet_scheduler import __version__
@@ -28,11 +29,14 @@ ASK_FOR_AUTOLOAD = "import sys; print([n for n in ('prophet_byteps', 'prophet_dd
 NO_COMPILER = "error: Prophet cannot be compiled on this machine: it has no working C++ compiler"
 VERDICT = "verdict  not ready, PyTorch: not installed; run next: pip install torch"
 SIMULATED = ("simulate", str(ROOT / "configs" / "replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")
+OF_PLUGINS = ((*SIMULATED[:2], "--policy", "tictac", "--repeats", "1", "--out", "of-papers"), ("coordinate", "--help"))
 DDP_JOB = ROOT / "tools" / "release_job.py"
 
 
-def check_installed(wheel: Path, interpreter: Interpreter, place: Path, torch: str | None) -> None:
-    """Install the wheel into an environment in `place` and use it. Raises UserError.
+def check_installed(
+    wheel: Path, plugins: Sequence[Path], interpreter: Interpreter, place: Path, torch: str | None
+) -> None:
+    """Install the wheel into an environment in `place` and use it, without the plugins and with them. Raises UserError.
 
     With `torch`, the requirement of one, a job of DistributedDataParallel is run as well.
     """
@@ -57,6 +61,13 @@ def check_installed(wheel: Path, interpreter: Interpreter, place: Path, torch: s
     if doctor.returncode != 2 or doctor.stdout.splitlines()[-1:] != [VERDICT]:
         raise UserError(f"the installed `prophet doctor` should end with {VERDICT!r}: {doctor.stdout}{doctor.stderr}")
     run(prophet, *SIMULATED, "--out", "simulated", cwd=place)
+    for command in OF_PLUGINS:
+        refused = outcome(prophet, *command, cwd=place)
+        if refused.returncode != 2 or "comes with the extra" not in refused.stderr:
+            raise UserError(f"`prophet {' '.join(command)}` without its plugin should name it: {refused.stderr}")
+    run(*environment.pip("install", "--quiet", *(str(plugin.resolve()) for plugin in plugins)))
+    for command in OF_PLUGINS:
+        run(prophet, *command, cwd=place)
     if torch is not None:
         check_job(environment, place, torch)
 

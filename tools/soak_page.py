@@ -147,13 +147,13 @@ def promises(data: SoakData) -> list[tuple[str, str, str]]:
         (
             "Of an asynchronous job a worker, an aggregator or the coordinator may die: the others train to their end, "
             "and no update is in the model twice",
-            _tests("net/test_asynchronous_deaths.py", "mlfabric/test_virtual_jobs.py"),
+            _tests("net/test_asynchronous_deaths.py", "plugins/mlfabric/test_virtual_jobs.py"),
             "in the tests alone",
         ),
         (
             "An asynchronous job whose server died begins anew with its replica's model, which lacks no more than the "
             "bound; a replica that dies holds nobody up",
-            _tests("net/test_replica.py", "mlfabric/test_copies.py", "mlfabric/test_replica.py"),
+            _tests("net/test_replica.py", "plugins/mlfabric/test_copies.py", "plugins/mlfabric/test_replica.py"),
             "in the tests alone",
         ),
         (

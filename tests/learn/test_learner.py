@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.learn.learner import Learner
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.policies.tictac import TicTac
 from support.graphs import graph
 from support.virtual import events, iteration, transfers
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 from _pytest.capture import CaptureResult
 
-from prophet_scheduler.studies.mlfabric.tables import TableCell
+from prophet_mlfabric.studies.tables import TableCell
 from tools import mlfabric, mlfabric_page, mlfabric_runs
 
 Capture: TypeAlias = pytest.CaptureFixture[str]

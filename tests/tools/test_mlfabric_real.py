@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK
+from prophet_mlfabric.studies.tables import RingComparison
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.records import ConvergenceResult
-from prophet_scheduler.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK
-from prophet_scheduler.studies.mlfabric.tables import RingComparison
 from support.results import Session, cell, policy
 from tools import cells, mlfabric_real
 from tools.mlfabric_real import PLACES

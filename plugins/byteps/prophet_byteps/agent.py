@@ -34,7 +34,7 @@ from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard, Reason, decider
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
-from prophet_scheduler import __version__
+from prophet_scheduler import __version__, plugins
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
@@ -178,8 +178,8 @@ class Agent:
         self._attach()
         layout = ""
         try:
-            front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
-            front_end.install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
+            install = plugins.load(plugins.FRONT_ENDS, self._framework)
+            install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
             # Keys are BytePS's own then. This works if all workers do so, and they compare.
             layout = ", keys as in stock BytePS"

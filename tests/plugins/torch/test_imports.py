@@ -19,7 +19,7 @@ FOREIGN = (
     "prophet_scheduler.lab",
     "prophet_scheduler.models",
     "prophet_scheduler.simulate",
-    "prophet_scheduler.studies",
+    "prophet_mlfabric.studies",
 )
 SELDOM = (
     *(
