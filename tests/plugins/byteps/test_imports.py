@@ -20,7 +20,9 @@ FOREIGN = (
     "prophet_scheduler.lab",
     "prophet_scheduler.models",
     "prophet_scheduler.simulate",
-    "prophet_mlfabric.studies",
+    "prophet_mlfabric",
+    "prophet_mxnet",
+    "prophet_papers",
 )
 
 
