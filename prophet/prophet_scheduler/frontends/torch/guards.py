@@ -34,10 +34,12 @@ import torch
 from torch import nn
 
 from prophet_scheduler.forks import hold_over_fork
-from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, references, threads
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.between import after, call_before
 from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
@@ -496,22 +498,6 @@ def _install() -> None:
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 
-def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
-    """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
-    original = getattr(holder, name, None)
-    if original is None:
-        return
-
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            first(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    setattr(holder, name, wrapper)
-
-
 _OF_PROCESS_GROUPS = (
     *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
     *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
@@ -546,28 +532,21 @@ def _patch_what_modes_do_not_see() -> None:
     ):
         call_before(module, name, lambda *_, **__: _flush_all())
 
+    # multiprocessing pickles by its own table, in a queue's thread, where no mode watches.
     reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     for kind, reduce in list(reducers.items()):
         if issubclass(kind, torch.Tensor):
-            reducers[kind] = _reduce_after_update(reduce)
+            reducers[kind] = after(_before_sending, reduce)
 
 
-def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Finish updates before multiprocessing pickles by its own table, in a queue's thread, where no mode watches."""
-
-    @passed_over
-    @functools.wraps(reduce)
-    def wrapper(tensor: torch.Tensor) -> Any:
-        _touch(tensor)
-        pending = _pending.get(references.storage_key(tensor))
-        if pending is not None:
-            _use(pending)
-        watched = _watched.get(id(tensor))
-        if watched is not None:
-            watched.memory.sent = True
-        return reduce(tensor)
-
-    return wrapper
+def _before_sending(tensor: torch.Tensor) -> None:
+    _touch(tensor)
+    pending = _pending.get(references.storage_key(tensor))
+    if pending is not None:
+        _use(pending)
+    watched = _watched.get(id(tensor))
+    if watched is not None:
+        watched.memory.sent = True
 
 
 def _patch_call() -> None:
