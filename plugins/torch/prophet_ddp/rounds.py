@@ -79,6 +79,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer = channel.issuer
         self.control = channel.control
         self.log = channel.log
+        self._loss_of = channel.loss
         self.record = ModuleRecord()
         self.terms = terms
         self._uses_vary = terms.uses_vary
@@ -646,7 +647,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer.error_is_known()
 
     def _loss(self) -> str:
-        return texts.lost(str(self._issuer.error), self.control.rank, self.ranks)
+        return self._loss_of(str(self._issuer.error))
 
     def progress(self) -> object:
         return self._issuer.ended
