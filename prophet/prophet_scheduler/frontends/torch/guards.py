@@ -27,7 +27,6 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -37,9 +36,9 @@ from prophet_scheduler.forks import hold_over_fork
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, references, threads
+from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.between import after, call_before
+from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
@@ -492,51 +491,10 @@ def _install() -> None:
     _patch_getattr()
     _patch_named_parameters()
     _patch_zero_grad()
-    _patch_what_modes_do_not_see()
+    unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
     threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
-
-
-_OF_PROCESS_GROUPS = (
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
-    *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
-    *("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
-    *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    "reduce_scatter_tensor_coalesced",
-)
-"""Methods that take tensors. The functions of torch.distributed are seen without this."""
-
-
-def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
-    references.look((*args, *kwargs.values()))
-
-
-def _patch_what_modes_do_not_see() -> None:
-    """Patch TorchScript, process groups, transforms of torch.func, and the pickling of tensors for another process."""
-    from torch._functorch import eager_transforms, vmap
-
-    if torch.distributed.is_available():
-        for name in _OF_PROCESS_GROUPS:
-            call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
-    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        call_before(script, "__call__", lambda *_, **__: _flush_all())
-    # A CUDA graph reads and writes the memory it was captured with.
-    for name in ("capture_begin", "replay"):
-        call_before(torch.cuda.CUDAGraph, name, lambda *_, **__: _flush_all())
-    for module, name in (
-        (eager_transforms, "_grad_increment_nesting"),
-        (eager_transforms, "_jvp_increment_nesting"),
-        (eager_transforms, "_func_increment_nesting"),
-        (vmap, "_vmap_increment_nesting"),
-    ):
-        call_before(module, name, lambda *_, **__: _flush_all())
-
-    # multiprocessing pickles by its own table, in a queue's thread, where no mode watches.
-    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    for kind, reduce in list(reducers.items()):
-        if issubclass(kind, torch.Tensor):
-            reducers[kind] = after(_before_sending, reduce)
 
 
 def _before_sending(tensor: torch.Tensor) -> None:
