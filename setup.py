@@ -107,7 +107,8 @@ setup(
             cxx_std=17,
             extra_compile_args=COMPILE,
             depends=[
-                f"{NATIVE}/{name}.h" for name in (*SHARED, "link", "simulation_spec", "simulator", "simulator_module")
+                f"{NATIVE}/{name}.h"
+                for name in (*SHARED, "calls", "link", "simulation_spec", "simulator", "simulator_module")
             ],
         ),
         # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.
