@@ -365,7 +365,8 @@ class Choosing:
     @property
     def at_rest(self) -> bool:
         """True if the job looks for nothing better."""
-        return self._search is None and self._wanted is not None and self.look is None
+        decided = self._wanted is not None and self.look is None and not self.tuner.settling
+        return self._search is None and decided
 
 
 def _is_another(old: Question, profile: Profile, network: Network, size: int) -> bool:
