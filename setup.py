@@ -16,7 +16,7 @@ CORE, PLUGIN, DDP_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
 """Source roots of prophet_scheduler, prophet_byteps and prophet_ddp. `import prophet` is a forecasting library's."""
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""
+"""Versions that wheels are made for."""
 
 
 def version() -> str:

@@ -24,7 +24,8 @@ from prophet_byteps.build.build import provide
 from prophet_byteps.build.recipe import UNCORRECTED, recipe_for
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
-from prophet_scheduler.engines.spec import RunNetwork, is_worker
+from prophet_scheduler.core.settings import FUSION, SCHEDULER
+from prophet_scheduler.engines.spec import STOCK, RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
@@ -146,6 +147,11 @@ def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
             zipfile.ZipFile(wheel).extractall(Path(half, "done"))
             Path(half, "done").rename(folder)
     return {"PYTHONPATH": str(folder.resolve())}
+
+
+def unfused(policy: str, env: Mapping[str, str]) -> Contender:
+    """Return a policy whose gradients travel one by one, with the environment of its build."""
+    return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What MLfabric's coordinator costs and withstands: the page docs/results/coordinator.md.
+"""What MLfabric's coordinator costs and withstands.
 
-Rule of this file: which loads are put on a real coordinator, what is read of it, and the page from what is kept.
-The coordinator is `prophet coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but
-for those that outlive it, which are real clients. `make coordinator` takes about four minutes on a quiet machine.
+Rule of this file: which loads are put on a real coordinator, and what is read of it. The coordinator is `prophet
+coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but for those that outlive it,
+which are real clients. `make coordinator` takes about four minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -30,18 +30,8 @@ from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.mlfabric.client import CoordinatorClient
-from tools import kept
-from tools.command_line import exit_status, page_parser
 from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
-from tools.markdown import table
-from tools.provenance import Provenance
 
-PAGE = "coordinator.md"
-NAME = "coordinator"
-TITLE = "# MLfabric's coordinator\n\nMade by `make coordinator`."
-ABOUT = """What the coordinator of MLfabric jobs ([page](../mlfabric.md)) adds to an update, how many workers one core
-carries, and what happens when it is killed or flooded. The coordinator is the real one, a process of its own on
-loopback; workers are synthetic: they talk as real ones do, over a connection each, and send no updates."""
 TOKEN = "0123456789abcdef"
 PROBES = 10
 """Workers in a process of their own, whose waits are shown: the process that makes the load is busy with others."""
@@ -328,91 +318,15 @@ def flooded(requests: int, seconds: float) -> Flooded:
     return Flooded(rained.sent, rained.seconds, counts["refused"] + counts["refused_unheard"], p50, p99, before, after)
 
 
-def page(results: Path) -> str:
-    """Return the page, made from the kept data."""
-    return kept.joined(TITLE, ABOUT, kept.section(results, NAME, CoordinatorData, "make coordinator", text))
-
-
-def text(data: CoordinatorData, measured: Provenance) -> str:
-    """Return the measurements, part by part."""
-    handed, outlived, flooded = data.handed, data.outlived, data.flooded
-    rows = [
-        (
-            f"{row.workers:,}",
-            f"{row.asked_per_s:,.0f}",
-            f"{row.applied_per_s:,.0f}",
-            milliseconds(row.wait_p50_s),
-            milliseconds(row.wait_p99_s),
-            f"{row.core:.0%}",
-            str(row.ungranted),
-        )
-        for row in data.carried
-    ]
-    columns = ("workers", "updates asked for a second", "applied a second", "median wait", "99% wait", "of a core")
-    how = f"{measured.line()} The load average of the last minute was {data.load:.1f}."
-    counted, pushed = outlived.counted_of
-    return kept.joined(
-        how,
-        "## What it adds, and how many workers it carries",
-        "Updates are small and the wire is idle, so a grant has nothing to wait for: what is left, from a worker's Ask "
-        f"to its start, is what the coordinator adds. Shown is what {PROBES} of the workers saw; the others are "
-        "made by a process beside, on the same machine.",
-        table((*columns, "without a grant"), rows),
-        "## From one update to the next",
-        f"{handed.workers} workers always have an update waiting, which takes {handed.push_s * 1e3:g} ms by the rates "
-        f"and 0.7 to 1.2 times that in truth: {handed.applied_per_s:.0f} updates a second. Between the end of one and "
-        f"the start of the next the wire is idle for {milliseconds(handed.idle_p50_s)} in the median and "
-        f"{milliseconds(handed.idle_p99_s)} in 1% of cases: a Done, the decision, a Grant. The greatest delay was "
-        f"{handed.greatest_delay} versions, with a bound of {2 * handed.workers}.",
-        "## Killed",
-        f"{OUTLIVING} real clients with a bound of {outlived.bound_s:g} s, each with an update every 10 ms or more. "
-        f"{outlived.applied_before:,} updates were applied before SIGKILL, and {outlived.applied_away:,} in the "
-        f"{outlived.away_s:.1f} s after it; one update waited {milliseconds(outlived.longest_wait_s)} at most. "
-        f"There were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then "
-        f"has counted {counted:,} of the {pushed:,} updates in all.",
-        "## Flooded",
-        f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker, half "
-        "by a stranger and with a negative size, while other workers ask for 100 updates a second. "
-        f"{flooded.refused:,} of them were read, and refused. The others' waits were "
-        f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the "
-        f"coordinator had {flooded.before_bytes / 1e6:.0f} MB before and {flooded.after_bytes / 1e6:.0f} MB after.",
-    )
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
-
-
-def run(results: Path, short: bool) -> int:
-    """Measure all, keep it and write the page. Raises UserError."""
+def measure(out: Path, results: Path, *, short: int = 0) -> CoordinatorData:
+    """Measure all; `short`: two seconds each, to see that it works. Raises UserError."""
     console = Console()
     seconds = 2.0 if short else 15.0
     rows = []
     for workers, rate in LOADS:
-        console.print(f"{workers} workers, {rate:g} updates a second")
         rows.append(carried(workers, rate, seconds))
         console.print(rows[-1])
-    console.print("from one update to the next")
-    hand = handed(seconds)
-    console.print(hand)
-    console.print("killed")
-    outlive = outlived(seconds / 3)
-    console.print(outlive)
-    console.print("flooded")
-    rain = flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0)
-    console.print(rain)
-    data = CoordinatorData(rows, hand, outlive, rain, os.getloadavg()[0])
-    kept.publish(results, NAME, CoordinatorData, data, PAGE, page)
-    return 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and write; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("coordinator", __doc__)
-    parser.add_argument("--short", action="store_true", help="two seconds each, to see that it works")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: run(options.results, options.short))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    console.print(hand := handed(seconds))
+    console.print(outlive := outlived(seconds / 3))
+    console.print(rain := flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0))
+    return CoordinatorData(rows, hand, outlive, rain, os.getloadavg()[0])

@@ -1,14 +1,13 @@
-"""What it costs to notice every use of a parameter: the page docs/results/guard.md.
+"""What it costs to notice every use of a parameter.
 
-Rule of this file: measuring on one core, and the page from what is kept. No network: a stand-in for BytePS keeps an
-update pending for as long as a measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
+Rule of this file: measuring on one core. No network: a stand-in for BytePS keeps an update pending for as long as a
+measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 import types
 from collections.abc import Callable
@@ -20,20 +19,6 @@ import torch
 from rich.progress import track
 from torch import nn
 
-from tools import kept
-from tools.command_line import exit_status, page_parser
-from tools.markdown import table
-from tools.provenance import Provenance
-
-PAGE = "guard.md"
-NAME = "guard"
-TITLE = "# What watching costs\n\nMade by `make guard`."
-ABOUT = """While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
-([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
-is so from its first call to its last; in a job it ends with the last update. What it costs more hangs on the calls and
-not on what they compute, so it is measured with one sample. *step()* is all that step() does until it returns. An
-*iteration* is that of the same model with its optimizer alone, without any communication; for the replay it
-is what the replay sleeps. The share falls as layers grow."""
 REPEATS = 9
 WIDTHS = (64, 128, 256)
 """Widths of the transformer's layers."""
@@ -92,11 +77,6 @@ class Cost:
     step_s: float
     iteration_s: float
 
-    @property
-    def share(self) -> float:
-        """Share that watching adds to an iteration."""
-        return (self.watched_s - self.forward_s + self.step_s) / self.iteration_s
-
 
 @dataclass(frozen=True)
 class GuardData:
@@ -115,7 +95,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
+def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
     """Measure the costs of one model; `iteration_s` is given if its computing is slept elsewhere.
 
     Watching adds to a forward pass by its calls and not by what they compute. So both are measured on one sample, where
@@ -195,59 +175,11 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
-def page(results: Path) -> str:
-    """Return the page, made from the kept data."""
-    return kept.joined(TITLE, kept.section(results, NAME, GuardData, "make guard", text))
-
-
-def text(data: GuardData, measured: Provenance) -> str:
-    """Return the measurements, and how they were made."""
-    how = (
-        f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
-        "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "
-        "travels. The "
-        f"load average of the last minute was {data.load:.1f}."
-    )
-    return kept.joined(how, ABOUT, costs_table(data.costs))
-
-
-def costs_table(costs: list[Cost]) -> str:
-    """Return a row for each model."""
-    rows = [
-        [
-            cost.name,
-            str(cost.parameters),
-            *(f"{1e3 * value:.2f}" for value in (cost.forward_s, cost.watched_s, cost.step_s, cost.iteration_s)),
-            f"{cost.share:.2%}",
-        ]
-        for cost in costs
-    ]
-    columns = (
-        *("model", "parameters", "one sample (ms)", "watched (ms)", "step() (ms)", "iteration (ms)"),
-        "watching, of an iteration",
-    )
-    return table(columns, rows)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, keep and write the page."""
-    parser = page_parser("guard", __doc__)
-    options = parser.parse_args(arguments)
+def measure(out: Path, results: Path) -> GuardData:
+    """Measure the replay's model and transformers."""
     torch.set_num_threads(1)
-
-    def work() -> int:
-        costs = [
-            measure("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
-            *(measure(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
-        ]
-        data = GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])
-        kept.publish(options.results, NAME, GuardData, data, PAGE, page)
-        for cost in costs:
-            print(f"{cost.name}: {cost.share:.2%} of an iteration")
-        return 0
-
-    return exit_status(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    costs = [
+        cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
+        *(cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
+    ]
+    return GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])

@@ -21,10 +21,10 @@ from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.transfers import pair_events
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
-from tools.allreduce import OURS, STOCK
 
 CONFIG = Path("configs/allreduce.yaml")
 PICTURE = Path("docs/images/iteration.svg")
+STOCK, OURS = "ddp-gloo", "ddp-prophet"
 SHOWN = {
     STOCK: "DistributedDataParallel as it comes",
     f"{STOCK}-2": "with its best bucket size, 2 MB",

@@ -1,7 +1,8 @@
 """`make regret`: the cost for a job of finding its best arm, on jobs whose times are drawn.
 
-Rule of this file: jobs whose truth is known, and a decider's results on them; regret_page.py makes the page. Times are
-seconds of a virtual clock.
+Rule of this file: jobs whose truth is known, and a decider's results on them. Times are seconds of a virtual clock. The
+jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner a judge of cuts decided, by
+rules and thresholds; it was run on the same jobs, and its figures are kept as they were.
 
 A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and the cost of a change. The truth
 comes from shapes that no decider knows, predictions err in correlated ways, and iterations scatter, are slow together,
@@ -14,11 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+from rich.progress import track
 
 from prophet_scheduler.learn.tuner import Arm, Model, Tuner
+from tools import kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -256,3 +260,32 @@ def _row(course: Course) -> list[float]:
     ]
     bad = float(np.count_nonzero(np.array(per_iteration) > 1 + BAD))
     return [*regret, after, float(effects[last] / effects.min() - 1), float(until), float(bad)]
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One family of jobs at one noise; `judge` has the figures of the earlier rules, if kept."""
+
+    family: str
+    noise: float
+    tuner: Figures
+    judge: Figures | None = None
+
+
+@dataclass(frozen=True)
+class Regrets:
+    """Data of the page."""
+
+    jobs: int
+    rows: Sequence[FamilyRow]
+
+
+def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
+    """Run `jobs` of each family at each noise. Raises UserError."""
+    before = kept.kept(results, "regret", Regrets)
+    judges = {(row.family, row.noise): row.judge for row in (before[1].rows if before else ())}
+    rows = []
+    for family, noise in track([(family, noise) for noise in NOISES for family in FAMILIES], "regret"):
+        found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))
+        rows.append(FamilyRow(family.name, noise, found, judges.get((family.name, noise))))
+    return Regrets(jobs, rows)

@@ -1,7 +1,7 @@
 """The soak's jobs on the testbed: long training under changing rates, and the faults of configs/faults.yaml.
 
 Rule of this file: which jobs they are, how each is run, and what is kept of it. tools/soak.py knows what is done
-already, and tools/soak_page.py shows it. Times are seconds, sizes bytes.
+already. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
