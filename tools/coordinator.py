@@ -21,16 +21,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
-from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.mlfabric.client import CoordinatorClient
-from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
+from tools.coordinator_clients import TENANT, Seen, WorkerLoad, drive, flood
 
 TOKEN = "0123456789abcdef"
 PROBES = 10
@@ -49,84 +48,13 @@ REQUESTS = 1_000_000
 START_S = 20.0
 
 
-@dataclass(frozen=True)
-class Carried:
-    """Workers that ask while nothing else is on the wire. Seconds, from an Ask to the start in its Grant; `core` is the
-    share of a core that the coordinator used.
-    """
-
-    workers: int
-    asked_per_s: float
-    applied_per_s: float
-    wait_p50_s: float
-    wait_p99_s: float
-    core: float
-    ungranted: int
-
-
-@dataclass(frozen=True)
-class Handed:
-    """Workers that always wait for the wire: its idle time between one update's end and the next one's start."""
-
-    workers: int
-    push_s: float
-    applied_per_s: float
-    idle_p50_s: float
-    idle_p99_s: float
-    greatest_delay: int
-
-
-@dataclass(frozen=True)
-class Outlived:
-    """Real clients before, while and after their coordinator was dead. `longest_wait_s` is the longest that one update
-    waited for it meanwhile, for its grant and for its Done to be heard.
-    """
-
-    bound_s: float
-    away_s: float
-    applied_before: int
-    applied_away: int
-    longest_wait_s: float
-    warnings: int
-    counted_of: tuple[int, int]
-    """Updates that the second coordinator has counted, of all that were pushed."""
-
-
-@dataclass(frozen=True)
-class Flooded:
-    """Others' waits during a flood of requests, and its remains. Bytes are resident ones of the coordinator."""
-
-    requests: int
-    seconds: float
-    refused: int
-    wait_p50_s: float
-    wait_p99_s: float
-    before_bytes: int
-    after_bytes: int
-
-
-@dataclass(frozen=True)
-class CoordinatorData:
-    """Data of the page; `load` is the load average of the last minute when all was measured."""
-
-    carried: list[Carried]
-    handed: Handed
-    outlived: Outlived
-    flooded: Flooded
-    load: float
-
-
-@dataclass
 class Coordinator:
     """A running `prophet coordinate`."""
 
-    process: subprocess.Popen[str]
-    address: str
-    status: Path
-    handle: psutil.Process = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.handle = psutil.Process(self.process.pid)
+    def __init__(self, process: subprocess.Popen[str], address: str, status: Path) -> None:
+        self.process, self.address = process, address
+        self.handle = psutil.Process(process.pid)
+        self._status = status
 
     @property
     def cpu_s(self) -> float:
@@ -137,7 +65,7 @@ class Coordinator:
         """End it as an operator does, and return its counts."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(START_S)
-        status = json.loads(self.status.read_text(encoding="utf-8"))
+        status = json.loads(self._status.read_text(encoding="utf-8"))
         return {**status["tenants"][TENANT], "refused_unheard": status["refused"]}
 
 
@@ -161,11 +89,9 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
             process.kill()
 
 
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
+def percentiles(what: str, values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 99th percentile; nan without values."""
-    if not values:
-        return float("nan"), float("nan")
-    return float(np.percentile(values, 50)), float(np.percentile(values, 99))
+    return {f"{what}_p{share}_s": float(np.percentile(values or [np.nan], share)) for share in (50, 99)}
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
@@ -173,8 +99,10 @@ def pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
 
 
-def carried(workers: int, rate: float, seconds: float) -> Carried:
-    """Measure `workers` with `rate` updates a second in all, ten of them watched."""
+def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
+    """Measure `workers` with `rate` updates a second in all, ten of them watched: waits from an Ask to its start, and
+    the share of a core that the coordinator used. Nothing else is on the wire.
+    """
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         rest, share = workers - PROBES, rate / workers
         probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
@@ -188,26 +116,34 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
         began, cpu_s = time.monotonic(), coordinator.cpu_s
         seen = [watched.result()]
         core = (coordinator.cpu_s - cpu_s) / (time.monotonic() - began)
-        if running is not None:
-            seen.append(running.result())
-    p50, p99 = percentiles(seen[0].waits_s)
+        seen += [] if running is None else [running.result()]
     per_s = sum(process.updates / (seconds if process is seen[0] else seconds + 2.0) for process in seen)
-    return Carried(workers, rate, per_s, p50, p99, core, sum(process.ungranted for process in seen))
+    ungranted = sum(process.ungranted for process in seen)
+    waits = percentiles("wait", seen[0].waits_s)
+    return {
+        "workers": workers,
+        "asked_per_s": rate,
+        "applied_per_s": per_s,
+        **waits,
+        "core": core,
+        "ungranted": ungranted,
+    }
 
 
-def handed(seconds: float) -> Handed:
-    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
-    size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
+def handed(seconds: float) -> dict[str, float]:
+    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth: the
+    wire's idle time between one update's end and the next one's start.
+    """
     options = ["--delay-bound", str(2 * WIRE_WORKERS)]
+    size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
-        load = WorkerLoad(
-            coordinator.address, TOKEN, 0, WIRE_WORKERS, seconds, size_bytes=size, push_s=WIRE_PUSH_S, takes=(0.7, 1.2)
-        )
+        address = coordinator.address
+        load = WorkerLoad(address, TOKEN, 0, WIRE_WORKERS, seconds, 0.0, size, WIRE_PUSH_S, takes=(0.7, 1.2))
         with pool(1) as processes:
             seen: Seen = processes.submit(drive, load).result()
         counts = coordinator.end()
-    p50, p99 = percentiles(seen.idle_s)
-    return Handed(WIRE_WORKERS, WIRE_PUSH_S, seen.updates / seconds, p50, p99, counts["greatest_delay"])
+    shown = {"applied_per_s": seen.updates / seconds, "greatest_delay": counts["greatest_delay"]}
+    return {"workers": WIRE_WORKERS, "push_s": WIRE_PUSH_S, **shown, **percentiles("idle", seen.idle_s)}
 
 
 class Warnings(logging.Handler):
@@ -258,8 +194,12 @@ class Outliving:
             client.close()
 
 
-def outlived(seconds: float) -> Outlived:
-    """Kill a coordinator in the middle of its work, and start another at the same place after a while."""
+def outlived(seconds: float) -> dict[str, Any]:
+    """Kill a coordinator in the middle of its work, and start another at the same place after a while.
+
+    `longest_wait_s` is the longest that one update waited for it meanwhile, for its grant and for its Done to be heard;
+    `counted_of` has the updates that the second one has counted, and all that were pushed.
+    """
     logger, warnings = logging.getLogger("prophet_scheduler"), Warnings()
     logger.addHandler(warnings)
     logger.propagate = False
@@ -284,49 +224,47 @@ def outlived(seconds: float) -> Outlived:
     finally:
         logger.removeHandler(warnings)
         logger.propagate = True
-    return Outlived(
-        OUTLIVING_BOUND_S,
-        seconds,
-        before,
-        away - before,
-        longest,
-        warnings.count,
-        (counts["version"], workers.pushed),
-    )
+    return {
+        **{"bound_s": OUTLIVING_BOUND_S, "away_s": seconds, "longest_wait_s": longest, "warnings": warnings.count},
+        **{"applied_before": before, "applied_away": away - before, "counted_of": [counts["version"], workers.pushed]},
+    }
 
 
-def flooded(requests: int, seconds: float) -> Flooded:
-    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second."""
+def flooded(requests: int, seconds: float) -> dict[str, float]:
+    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second.
+
+    Bytes are resident ones of the coordinator.
+    """
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
         processes.submit(drive, settled).result()
         before = coordinator.handle.memory_info().rss
         raining = processes.submit(flood, coordinator.address, TOKEN, 5000, requests // 2)
         waits: list[float] = []
-        first = 100
-        while True:
+        first, rains = 100, True
+        while rains:
             rains = not raining.done()
             load = WorkerLoad(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
             waits += processes.submit(drive, load).result().waits_s
             first += PROBES
-            if not rains:
-                break
-        rained: Flood = raining.result()
+        sent, took_s = raining.result()
         after = coordinator.handle.memory_info().rss
         counts = coordinator.end()
-    p50, p99 = percentiles(waits)
-    return Flooded(rained.sent, rained.seconds, counts["refused"] + counts["refused_unheard"], p50, p99, before, after)
+    refused = counts["refused"] + counts["refused_unheard"]
+    shown = {"requests": sent, "seconds": took_s, "refused": refused, "before_bytes": before, "after_bytes": after}
+    return {**shown, **percentiles("wait", waits)}
 
 
-def measure(out: Path, results: Path, *, short: int = 0) -> CoordinatorData:
-    """Measure all; `short`: two seconds each, to see that it works. Raises UserError."""
-    console = Console()
+def measure(out: Path, results: Path, *, short: int = 0) -> dict[str, Any]:
+    """Measure all; `short`: two seconds each, to see that it works. Raises UserError.
+
+    `load` is the machine's load average of the last minute at the end.
+    """
     seconds = 2.0 if short else 15.0
-    rows = []
-    for workers, rate in LOADS:
-        rows.append(carried(workers, rate, seconds))
-        console.print(rows[-1])
-    console.print(hand := handed(seconds))
-    console.print(outlive := outlived(seconds / 3))
-    console.print(rain := flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0))
-    return CoordinatorData(rows, hand, outlive, rain, os.getloadavg()[0])
+    data = {
+        "carried": [carried(workers, rate, seconds) for workers, rate in LOADS],
+        "handed": handed(seconds),
+        "outlived": outlived(seconds / 3),
+        "flooded": flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0),
+    }
+    return {**data, "load": os.getloadavg()[0]}

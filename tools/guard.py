@@ -11,7 +11,7 @@ import statistics
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +76,6 @@ class Cost:
     watched_s: float
     step_s: float
     iteration_s: float
-
-
-@dataclass(frozen=True)
-class GuardData:
-    """Data of the page; `load` is the load average of the last minute when all was measured."""
-
-    costs: list[Cost]
-    repeats: int
-    torch: str
-    load: float
 
 
 def timed(work: Callable[[], Any]) -> float:
@@ -175,11 +165,12 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
-def measure(out: Path, results: Path) -> GuardData:
-    """Measure the replay's model and transformers."""
+def measure(out: Path, results: Path) -> dict[str, Any]:
+    """Measure the replay's model and transformers; `load` is the load average of the last minute at the end."""
     torch.set_num_threads(1)
     costs = [
         cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
         *(cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
     ]
-    return GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])
+    load = os.getloadavg()[0]
+    return {"costs": [asdict(cost) for cost in costs], "repeats": REPEATS, "torch": torch.__version__, "load": load}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -51,23 +52,13 @@ WAYS = (
 )
 
 
-@dataclass(frozen=True)
-class OnWay:
-    """Measurements of one way. Seconds of an operation: `bare_s` of gloo's, by bytes and operations under way;
-    `issued_s` of those that Prophet issues, by bytes. Bytes per second that the fastest rank copies, copies to new
-    memory, and updates, while the others do as well.
+def look(way: Way) -> dict[str, Any]:
+    """Make a testbed of such links and time every size on it. Raises UserError.
+
+    Seconds of an operation: `bare_s` of gloo's, by bytes and operations under way; `issued_s` of those that Prophet
+    issues, by bytes. Bytes per second that the fastest rank copies, copies to new memory, and updates, while the others
+    do as well.
     """
-
-    way: Way
-    bare_s: list[tuple[int, int, float]]
-    issued_s: list[tuple[int, float]]
-    copied_rate: float
-    renewed_rate: float
-    updated_rate: float
-
-
-def look(way: Way) -> OnWay:
-    """Make a testbed of such links and time every size on it. Raises UserError."""
     nodes = [f"worker{rank}" for rank in range(way.ranks)]
     pairs = [(size, at_once) for size in SIZES for at_once in AT_ONCE]
     command = [sys.executable, str(JOB), json.dumps(pairs), json.dumps(ISSUED)]
@@ -76,17 +67,10 @@ def look(way: Way) -> OnWay:
         if run_ranks(command, nodes, testbed, said.append, shell=without_jobs(os.environ)) != 0:
             raise UserError("; ".join(said[-2:]))
     found = json.loads(next(line for line in said if line.startswith("{")))
-    return OnWay(
-        way,
-        [(size, at_once, each_s) for size, at_once, each_s in found["bare"]],
-        [(size, each_s) for size, each_s in found["issued"]],
-        found["copied"],
-        found["renewed"],
-        found["updated"],
-    )
+    return {"way": asdict(way), **found}
 
 
-def measure(out: Path, results: Path) -> list[OnWay]:
+def measure(out: Path, results: Path) -> list[dict[str, Any]]:
     """Time every operation. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()

@@ -23,8 +23,8 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -48,63 +48,28 @@ TRIM = 0.02
 """Longest share of a turn's iterations, left out: the machine did something else in these."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One turn of one rank: its mean iteration, and for one iteration its processor time, that of Prophet's threads in
-    it, and of that the time of the code that only watches; in seconds.
-    """
-
-    rank: int
-    cycle: int
-    variant: str
-    iteration_s: float
-    cpu_s: float
-    threads_s: float
-    watching_s: float
-
-
-@dataclass(frozen=True)
-class Call:
-    """Calls of training's threads for watching: count an iteration, and seconds of one."""
-
-    rank: int
-    call: str
-    count: float
-    call_s: float
-
-
-@dataclass(frozen=True)
-class OverheadData:
-    """Data of the page. `looks` are those of `prophet top` at both ranks, and each took `look_s` of its processor time;
-    `fetched` is how often a rank gave its figures, `load` the load average at the end.
-    """
-
-    turns: Sequence[Turn]
-    calls: Sequence[Call]
-    seconds: float
-    looks: int
-    look_s: float
-    fetched: int
-    load: float
-
-
 def mean_s(times: Sequence[float]) -> float:
     """Return the mean of a turn's iterations, without the longest few."""
     ranked = sorted(times)
     return statistics.fmean(ranked[: max(1, len(ranked) - int(len(ranked) * TRIM))])
 
 
-def read_ranks(folder: Path) -> tuple[list[Turn], list[Call]]:
-    """Return what the ranks left. Raises UserError if one left nothing."""
-    turns, calls = [], []
+def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the turns and calls that the ranks left. Raises UserError if one left nothing.
+
+    A turn has its mean iteration, and for one iteration its processor time, that of Prophet's threads in it, and of
+    that the time of the code that only watches, in seconds. Calls are of training's threads for watching: count an
+    iteration, and seconds of one.
+    """
+    found: dict[str, list[dict[str, Any]]] = {"turns": [], "calls": []}
     for rank in range(RANKS):
         path = folder / f"rank{rank}.json"
         if not path.exists():
             raise UserError(f"{path}: rank {rank} left nothing; its words are in {folder / f'rank{rank}.log'}")
         left = json.loads(path.read_text(encoding="utf-8"))
-        turns += [Turn(rank, **{**row, "iteration_s": mean_s(row["iteration_s"])}) for row in left["turns"]]
-        calls += [Call(rank, **row) for row in left["calls"]]
-    return turns, calls
+        found["turns"] += [{"rank": rank, **row, "iteration_s": mean_s(row["iteration_s"])} for row in left["turns"]]
+        found["calls"] += [{"rank": rank, **row} for row in left["calls"]]
+    return found
 
 
 class Asker:
@@ -155,8 +120,12 @@ def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[sub
             process.wait()
 
 
-def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0) -> OverheadData:
-    """Run the job, in so many cycles of turns of so many seconds. Raises UserError if it fails."""
+def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0) -> dict[str, Any]:
+    """Run the job, in so many cycles of turns of so many seconds. Raises UserError if it fails.
+
+    `looks` are those of `prophet top` at both ranks, and each took `look_s` of its processor time; `fetched` is how
+    often a rank gave its figures, `load` the load average at the end.
+    """
     out.mkdir(parents=True, exist_ok=True)
     out = out.resolve()
     for old in out.glob("rank*.json"):
@@ -173,6 +142,5 @@ def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0)
                     process.wait(max(1.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}") from None
-        turns, calls = read_ranks(out)
-        look_s = asker.looked_s / max(1, asker.looks)
-        return OverheadData(turns, calls, seconds, asker.looks, look_s, asker.fetched, os.getloadavg()[0])
+        asked = {"looks": asker.looks, "look_s": asker.looked_s / max(1, asker.looks), "fetched": asker.fetched}
+        return {**read_ranks(out), "seconds": seconds, **asked, "load": os.getloadavg()[0]}

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from tools import mlfabric_runs, paper_orders
 from tools.kept import Study
-from tools.mlfabric_runs import MlfabricRuns
 from tools.paper_orders import Orders
 from tools.studies import simulated
 
@@ -27,7 +27,7 @@ class PapersData:
 
     studies: Mapping[str, Study]
     orders: Orders
-    mlfabric: MlfabricRuns
+    mlfabric: dict[str, Any]
 
 
 def measure(out: Path, results: Path) -> PapersData:

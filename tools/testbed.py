@@ -6,8 +6,9 @@ Rule of this file: which links are looked at. One link at a time, with nothing e
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -18,14 +19,6 @@ BANDWIDTHS = (250e6, 1e9, 2.5e9, None)
 DELAYS_S = (None, 0.0, 0.001, 0.005, 0.02)
 NODE, OTHER = "worker0", "server0"
 MEASURE_S = 1.5
-
-
-@dataclass(frozen=True)
-class Links:
-    """Data of the page; `load` is the load average of the last minute when all was measured."""
-
-    links: list[MeasuredLink]
-    load: float
 
 
 @dataclass(frozen=True)
@@ -52,8 +45,8 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
         return MeasuredLink(bandwidth_bps, delay_s, round_trip_s, up_bps, testbed.measure(OTHER, NODE, seconds), relay)
 
 
-def measure(out: Path, results: Path) -> Links:
-    """Look at every link. Raises UserError."""
+def measure(out: Path, results: Path) -> dict[str, Any]:
+    """Look at every link; `load` is the load average of the last minute at the end. Raises UserError."""
     console = Console()
     reexec_in_user_namespace()
     links = []
@@ -61,4 +54,4 @@ def measure(out: Path, results: Path) -> Links:
         for delay_s in DELAYS_S:
             links.append(link := look(bandwidth_bps, delay_s))
             console.print(link, markup=False, soft_wrap=True)
-    return Links(links, os.getloadavg()[0])
+    return {"links": [asdict(link) for link in links], "load": os.getloadavg()[0]}

@@ -10,8 +10,8 @@ from tools.coordinator_clients import WorkerLoad, drive
 
 
 def test_percentiles_of_nothing_are_no_numbers() -> None:
-    assert all(math.isnan(value) for value in coordinator.percentiles([]))
-    assert coordinator.percentiles([1.0, 2.0, 3.0])[0] == 2.0
+    assert all(math.isnan(value) for value in coordinator.percentiles("wait", []).values())
+    assert coordinator.percentiles("wait", [1.0, 2.0, 3.0])["wait_p50_s"] == 2.0
 
 
 def test_synthetic_workers_are_served(tmp_path: Path) -> None:
