@@ -19,18 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from prophet_scheduler.core.bound import blocks_bound_s
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.steps import Step, find_steps
 from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.lab.config import Cell, experiment_of
-from prophet_scheduler.lab.iterations import (
-    AT_REST,
-    MEANS,
-    MEDIANS,
-    counted,
-    rests_from,
-    time_columns,
-    times_of,
-)
+from prophet_scheduler.lab.iterations import AT_REST, MEANS, MEDIANS, Times, counted, rests_from, time_columns, times_of
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
 from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
 from prophet_scheduler.lab.results_view import describe_setting
@@ -45,7 +38,19 @@ from tools import changing
 from tools.changing import SETTLED_S, RegimeRow, Series
 from tools.kept import Point, Study
 
-GIVEN = (AT_REST, MEANS, MEDIANS, SimulatorConfig, LEAST_AT_ONCE, Setting, PAPER_SCHEDULING_MS, SETTLED_S, mean, median)
+GIVEN = (
+    AT_REST,
+    MEANS,
+    MEDIANS,
+    SimulatorConfig,
+    LEAST_AT_ONCE,
+    Setting,
+    PAPER_SCHEDULING_MS,
+    SETTLED_S,
+    mean,
+    median,
+    time_columns,
+)
 """What templates take from elsewhere."""
 Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 """Results of a contender in one cell, real and simulated."""
@@ -294,51 +299,6 @@ def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
     return table(("credit", *map(format_size, partitions)), rows)
 
 
-def all_cells(points: Sequence[Point], stock: str = "stock") -> str:
-    """Return a table for each cell, each naming its narrow link. `stock` is the name of the engine's own policy."""
-    parts = []
-    for cell in (point.cell for point in points):
-        bound = "" if cell.lower_bound_s is None else f"; lower bound {cell.lower_bound_s:.3f} s"
-        parts.append(f"{describe_setting(cell.setting)}; narrow link: {cell.narrow_link}{bound}\n")
-        parts.append(policy_table(cell, stock))
-    return "\n".join(parts)
-
-
-def policy_table(cell: CellResult, stock: str) -> str:
-    """Return all policies of one cell: seconds an iteration, against stock and the bound, and gradients' time away."""
-    bound = cell.lower_bound_s
-    headings, rows = time_columns([policy.iteration_s for policy in cell.policies.values()])
-    shown_rows = []
-    for (name, policy), times in zip(cell.policies.items(), rows, strict=True):
-        time_s, gradient = policy.time_s, policy.gradient
-        shown_rows.append(
-            (
-                name,
-                *(times if time_s is not None else [f"failed: {policy.error}", *times[1:]]),
-                shown(policy.samples_per_s, ".1f"),
-                shown(cell.ratios.get(name), ".2f"),
-                shown(None if bound is None or time_s is None else time_s / bound, ".2f"),
-                shown(None if gradient is None else gradient.total_s * 1e3, ".0f"),
-                shown(policy.accuracy, ".1%"),
-            )
-        )
-    columns = ("policy", *headings, "samples/s", f"times as fast as {stock}", "of the bound")
-    return table((*columns, "gradient away (ms)", "accuracy"), shown_rows)
-
-
-def overheads(points: Sequence[Point]) -> str:
-    """Return what Prophet itself took, and the time until the first iteration was over."""
-    rows = []
-    for cell in (point.cell for point in points):
-        ours, stock = cell.policies.get("prophet"), cell.policies.get("stock")
-        if ours is None or ours.agent is None:
-            continue
-        starts = [None if policy is None else policy.start_s for policy in (ours, stock)]
-        share = f"{ours.agent.cpu_share:.2%}"
-        rows.append((describe_setting(cell.setting), share, *(shown(start, ".1f") for start in starts)))
-    return table(("setting", "agent's processor time", "start to first iteration (s)", "the same, stock"), rows)
-
-
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
     """Return the samples a second of one worker at rest, as papers have them; None if the policy failed."""
     policy = cell.measured(name)
@@ -353,25 +313,10 @@ def rate(cell: CellResult, workers: int, name: str) -> str:
     return "failed" if value is None else f"{value:.1f}"
 
 
-def patterns(folder: str) -> str:
+def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
     """Return the recorded profiles of a folder with the steps that the profiler finds in each."""
-    rows = []
-    for profile in (load_profile(path) for path in sorted(Path(folder).glob("*.json"))):
-        steps = find_steps(profile)
-        spans = [f"{step.first}-{step.last}" if step.last > step.first else str(step.first) for step in steps]
-        pattern = " ".join(f"{{{span}}}" for span in spans[:8])
-        rows.append(
-            (
-                f"`{profile.name}`",
-                str(len(profile.gradients)),
-                f"{profile.total_bytes / 1e6:.1f}",
-                f"{profile.backward_s:.3f}",
-                f"{profile.forward_s:.3f}",
-                str(len(steps)),
-                pattern + (" ..." if len(steps) > 8 else ""),
-            )
-        )
-    return table(("profile", "gradients", "MB", "backward (s)", "forward (s)", "steps", "which"), rows)
+    profiles = [load_profile(path) for path in sorted(Path(folder).glob("*.json"))]
+    return [(profile, find_steps(profile)) for profile in profiles]
 
 
 def gain(point: Point, name: str, other: str) -> str:
@@ -518,34 +463,31 @@ def follows(data: Sequence[Mapping[str, Any]], delay_s: float = 0.005) -> Follow
     )
 
 
-GPU_MODELS = {"resnet50": "ResNet-50, SGD", "transformer": "a transformer, AdamW", "small": "a small one"}
-GPU_ENGINES = {"byteps": "BytePS", "ddp": "DDP, NCCL"}
+class GpuPair(NamedTuple):
+    """A job on a GPU without Prophet and with it, and the times of both."""
+
+    runs: list[Mapping[str, Any]]
+    times: list[Times]
+
+    @property
+    def same_weights(self) -> str:
+        """`yes` or `no`, and `-` for runs that were not of the same length."""
+        first, second = self.runs
+        alike = len(first["seconds"]) == len(second["seconds"])
+        return ("yes" if first["digest"] == second["digest"] else "**no**") if alike else "-"
 
 
-def gpu_table(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return two rows for each job that ran without Prophet and then with it."""
+def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
+    """Return the jobs that ran without Prophet and then with it."""
     by_job: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         by_job.setdefault(repr(run["job"]), []).append(run)
-    pairs = [pair for pair in by_job.values() if len(pair) == 2]
-    several = [
-        [times_of([(run["seconds"], rests_from(list(accumulate(run["seconds"])), None))]) for run in pair]
-        for pair in pairs
-    ]
-    headings, shown_times = time_columns([times for both in several for times in both])
-    rows = []
-    for place, ((without, under), (before, after)) in enumerate(zip(pairs, several, strict=True)):
-        job = without["job"]
-        what = f"{GPU_MODELS[job['model']]}{''.join(f', {word}' for word in job['how'])}"
-        about = (GPU_ENGINES[job["engine"]], what, f"{without['gradient_bytes'] / 1e6:.0f}", job["bandwidth"])
-        ratios = f"{before.headline / after.headline:.2f}, {before.rest / after.rest:.2f}"
-        alike = len(without["seconds"]) == len(under["seconds"])
-        same = ("yes" if without["digest"] == under["digest"] else "**no**") if alike else "-"
-        held = [f"{run['device_bytes'] / 1e6:,.0f}" for run in (without, under)]
-        rows.append((*about, "without", *shown_times[2 * place], "", held[0], ""))
-        rows.append((*about, "with", *shown_times[2 * place + 1], ratios, held[1], same))
-    columns = ("engine", "what is trained", "MB of gradients", "link", "Prophet", *headings)
-    return table((*columns, "times as fast, and at rest", "MB on the GPU", "the same weights"), rows)
+    both = [pair for pair in by_job.values() if len(pair) == 2]
+    return [GpuPair(pair, [_times_of(run["seconds"]) for run in pair]) for pair in both]
+
+
+def _times_of(seconds: Sequence[float]) -> Times:
+    return times_of([(seconds, rests_from(list(accumulate(seconds)), None))])
 
 
 Watched: TypeAlias = Mapping[str, Any]

@@ -74,10 +74,7 @@ def balanced(make: Callable[[float], Graph]) -> float:
 def forward_orders() -> list[Order]:
     """Judge inference: parameters are received, then forward."""
     layer_s = (2 << 20) / NETWORK.bandwidth
-    toys = [
-        judge("Par-32", flat_graph(time_s=layer_s)),
-        judge("Seq-32", sequential_graph(time_s=layer_s)),
-    ]
+    toys = [judge("Par-32", flat_graph(time_s=layer_s)), judge("Seq-32", sequential_graph(time_s=layer_s))]
     return [judge(model, _zoo_graph(model, Pattern.RECEIVE)) for model in ZOO] + toys
 
 

@@ -45,18 +45,10 @@ def test_a_span_is_one_value_where_both_are_shown_alike(values: list[float], sai
     assert figures.span(values) == said
 
 
-def test_a_cell_is_a_table_that_names_its_narrow_link_and_what_failed() -> None:
-    shown = cell(prophet=policy(gradient={"wait_s": 0.1, "total_s": 0.2}, accuracy=0.97), p3=failed("p3 is not here"))
-    text = figures.all_cells([Point(shown, 2)])
-    assert text.startswith("250mbit; narrow link: worker uplink; lower bound 0.600 s")
-    assert "| prophet | 0.900 | 0.800-1.000 | 100.0 | 1.90 | 1.50 | 200 | 97.0% |" in text
-    assert "| p3 | failed: p3 is not here | - | - | - | - | - | - |" in text
-
-
 def test_recorded_patterns_have_their_steps(tmp_path: Path) -> None:
     save_profile(resnet50(), tmp_path / "one.json", "a test")
-    row = figures.patterns(str(tmp_path)).splitlines()[2].split(" | ")
-    assert row[1:3] == ["161", "102.2"] and row[5] == "13" and row[6].startswith("{0-")
+    ((profile, steps),) = figures.patterns(str(tmp_path))
+    assert len(profile.gradients) == 161 and len(steps) == 13 and steps[0].first == 0
 
 
 def test_each_contender_is_held_against_the_whole_in_the_same_cell() -> None:
@@ -211,22 +203,20 @@ GPU_RUN: dict[str, Any] = {
 UNDER = {**GPU_RUN, "seconds": [9.0] * 2 + [0.6] * 19 + [0.4] * 19, "device_bytes": 3_200_000_000}
 
 
-def gpu_rows(*runs: dict[str, Any]) -> list[str]:
-    return [line.strip("| ") for line in figures.gpu_table(runs).splitlines()[2:]]
-
-
-def test_two_rows_for_each_gpu_job_that_ran_both_ways() -> None:
+def test_a_gpu_job_that_ran_both_ways_is_compared() -> None:
     alone = {**GPU_RUN, "job": {**GPU_RUN["job"], "bandwidth": "none"}}
-    job = "DDP, NCCL | ResNet-50, SGD, clips | 102 | 2.5gbit"
-    assert gpu_rows(GPU_RUN, UNDER, alone) == [
-        f"{job} | without | 0.500 | 0.500 | 0.500 | 0.500-0.500 |  | 3,100",
-        f"{job} | with | 0.500 | 0.410 | 0.500 | 0.400-0.600 | 1.00, 1.22 | 3,200 | yes",
-    ]
+    (pair,) = figures.pairs([GPU_RUN, UNDER, alone])
+    assert [times.headline for times in pair.times] == pytest.approx([0.5, 0.5])
+    assert [times.rest for times in pair.times] == pytest.approx([0.5, 0.41], rel=0.01)
+    assert pair.same_weights == "yes"
 
 
 def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:
-    assert gpu_rows(GPU_RUN, {**UNDER, "digest": "bb"})[1].endswith("**no**")
-    assert gpu_rows(GPU_RUN, {**UNDER, "digest": "bb", "seconds": [1.0] * 9})[1].endswith(" | -")
+    def same(**changed: Any) -> str:
+        return figures.pairs([GPU_RUN, {**UNDER, **changed}])[0].same_weights
+
+    assert same(digest="bb") == "**no**"
+    assert same(digest="bb", seconds=[1.0] * 9) == "-"
 
 
 def watched() -> dict[str, Any]:
