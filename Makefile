@@ -106,16 +106,16 @@ real-ablation: setup
 
 # Networks that change under a job, real: about a quarter of an hour on a quiet machine.
 changing: setup
-	$(call then-pages,changing)
+	$(call then-pages,measure changing)
 
 # The papers' tables, simulated: about two minutes.
 papers: setup
 	$(call then-pages,measure papers)
 
-# MLfabric's nine cells on real transfers: about half an hour on a quiet machine, and it can be interrupted. With --simulated
-# what needs no network: about two minutes.
+# MLfabric's nine cells, simulated and on real transfers: about half an hour on a quiet machine, and it can be interrupted.
 mlfabric: setup
-	$(call then-pages,mlfabric_real)
+	$(BIN)/python -m tools.measure mlfabric-simulated
+	$(call then-pages,measure mlfabric)
 
 # The paper's experiments on real engines: a little over two hours on a quiet machine, and it can be interrupted.
 results: setup
@@ -123,7 +123,7 @@ results: setup
 
 # What `prophet advise` predicts beside real runs with the change made: about 20 minutes on a quiet machine.
 advice: setup
-	$(call then-pages,advise)
+	$(call then-pages,measure advice)
 
 # The tests of DistributedDataParallel that the installed torch ships, plain and under Prophet: about six minutes.
 # TORCH_PYTHON names an interpreter with another torch.

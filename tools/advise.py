@@ -6,7 +6,6 @@ on a quiet machine; it can be interrupted.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +21,11 @@ from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.records import RESULTS_FILE, read_results
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.simulator_error import prediction_error
-from tools import kept
-from tools.command_line import exit_status, page_parser
 from tools.studies import measured
 
 CONFIG = Path("configs/profiles/advise.yaml")
-NAME = "advice"
 CHANGES = ("twice-the-rate", "half-precision", "another-server", "prophet", "larger-batch", "ddp")
 """Change from the first to the second cell, by pair of the config's cells."""
-NEAR = 0.10
-"""Largest error of a near prediction; all but one are to be near."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +44,6 @@ class Followed:
     real_s: float
     helped: bool
     """True if it was said to help."""
-
-    @property
-    def off(self) -> float:
-        """Distance of the real time from the predicted one, as a share of that."""
-        return self.real_s / self.predicted_s - 1
 
 
 @dataclass(frozen=True)
@@ -98,26 +87,10 @@ def _suggestion(advice: Advice, change: str) -> Suggestion:
     return suggestion
 
 
-def run(config: Path, out: Path, results: Path, repeats: int | None) -> int:
-    """Run what is missing, advise and keep the results. Returns an exit status. Raises UserError and OSError."""
-    cells = len(load_experiment(config).cells)
+def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> Advised:
+    """Run what is missing, and advise. Raises UserError."""
+    cells = len(load_experiment(Path(config)).cells)
     if cells != 2 * len(CHANGES):
         raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")
-    measured(config, out, repeats, Console())
-    rows = [followed(out, number, change) for number, change in enumerate(CHANGES)]
-    kept.keep(results, NAME, Advised, Advised(rows, at_rest=True))
-    return 0 if sum(abs(row.off) <= NEAR for row in rows) >= len(rows) - 1 else 1
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Return exit status 1 if more than one prediction is not near, 2 for an error of the user's."""
-    parser = page_parser("advise", __doc__)
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--out", type=Path, default=Path("build/advise"), help="folder for the runs")
-    parser.add_argument("--repeats", type=int, help="in place of the config's")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: run(options.config, options.out, options.results, options.repeats))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    measured(Path(config), out, None, Console())
+    return Advised([followed(out, number, change) for number, change in enumerate(CHANGES)], at_rest=True)

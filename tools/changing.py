@@ -7,7 +7,6 @@ Times are seconds, rates bits per second.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +18,13 @@ from prophet_scheduler.core.settings import DEFAULT_MONITOR_S
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.lab.cluster_config import ClusterConfig
-from prophet_scheduler.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.iterations import rests_from
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.records import read_status, read_worker
-from tools import kept
-from tools.command_line import exit_status, page_parser
 from tools.studies import measured, simulated_runs
 
 CONFIG = Path("configs/changing.yaml")
-NAME = "changing"
-SIMULATED = "changing-simulated"
 STOCK, OURS = "stock", "prophet"
 SETTLED_S = 2 * DEFAULT_MONITOR_S
 """Seconds after a network came from which its iterations count: two looks of the bandwidth monitor."""
@@ -190,52 +185,24 @@ def series_of(
     )
 
 
-def measured_jobs(experiment: Experiment, out: Path) -> list[list[Series]]:
-    """Return the jobs of each cell that `tools.cells.measured` left in `out`. Raises UserError."""
+def measure(out: Path, results: Path) -> list[list[Series]]:
+    """Return the jobs of each cell, after running the missing ones. Raises UserError."""
+    measured(CONFIG, out, None, Console())
     jobs = []
-    for number, cell in enumerate(experiment.cells):
+    for number, cell in enumerate(load_experiment(CONFIG).cells):
         of_cell = []
         for policy in cell.policies:
             folder = out / f"cell{number}" / "runs" / "cell0" / f"{policy.name}-repeat1"
             workers = [read_worker(folder / f"worker{n}.json") for n in range(cell.cluster.workers)]
-            status = folder / "worker0.status.json"
-            of_cell.append(
-                series_of(policy.name, cell.cluster, workers, read_status(status) if status.exists() else None)
-            )
+            file = folder / "worker0.status.json"
+            of_cell.append(series_of(policy.name, cell.cluster, workers, read_status(file) if file.exists() else None))
         jobs.append(of_cell)
     return jobs
 
 
-def simulated_jobs(experiment: Experiment, console: Console) -> list[list[Series]]:
+def simulate(out: Path, results: Path) -> list[list[Series]]:
     """Return the same jobs on the simulator. Raises UserError."""
     return [
         [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
-        for cell in simulated_runs(experiment, console)
+        for cell in simulated_runs(load_experiment(CONFIG), Console())
     ]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run and keep; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("changing", __doc__)
-    parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--out", type=Path, default=Path("build/changing"), help="folder for the runs")
-    parser.add_argument("--simulate", action="store_true", help="on a virtual clock instead")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: run(options.config, options.out, options.results, options.simulate))
-
-
-def run(config: Path, out: Path, results: Path, simulate: bool) -> int:
-    """Run what is missing of the config, and keep the results. Raises UserError and OSError."""
-    console = Console()
-    experiment = load_experiment(config)
-    if simulate:
-        jobs = simulated_jobs(experiment, console)
-    else:
-        measured(config, out, None, console)
-        jobs = measured_jobs(experiment, out)
-    kept.keep(results, SIMULATED if simulate else NAME, list[list[Series]], jobs)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

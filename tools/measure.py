@@ -1,7 +1,7 @@
 """Measurements of one kind each, kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
 
-Rule of this file: which measurements there are, and keeping what one came to. A measurement is the function `measure`
-of a module: it gets a folder for its work, the folder of results, and options, and its type is that of what is kept.
+Rule of this file: which measurements there are, and keeping what one came to. A measurement is a function:
+it gets a folder for its work, the folder of results, and options, and its type is that of what is kept.
 Configs that are run for a page are those of studies.py.
 """
 
@@ -20,20 +20,25 @@ from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.provenance import here
 
-MODULES: Mapping[str, str] = {
-    "backlog": "backlog",
-    "coordinator": "coordinator",
-    "gpu": "gpu",
-    "guard": "guard",
-    "memory": "memory",
-    "operations": "operations",
-    "papers": "papers",
-    "regret": "regret",
-    "scaling": "scaling",
-    "testbed": "testbed",
-    "watching": "overhead",
+MEASUREMENTS: Mapping[str, str] = {
+    "advice": "advise.measure",
+    "backlog": "backlog.measure",
+    "changing": "changing.measure",
+    "changing-simulated": "changing.simulate",
+    "coordinator": "coordinator.measure",
+    "gpu": "gpu.measure",
+    "guard": "guard.measure",
+    "memory": "memory.measure",
+    "mlfabric": "mlfabric_cells.measure",
+    "mlfabric-simulated": "mlfabric_cells.simulate",
+    "operations": "operations.measure",
+    "papers": "papers.measure",
+    "regret": "regret.measure",
+    "scaling": "scaling.measure",
+    "testbed": "testbed.measure",
+    "watching": "overhead.measure",
 }
-"""Module of each measurement, by the name of its page and data."""
+"""Function of each measurement, by the name of its data."""
 
 
 def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
@@ -51,19 +56,25 @@ def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def function_of(name: str) -> Any:
+    """Return the function of a measurement."""
+    module, _, function = MEASUREMENTS[name].partition(".")
+    return getattr(importlib.import_module(f"tools.{module}"), function)
+
+
 def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
     """Measure and keep. Raises UserError and OSError."""
-    module = importlib.import_module(f"tools.{MODULES[name]}")
-    data = module.measure(out, results, **options_of(module.measure, given))
-    kind = typing.get_type_hints(module.measure)["return"]
-    kept.keep(results, name, kind, data, getattr(module, "where", here)())
+    measure = function_of(name)
+    data = measure(out, results, **options_of(measure, given))
+    where = inspect.getmodule(measure).__dict__.get("where", here)
+    kept.keep(results, name, typing.get_type_hints(measure)["return"], data, where())
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and keep; exit status 2 with one line for an error of the user's."""
     parser = page_parser("measure", __doc__)
-    parser.add_argument("name", choices=MODULES)
+    parser.add_argument("name", choices=MEASUREMENTS)
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="what the measurement's defaults are not to be")
     parser.add_argument("--out", type=Path, help="folder for its work; build/NAME where left out")
     options = parser.parse_args(arguments)

@@ -23,7 +23,7 @@ from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study
-from tools.mlfabric_real import RealCells
+from tools.mlfabric_cells import RealCells
 from tools.mlfabric_simulated import MlfabricSimulated
 from tools.papers import PapersData
 from tools.regret import Regrets

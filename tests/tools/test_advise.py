@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import session
 from prophet_scheduler.lab.config import Experiment, load_experiment
 from prophet_scheduler.lab.records import CellResult, Results, write_results
 from support.configs import REPLAY
 from support.results import policy
-from tools import advise, kept, studies
-from tools.advise import CHANGES, Advised
+from tools import advise, studies
+from tools.advise import CHANGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,7 @@ def test_the_config_has_a_pair_for_each_change() -> None:
         assert (now.setting, now.policies) != (then.setting, then.policies)
 
 
-def test_every_pair_runs_is_advised_on_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pair_runs_and_is_advised_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs take a second; what is predicted is the simulator's."""
     job = {**REPLAY["job"], "profile": "resnet18", "total_bytes": "5MB", "backward_s": 0.1, "forward_s": 0.05}
     raw: dict[str, Any] = {**copy.deepcopy(REPLAY), "job": job, "policies": ["ddp-gloo"]}
@@ -48,12 +49,11 @@ def test_every_pair_runs_is_advised_on_and_is_kept(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(studies, "run_session", run)
     monkeypatch.setattr(session, "run_session", run)
     monkeypatch.setattr(advise, "CHANGES", ("prophet",))
-    arguments = ["--config", str(config), "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
-    assert advise.main(arguments) == 0, "all but one may be far off"
-    stored = kept.kept(tmp_path, advise.NAME, Advised)
-    assert stored is not None
-    (followed,) = stored[1].rows
+    out = tmp_path / "out"
+    advised = advise.measure(out, tmp_path, config=str(config))
+    (followed,) = advised.rows
     assert (followed.change, followed.now_s, followed.real_s, followed.helped) == ("prophet", 1.0, 1.0, True)
     assert followed.predicted_s < 0.95 and followed.predicted_s != followed.uncalibrated_s
     monkeypatch.setattr(advise, "CHANGES", CHANGES)
-    assert advise.main(arguments) == 2, "a config without its pairs"
+    with pytest.raises(UserError, match="12 are wanted, a pair for each change"):
+        advise.measure(out, tmp_path, config=str(config))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import typing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,7 @@ def measured(out: Path, results: Path, *, starts: int = 5, rate: str = "fast") -
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = type("Module", (), {"measure": staticmethod(measured)})
-    monkeypatch.setattr(importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(measure, "function_of", lambda name: measured)
 
 
 @pytest.mark.usefixtures("made_up")
@@ -42,11 +39,11 @@ def test_a_wrong_option_is_one_line(option: str, line: str, capsys: pytest.Captu
     assert f"{option}: {line}" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", measure.MODULES)
+@pytest.mark.parametrize("name", measure.MEASUREMENTS)
 def test_every_measurement_says_what_it_keeps(name: str) -> None:
-    module: Any = importlib.import_module(f"tools.{measure.MODULES[name]}")
-    assert typing.get_type_hints(module.measure)["return"]
-    assert measure.options_of(module.measure, []) == {}
+    function = measure.function_of(name)
+    assert typing.get_type_hints(function)["return"]
+    assert measure.options_of(function, []) == {}
 
 
 def test_a_start_is_kept_with_how_it_ended() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import Settings
 from tools.overhead import mean_s, read_ranks
-from tools.overhead_job import ANSWERING, VARIANTS, TimedCalls, clocked, is_asked, settings_of, threads_s
+from tools.overhead_job import ANSWERING, VARIANTS, is_asked, settings_of, threads_s, timed
 
 
 def test_what_happens_once_a_second_counts_and_what_the_machine_does_besides_does_not() -> None:
@@ -29,36 +30,32 @@ def test_what_is_on_in_a_turn() -> None:
     assert [variant for variant in VARIANTS if told[variant].metrics_port] == ["metrics", "all"]
 
 
-def test_calls_are_counted_by_the_clock_of_their_own_thread() -> None:
-    class Work:
-        def turn(self, rounds: int, *, more: int = 0) -> int:
-            return sum(range(rounds + more))
-
-    taken_s = clocked(Work, "turn")
-    assert taken_s() == 0.0
-    assert Work().turn(100_000, more=1) == sum(range(100_001))
-    once_s = taken_s()
-    assert once_s > 0
-    thread = threading.Thread(target=Work().turn, args=(100_000,))
-    thread.start()
-    thread.join()
-    assert taken_s() > once_s
-
-
 def test_calls_are_timed_while_they_are_looked_at_and_no_longer() -> None:
     class Log:
-        def note(self, text: str) -> str:
-            return text
+        def note(self, text: str, *, more: str = "") -> str:
+            return text + more
 
         def other(self) -> None: ...
 
-    log, calls = Log(), TimedCalls()
-    with calls.of(log, ("note", "other")):
-        assert [log.note("a"), log.note("b")] == ["a", "b"]
+    log = Log()
+    with timed(log, "note", "other") as took:
+        assert [log.note("a"), log.note("b", more="c")] == ["a", "bc"]
     log.note("c")
-    (row,) = calls.rows(iterations=4)
-    assert (row["call"], row["count"]) == ("note", 0.5)
-    assert 0 < row["call_s"] < 60, "seconds"
+    assert len(took["note"]) == 2 and took["other"] == []
+    assert all(0 < seconds < 60 for seconds in took["note"])
+
+
+def test_calls_of_all_of_a_kind_are_timed_by_the_clock_of_their_own_thread() -> None:
+    class Work:
+        def turn(self, rounds: int) -> int:
+            return sum(range(rounds))
+
+    with timed(Work, "turn", clock=time.thread_time) as took:
+        assert Work().turn(100_000) == sum(range(100_000))
+        thread = threading.Thread(target=Work().turn, args=(100_000,))
+        thread.start()
+        thread.join()
+    assert len(took["turn"]) == 2 and min(took["turn"]) > 0
 
 
 def test_only_threads_that_watch_count() -> None:

@@ -14,8 +14,8 @@ from prophet_scheduler.lab.records import ConvergenceResult
 from prophet_scheduler.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK
 from prophet_scheduler.studies.mlfabric.tables import RingComparison
 from support.results import Session, cell, policy
-from tools import kept, mlfabric_real, studies
-from tools.mlfabric_real import CELLS, RealCells
+from tools import kept, measure, mlfabric_cells, studies
+from tools.mlfabric_cells import CELLS, RealCells
 from tools.mlfabric_simulated import (
     IN_STEP,
     OURS,
@@ -26,7 +26,7 @@ from tools.mlfabric_simulated import (
     SimulatedCell,
 )
 
-CONFIGS = Path(__file__).parents[2] / mlfabric_real.CONFIGS
+CONFIGS = Path(__file__).parents[2] / mlfabric_cells.CONFIGS
 
 
 def came_to(time_s: float | None, **more: Any) -> dict[str, Any]:
@@ -79,35 +79,29 @@ SIMULATED = SimulatedCell(
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlfabric_real, "simulate", lambda cell: SIMULATED)
+    monkeypatch.setattr(mlfabric_cells, "simulated", lambda cell: SIMULATED)
     paper = PaperCell([0.5, 0.6, 0.7], replace(COMPARISON, ring_s=0.6))
-    monkeypatch.setattr(mlfabric_real, "paper_cell", lambda compute, network: paper)
+    monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network: paper)
+    monkeypatch.setattr(mlfabric_cells, "CONFIGS", CONFIGS)
 
 
 @pytest.mark.usefixtures("simulation")
-def test_a_cell_is_run_simulated_and_kept_beside_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mlfabric", "mlfabric-simulated"])
+def test_a_cell_is_kept_beside_the_others(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Session(POINT)
     monkeypatch.setattr(studies, "run_session", session.run)
-    folders = ["--configs", str(CONFIGS), "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
-    for name in ("c1-n2", "c1-n1"):
-        assert mlfabric_real.main([name, *folders]) == 0
-    real = kept.kept(tmp_path, mlfabric_real.NAME, RealCells)
-    simulated = kept.kept(tmp_path, mlfabric_real.SIMULATED_NAME, MlfabricSimulated)
-    assert real is not None and simulated is not None
-    assert list(real[1].cells) == list(simulated[1].cells) == list(simulated[1].paper) == ["c1-n1", "c1-n2"]
-    assert real[1].cells["c1-n1"].cells[0].policies == POINT.policies
-    assert session.ran == ["cell0", "cell0"]
-
-
-@pytest.mark.usefixtures("simulation")
-def test_what_is_simulated_needs_no_real_run(tmp_path: Path) -> None:
-    assert mlfabric_real.main(["--simulated", "--configs", str(CONFIGS), "--results", str(tmp_path)]) == 0
-    simulated = kept.kept(tmp_path, mlfabric_real.SIMULATED_NAME, MlfabricSimulated)
-    assert simulated is not None and len(simulated[1].cells) == 9
-    assert not kept.data_file(tmp_path, mlfabric_real.NAME).exists()
+    for cells in ("c1-n2", "c1-n1"):
+        assert measure.main([name, f"cells={cells}", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 0
+    kind: Any = RealCells if name == "mlfabric" else MlfabricSimulated
+    stored = kept.kept(tmp_path, name, kind)
+    assert stored is not None and list(stored[1].cells) == ["c1-n1", "c1-n2"]
+    if name == "mlfabric":
+        assert stored[1].cells["c1-n1"].cells[0].policies == POINT.policies
+    else:
+        assert list(stored[1].paper) == ["c1-n1", "c1-n2"]
+    assert session.ran == (["cell0", "cell0"] if name == "mlfabric" else [])
 
 
 def test_an_unknown_cell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        mlfabric_real.main(["c9-n1"])
-    assert ended.value.code == 2 and "c9-n1" in capsys.readouterr().err
+    assert measure.main(["mlfabric", "cells=c9-n1"]) == 2
+    assert "c9-n1 is no cell; they are c1-n1, " in capsys.readouterr().err
