@@ -87,7 +87,7 @@ def measure(
                 if sum(start.policy == name for start in made) > number:
                     continue
                 folder, port, began = out / f"{name}-{number}", FIRST_PORT + len(made) % PORTS, time.monotonic()
-                ended = run_job(testbed, cluster, unfused(name, env), job, folder, port, limits)
+                ended = run_job(testbed, cluster, unfused(name, env), job.command(), folder, port, limits)
                 made.append(counted(name, ended, time.monotonic() - began))
                 add_piece(file, made[-1])
                 console.print(made[-1], markup=False, soft_wrap=True)

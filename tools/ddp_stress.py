@@ -300,8 +300,7 @@ def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, A
 
 
 def stress(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> int:
-    """Make each start, of the jobs without Prophet first. Returns the changes of cuts. Raises Wrong at the first error.
-    """
+    """Make each start, those without Prophet first. Returns the changes of cuts. Raises Wrong at the first error."""
     plain = {(job.ranks, job.kind): dataclasses.replace(job, prophet=False, delay_s=0.0) for job in jobs}
     truths: dict[StressJob, list[dict[str, Any]]] = {}
     for ranks in {job.ranks for job in jobs}:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean as mean
-from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,35 +21,16 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.steps import Step, find_steps
 from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.lab.config import Cell, experiment_of
-from prophet_scheduler.lab.iterations import AT_REST, MEANS, MEDIANS, Times, counted, rests_from, time_columns, times_of
+from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_of
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
 from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.learn.profiler import FIRST_ESTIMATE, WARM_UP
 from prophet_scheduler.models.profiles import load_profile
-from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
-from prophet_scheduler.studies.mlfabric.settings import Setting
-from prophet_scheduler.studies.mlfabric.tables import PAPER_SCHEDULING_MS, PAPER_TABLE_2, RingComparison
-from tools import changing
-from tools.changing import SETTLED_S, RegimeRow, Series
+from prophet_scheduler.studies.mlfabric.tables import PAPER_TABLE_2, RingComparison
 from tools.kept import Point, Study
 
-GIVEN = (
-    AT_REST,
-    MEANS,
-    MEDIANS,
-    SimulatorConfig,
-    LEAST_AT_ONCE,
-    Setting,
-    PAPER_SCHEDULING_MS,
-    SETTLED_S,
-    mean,
-    median,
-    time_columns,
-)
-"""What templates take from elsewhere."""
 Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 """Results of a contender in one cell, real and simulated."""
 FIRST_PLAN = WARM_UP + FIRST_ESTIMATE
@@ -387,11 +366,6 @@ def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float
 def needed(comparisons: Iterable[RingComparison], update_s: float, workers: int) -> list[float]:
     """Return the updates a message with which MLfabric would be as fast as the ring, by cell."""
     return [comparison.needed(update_s, workers) for comparison in comparisons]
-
-
-def network_rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
-    """Return a list for each cell with a network that changes; `jobs` are those of each cell."""
-    return changing.rows(jobs)
 
 
 def kibibytes(sizes: Iterable[int]) -> list[str]:

@@ -11,8 +11,9 @@ with a GPU each. BytePS must be a CUDA build (docs/engine.md).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,25 +88,16 @@ class GpuRun:
     device_bytes: int
 
 
-@dataclass(frozen=True)
-class OnFirstGpu:
-    """Program of a worker, as a Script of builds.py."""
+def command_of(job: GpuJob, folder: Path) -> list[str]:
+    """Return a worker's script with its arguments."""
+    script = str(Path(__file__).with_name("gpu_job.py"))
+    return [script, job.engine, job.model, str(job.iterations), str(folder.resolve()), *job.how]
 
-    job: GpuJob
-    folder: Path
-    interface: str
 
-    @property
-    def command(self) -> Sequence[str]:
-        """Path of the script and its arguments."""
-        job = self.job
-        script = str(Path(__file__).with_name("gpu_job.py"))
-        return [script, job.engine, job.model, str(job.iterations), str(self.folder.resolve()), *job.how]
-
-    def settings(self, node: str) -> Mapping[str, str]:
-        """Return the environment that lets two workers share a GPU, and gives the same bits in each run."""
-        same = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": self.interface, DDP_NCCL: "1"}
+def settings_of(node: str, interface: str) -> dict[str, str]:
+    """Return the environment that lets two workers share a GPU, and gives the same bits in each run."""
+    same = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": interface, DDP_NCCL: "1"}
 
 
 def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
@@ -113,8 +105,9 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": job.bandwidth})
     folder = out / f"{job.name}-{policy}"
     with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
-        script = OnFirstGpu(job, folder, testbed.interface(WORKERS[0]))
-        ended = run_job(testbed, cluster, Contender(policy, policy), script, folder, port, Limits(60.0, 400.0))
+        settings = partial(settings_of, interface=testbed.interface(WORKERS[0]))
+        command, limits, contender = command_of(job, folder), Limits(60.0, 400.0), Contender(policy, policy)
+        ended = run_job(testbed, cluster, contender, command, folder, port, limits, settings=settings)
     if ended.end != "trained":
         raise UserError(f"{job.name} {policy}: {ended.why}; {folder} has the logs; run it again, the others are kept")
     result = json.loads((folder / f"{WORKERS[0]}.json").read_text())

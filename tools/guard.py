@@ -37,18 +37,8 @@ class Held:
         self.arrived = 0
         self.DistributedOptimizer: Callable[..., Any] = lambda *arguments: None
         self.init = self.shutdown = self.suspend = self.resume = lambda *arguments: None
-
-    def size(self) -> int:
-        return 2
-
-    def rank(self) -> int:
-        return 0
-
-    def local_size(self) -> int:
-        return 1
-
-    def declare(self, name: str) -> None:
-        pass
+        self.declare = self.synchronize = self.init
+        self.size, self.local_size, self.rank = (lambda number=number: number for number in (2, 1, 0))
 
     def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
         self.handles += 1
@@ -56,9 +46,6 @@ class Held:
 
     def poll(self, handle: int) -> bool:
         return handle <= self.arrived
-
-    def synchronize(self, handle: int) -> None:
-        pass
 
     def release(self) -> None:
         self.arrived = self.handles
@@ -119,10 +106,7 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         unused.grad = torch.zeros(1)
         other.step()
 
-    plain: list[float] = []
-    watched: list[float] = []
-    steps: list[float] = []
-    iterations: list[float] = []
+    took: dict[str, list[float]] = {name: [] for name in ("plain", "watched", "step", "iteration")}
     original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
     for _ in range(3):  # as long as step() waits, to see how the program reaches its parameters
         optimizer.zero_grad()
@@ -132,23 +116,23 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     held.poll = original  # type: ignore[method-assign]
     settle()
     for _ in track(range(REPEATS), name, transient=True):
-        plain.append(timed(lambda: model(sample)))
+        took["plain"].append(timed(lambda: model(sample)))
         step_other()
-        watched.append(timed(lambda: model(sample)))
+        took["watched"].append(timed(lambda: model(sample)))
         settle()
         optimizer.zero_grad()
         backward()
-        steps.append(timed(optimizer.step))
+        took["step"].append(timed(optimizer.step))
         settle()
-        if iteration_s is None and len(iterations) < 5:
-            iterations.append(timed(whole_iteration))
+        if iteration_s is None and len(took["iteration"]) < 5:
+            took["iteration"].append(timed(whole_iteration))
             # The hooks have sent these gradients too.
             optimizer.step()
             settle()
+    if iteration_s is None:
+        iteration_s = statistics.median(took["iteration"])
     # The machine's speed drifts by more than the difference, which the least of many shows best.
-    forward_s, watched_s = min(plain), min(watched)
-    step_s = statistics.median(steps)
-    iteration_s = iteration_s if iteration_s is not None else statistics.median(iterations)
+    forward_s, watched_s, step_s = min(took["plain"]), min(took["watched"]), statistics.median(took["step"])
     return Cost(name, len(list(model.parameters())), forward_s, watched_s, step_s, iteration_s)
 
 

@@ -79,7 +79,9 @@ def measure(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples
                 console.print(f"{build} {policy}: up to {JOB.iterations} iterations, {seconds:g} s")
                 samples, port = Samples(build, policy, messages(JOB, partition_bytes)), FIRST_PORT + len(runs)
                 limits, folder = Limits(whole_s=seconds), out / f"{build}-{policy}"
-                ended = run_job(testbed, CLUSTER, unfused(policy, env), JOB, folder, port, limits, samples.look)
+                ended = run_job(
+                    testbed, CLUSTER, unfused(policy, env), JOB.command(), folder, port, limits, samples.look
+                )
                 if ended.end in ("failed", "stopped"):
                     raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
                 samples.why = ended.why

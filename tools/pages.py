@@ -6,6 +6,7 @@ tables row by row; numbers that take more than a look at the data are in figures
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,11 @@ from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab import iterations
 from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
-from tools import figures, kept
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
+from prophet_scheduler.studies.mlfabric import tables as papers_tables
+from prophet_scheduler.studies.mlfabric.settings import Setting
+from tools import changing, figures, kept
 from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
@@ -75,6 +80,13 @@ def _environment(results: Path) -> jinja2.Environment:
         basis=basis,
         setting=describe_setting,
         figures=figures,
+        changing=changing,
+        iterations=iterations,
+        statistics=statistics,
+        least_at_once=LEAST_AT_ONCE,
+        simulator_config=SimulatorConfig(),
+        papers_cluster=Setting(),
+        papers_tables=papers_tables,
         benchmark=lambda: last(kept.read_pieces(history_file(results), Entry)),
     )
     return env

@@ -13,14 +13,12 @@ import torch
 
 from prophet_scheduler.core.settings import DDP_NCCL
 from tools import gpu, gpu_job, measure
-from tools.gpu import GpuJob, OnFirstGpu
+from tools.gpu import GpuJob
 from tools.ports import free_port
-
-JOB = GpuJob("ddp", "resnet50", "2.5gbit", 40, ("clips",))
 
 
 def test_two_ranks_are_two_hosts_to_nccl() -> None:
-    scripts = {node: OnFirstGpu(JOB, Path("out"), "eth0").settings(node) for node in gpu.WORKERS}
+    scripts = {node: gpu.settings_of(node, "eth0") for node in gpu.WORKERS}
     assert len({settings["NCCL_HOSTID"] for settings in scripts.values()}) == 2
     assert all(settings[DDP_NCCL] == "1" and settings["NCCL_SOCKET_IFNAME"] == "eth0" for settings in scripts.values())
 
@@ -41,7 +39,7 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.Captu
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     port = str(free_port())
     job = GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
-    command = [sys.executable, *OnFirstGpu(job, tmp_path, "lo").command]
+    command = [sys.executable, *gpu.command_of(job, tmp_path)]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
     ranks = [
         subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
