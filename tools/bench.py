@@ -83,14 +83,11 @@ def measure() -> dict[str, float]:
     }
 
 
-def change(name: str, value: float, before: Entry | None) -> str:
-    """Return how much a figure has changed, "" if there is nothing to compare it with."""
-    old = None if before is None else before.figures.get(name)
-    return f"{value / old - 1:+8.1%}" if old else ""
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print figures with their change to the last entry of this machine, and add an entry."""
+    """Measure, print figures with their change to the last entry of this machine, and add an entry.
+
+    Exit status 2 with one line for an error of the user's; an entry is added only when all was measured.
+    """
     parser = page_parser("bench", __doc__)
     parser.add_argument("file", type=Path, nargs="?", help="where the figures go as JSON, too")
     options = parser.parse_args(arguments)
@@ -98,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(file: Path | None, results: Path) -> int:
-    """Do what `main` says. Raises UserError and OSError; an entry is added only when all was measured."""
+    """Do what `main` says. Raises UserError and OSError."""
     entries = read_pieces(history_file(results), Entry)
     load = os.getloadavg()[0]
     entry = Entry(here(), measure(), load)
@@ -108,13 +105,14 @@ def run(file: Path | None, results: Path) -> int:
         file.write_text(json.dumps(entry.figures, indent=2) + "\n", encoding="utf-8")
     add_piece(history_file(results), entry)
     for name, value in entry.figures.items():
-        print(f"{name:26} {value:>12} {change(name, value, before)}".rstrip())
+        old = None if before is None else before.figures.get(name)
+        print(f"{name:26} {value:>12} {f'{value / old - 1:+8.1%}' if old else ''}".rstrip())
     if load > BUSY:
         print(f"the load average was {load:.1f} before: leave the machine idle for figures that can be compared")
-    if before is None:
-        print(f"no earlier figures of this machine ({entry.measured.machine})")
-    else:
-        print(f"changes are to {before.measured.date}, commit {before.measured.commit}, on the same machine")
+    earlier = (
+        "no earlier figures of this machine" if before is None else f"changes are to {before.measured.line('those')}"
+    )
+    print(f"{earlier} ({entry.measured.machine})")
     return 0
 
 

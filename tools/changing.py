@@ -7,7 +7,7 @@ Times are seconds, rates bits per second.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -123,7 +123,7 @@ def near_after(took: Sequence[float], steady_s: float) -> int | None:
     return next((place for place, value in enumerate(runs) if value <= steady_s * (1 + NEAR)), None)
 
 
-def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
+def steady(jobs: Iterable[Series]) -> dict[JobNetwork, float]:
     """Return Prophet's time on each network that a job had by itself."""
     by_network = {}
     for series in jobs:
@@ -138,32 +138,23 @@ def steady(jobs: Sequence[Series]) -> dict[JobNetwork, float]:
 
 def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
     """Return a list for each cell with a network that changes; `jobs` are those of each cell."""
-    by_itself = steady([series for cell in jobs for series in cell])
+    by_itself = steady(series for cell in jobs for series in cell)
     cells = []
     for cell in jobs:
         by_policy = {series.policy: series for series in cell}
         ours, stock = by_policy.get(OURS), by_policy.get(STOCK)
         if ours is None or sum(bool(iterations(ours, regime)) for regime in ours.regimes) < 2:
             continue
-        cells.append(list(_rows(ours, stock, by_itself)))
+        of_cell = []
+        for regime in ours.regimes:
+            ours_s, steady_s = settled_s(ours, regime), by_itself.get(regime.network)
+            if ours_s is not None:
+                stock_s = None if stock is None else settled_s(stock, regime)
+                took = [took for _, took in iterations(ours, regime)]
+                near = None if steady_s is None else near_after(took, steady_s)
+                of_cell.append(RegimeRow(regime.network, regime.from_s, stock_s, ours_s, steady_s, near))
+        cells.append(of_cell)
     return cells
-
-
-def _rows(ours: Series, stock: Series | None, by_itself: dict[JobNetwork, float]) -> Iterator[RegimeRow]:
-    for regime in ours.regimes:
-        ours_s = settled_s(ours, regime)
-        if ours_s is None:
-            continue
-        steady_s = by_itself.get(regime.network)
-        took = [took for _, took in iterations(ours, regime)]
-        yield RegimeRow(
-            regime.network,
-            regime.from_s,
-            None if stock is None else settled_s(stock, regime),
-            ours_s,
-            steady_s,
-            None if steady_s is None else near_after(took, steady_s),
-        )
 
 
 def series_of(

@@ -111,14 +111,15 @@ class _Process:
         self._stop_s = math.inf
 
     def run(self) -> Seen:
-        began = time.monotonic()
-        while len(self._workers) < self._load.workers or self._waiting:
-            if len(self._workers) < self._load.workers and self._waiting < MOST_WAITING:
+        until_s, waiting = time.monotonic() + START_S, 0
+        while (more := len(self._workers) < self._load.workers) or waiting:
+            if more and waiting < MOST_WAITING:
                 first = self._load.first + len(self._workers)
                 self._workers.append(_Worker(self._load, first, self, time.monotonic()))
                 self._wake(self._workers[-1])
             self._once()
-            if time.monotonic() > began + START_S:
+            waiting = sum(not worker.conversation.welcomed for worker in self._workers)
+            if time.monotonic() > until_s:
                 raise UserError(f"only some of {self._load.workers} workers were welcome within {START_S:g} s")
         now = time.monotonic()
         self._stop_s = now + self._load.seconds
@@ -128,10 +129,6 @@ class _Process:
         while time.monotonic() < self._stop_s:
             self._once()
         return self._seen
-
-    @property
-    def _waiting(self) -> int:
-        return sum(not worker.conversation.welcomed for worker in self._workers)
 
     def _once(self) -> None:
         """Wait for the next event or message, and handle it."""

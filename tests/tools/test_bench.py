@@ -30,7 +30,9 @@ def test_an_entry_is_added_and_compared_with_the_last_of_its_machine(
     capsys.readouterr()
     assert run(tmp_path, MINE, 900, monkeypatch) == 0
     printed = capsys.readouterr().out
-    assert "-10.0%" in printed and "+0.0%" in printed and "changes are to 2026-01-02, commit abc1234" in printed
+    assert (
+        "-10.0%" in printed and "+0.0%" in printed and "changes are to those on 2026-01-02 at commit abc1234" in printed
+    )
     entries = read_pieces(bench.history_file(tmp_path), bench.Entry)
     assert [entry.figures["queue_ops_per_s"] for entry in entries] == [1000, 9000, 900]
     assert bench.last(entries) == entries[2] and bench.last(entries, OTHER.machine) == entries[1]
