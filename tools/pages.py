@@ -72,7 +72,7 @@ def _environment(results: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters.update(f=number, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
+    env.filters.update(f=figures.shown, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
     env.globals.update(
         data=lambda name: _read(results, name, KINDS.get(name, Any)),
         study=lambda name: _read(results, name, Study),
@@ -102,11 +102,6 @@ class _Kept:
 def _read(results: Path, name: str, kind: Any) -> _Kept | None:
     stored = kept.kept(results, name, kind)
     return None if stored is None else _Kept(*stored)
-
-
-def number(value: float | None, form: str = ".3f") -> str:
-    """Return a number in this format, and `-` if it is unknown."""
-    return "-" if value is None else format(value, form)
 
 
 def attribute(value: Any, name: str) -> Any:
