@@ -37,7 +37,7 @@ UNKNOWN = "NO REASON IS KNOWN"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class TestEnd(NamedTuple):
+class OneEnd(NamedTuple):
     """End of one test: passed, skipped, failed or hung, and the first line of why."""
 
     outcome: str
@@ -51,8 +51,8 @@ class BothEnds(NamedTuple):
     """One test, plain and under Prophet."""
 
     name: str
-    plain: TestEnd
-    prophet: TestEnd
+    plain: OneEnd
+    prophet: OneEnd
 
 
 class Runner:
@@ -64,12 +64,12 @@ class Runner:
         line = self._answer()
         self.release, self.tests = str(line["torch"]), list(line["tests"])
 
-    def run(self, name: str) -> TestEnd:
+    def run(self, name: str) -> OneEnd:
         """Return the end of a test."""
         assert self._program.stdin is not None
         self._program.stdin.write(f"{name}\n")
         self._program.stdin.flush()
-        return TestEnd(**self._answer())
+        return OneEnd(**self._answer())
 
     def _answer(self) -> dict[str, str]:
         assert self._program.stdout is not None and self._program.stderr is not None

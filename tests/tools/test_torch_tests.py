@@ -19,7 +19,7 @@ import torch
 from support.programs import clean_environ
 from tools import torch_tests
 from tools.command_line import exit_status
-from tools.torch_tests import BothEnds, TestEnd
+from tools.torch_tests import BothEnds, OneEnd
 from tools.torch_tests_ranks import WithoutGpus, error_line
 
 CHECKOUT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ BREADTH = (
     "test_skip_all_reduce_unused_parameters",
     "test_static_graph_api_cpu",
 )
-PASSED, FAILED = TestEnd("passed", ""), TestEnd("failed", "RuntimeError: no")
+PASSED, FAILED = OneEnd("passed", ""), OneEnd("failed", "RuntimeError: no")
 
 
 def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
