@@ -18,7 +18,7 @@ CORE, PLUGIN, DDP_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
 VERSION = run_path(str(HERE / CORE / "prophet_scheduler" / "__init__.py"))["__version__"]
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""
+"""Versions that wheels are made for."""
 
 
 def require_compiler() -> None:
