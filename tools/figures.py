@@ -304,7 +304,7 @@ def gain(point: Point, name: str, other: str) -> str:
     return "failed" if ratio is None else f"{ratio - 1:+.0%}"
 
 
-class Measured(NamedTuple):
+class RealStudies(NamedTuple):
     """Real studies by name, None for one whose data is not kept, and the points of all."""
 
     of: dict[str, Any]
@@ -316,10 +316,10 @@ class Measured(NamedTuple):
         return [point.cell for point in self.points]
 
 
-def measured(names: Iterable[str], study: Callable[[str], Any]) -> Measured:
+def measured(names: Iterable[str], study: Callable[[str], Any]) -> RealStudies:
     """Return the real studies of these names, as `study` reads them."""
     of = {name: study(f"real-{name}") for name in names}
-    return Measured(of, [point for run in of.values() if run is not None for point in run.data.points])
+    return RealStudies(of, [point for run in of.values() if run is not None for point in run.data.points])
 
 
 def cells_of(studies: Mapping[str, Study]) -> list[CellResult]:

@@ -1,6 +1,6 @@
 """MLfabric's nine cells simulated: the clusters of configs/mlfabric with their very job, and the paper's 30 workers.
 
-Rule of this file: configs in, numbers out, and no text; mlfabric_real.py makes the page. Nothing runs on a real
+Rule of this file: configs in, numbers out, and no text; mlfabric_cells.py runs the real ones. Nothing runs on a real
 network, no clock is read, and one config gives one result. Times are virtual seconds.
 
 A cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow computations (of

@@ -68,7 +68,7 @@ def fault_jobs() -> list[tuple[Experiment, str, str]]:
     ]
 
 
-class Watch:
+class MemoryWatch:
     """Watch on the memory of a job's processes, which looks whenever its workers have finished more iterations."""
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class Watch:
         self.seconds = time.monotonic() - self._began_s
 
 
-def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, Watch]:
+def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, MemoryWatch]:
     """Run an experiment of one cell and policy. Raises UserError if there can be no testbed."""
-    watch = Watch()
+    watch = MemoryWatch()
     (done,) = run_experiment(experiment, out, watch.testbed, watch)
     ((name, (job,)),) = done.runs.items()
     return name, job, summarize(experiment, [done]).cells[0].policies[name], watch

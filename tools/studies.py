@@ -34,7 +34,7 @@ REAL = "real"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StudyRecipe:
     """How a study is made. One with figures is run as a whole, since a figure shows several cells."""
 
     config: str
@@ -48,31 +48,31 @@ class Recipe:
     """Notes that its results replace."""
 
 
-STUDIES: Mapping[str, Recipe] = {
-    "allreduce": Recipe("allreduce.yaml"),
-    "eighth": Recipe("eighth.yaml"),
-    "blocks": Recipe("blocks.yaml"),
-    "blocks-simulated": Recipe("blocks-simulated.yaml", simulated=True),
-    "ablation": Recipe("ablation.yaml"),
-    "ablation-simulated": Recipe("ablation-simulated.yaml", simulated=True),
-    "replay-resnet50": Recipe(
+STUDIES: Mapping[str, StudyRecipe] = {
+    "allreduce": StudyRecipe("allreduce.yaml"),
+    "eighth": StudyRecipe("eighth.yaml"),
+    "blocks": StudyRecipe("blocks.yaml"),
+    "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
+    "ablation": StudyRecipe("ablation.yaml"),
+    "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
+    "replay-resnet50": StudyRecipe(
         "replay-resnet50.yaml",
         figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
     ),
-    "sweep-bytescheduler": Recipe("sweep-bytescheduler.yaml"),
-    "real-peers": Recipe(
+    "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
+    "real-peers": StudyRecipe(
         "peers.yaml",
         figures={
             f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
         },
         replaces=("real-overheads",),
     ),
-    "real-train-resnet": Recipe("train-resnet.yaml"),
-    "real-replay-models": Recipe("replay-models.yaml"),
-    "real-bandwidths": Recipe("real/bandwidths.yaml"),
-    "real-batches": Recipe("real/batches.yaml"),
-    "real-slow-worker": Recipe("real/slow-worker.yaml"),
-    "real-workers": Recipe("real/workers.yaml", beside=True),
+    "real-train-resnet": StudyRecipe("train-resnet.yaml"),
+    "real-replay-models": StudyRecipe("replay-models.yaml"),
+    "real-bandwidths": StudyRecipe("real/bandwidths.yaml"),
+    "real-batches": StudyRecipe("real/batches.yaml"),
+    "real-slow-worker": StudyRecipe("real/slow-worker.yaml"),
+    "real-workers": StudyRecipe("real/workers.yaml", beside=True),
 }
 """Studies by the name under which they are kept."""
 
@@ -127,7 +127,7 @@ def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
-def study(recipe: Recipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
+def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
     """Return a study after running what is missing; its figures go beside the page. Raises UserError and OSError."""
     console = Console(stderr=True)
     if recipe.simulated:

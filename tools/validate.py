@@ -30,7 +30,7 @@ from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.figures import Compared, compared
 from tools.kept import Study
-from tools.studies import Recipe, study
+from tools.studies import StudyRecipe, study
 
 CONFIG = Path("configs/replay-bandwidths.yaml")
 NAME = "validation"
@@ -76,7 +76,7 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
 
 def validate(config: Path, out: Path, repeats: int | None, results: Path) -> list[Compared]:
     """Run the config both ways and keep it. Raises UserError and OSError."""
-    data = study(Recipe(config.name, beside=True), config, out, results, repeats)
+    data = study(StudyRecipe(config.name, beside=True), config, out, results, repeats)
     kept.keep(results, NAME, Study, data, replaces=("replay-bandwidths",))
     return compared(data.points)
 

@@ -125,7 +125,7 @@ def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp
     (point,) = studies.simulated(file, Console(file=io.StringIO())).points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
     assert all(shown.over_time is None for shown in point.cell.policies.values())
-    (both,) = studies.study(studies.Recipe("", beside=True), file, tmp_path / "out", tmp_path).points
+    (both,) = studies.study(studies.StudyRecipe("", beside=True), file, tmp_path / "out", tmp_path).points
     assert both.cell.times_s == POINT.times_s
     assert both.simulated is not None and both.simulated.rests_s == point.cell.rests_s
 
