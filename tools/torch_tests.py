@@ -84,7 +84,8 @@ class Runner:
 def running(python: str, more: dict[str, str]) -> Iterator[Runner]:
     """Run the program with `python`'s torch, and `more` in its environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
-    paths = [str(ROOT), str(ROOT / "prophet"), str(ROOT / "plugins/torch"), *filter(None, [inherited.get("PYTHONPATH")])]
+    ours = [str(ROOT / folder) for folder in ("", "prophet", "plugins/torch")]
+    paths = [*ours, *filter(None, [inherited.get("PYTHONPATH")])]
     environ = inherited | dict.fromkeys(THREADS, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | more
     command, pipe = [python, "-m", "tools.torch_tests_ranks", str(LIMIT_S)], subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import MOST_OWNERS, Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.peers import Peers
+from prophet_ddp.lost_ranks import LostRanks
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, Hardware, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
@@ -131,22 +131,22 @@ def assemble(
     ends.close_gone()
     members = dist.get_process_group_ranks(group)
     own = hardware.new_group(group, store, timeout)
-    peers = Peers(store, members, group.rank())
-    peers.say()
+    lost = LostRanks(store, members, group.rank())
+    lost.say()
     alone = hardware.connect(own)
-    peers.look()
+    lost.look()
     log = EventLog(open=heard)
     issuer = Issuer(own, log)
     issuer.closing = hardware.closing
 
     def another(number: int) -> Any:
         made = hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
-        peers.say()
+        lost.say()
         return made
 
     issuer.new_group = another
     ends.issuers.append(issuer)
-    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size(), peers.loss)
+    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size(), lost.loss)
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies are what their papers say.

@@ -43,8 +43,9 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
   }
   PyObject *self = given[0], *func = given[1], *kwargs = count > 4 ? given[4] : Py_None;
   auto args = owned(count > 3 ? PySequence_Tuple(given[3]) : PyTuple_New(0));
+  if (!args) return nullptr;
   auto unseen = owned(PyObject_GetAttr(self, kUnseen));
-  if (!args || !unseen) return nullptr;
+  if (!unseen) return nullptr;
   PyObject* lock = PyDict_GetItemWithError(unseen.ptr(), func);
   if (PyErr_Occurred()) return nullptr;
   if (lock == nullptr) {

@@ -33,9 +33,9 @@ Ends = dict[str, list[int]]
 """Ports of a process's connections by its own address on them."""
 
 
-class Peers:
-    """Ranks of a module's group: `members` by their ranks in the job, and this one's place among them. They alone use
-    this part of the store.
+class LostRanks:
+    """Ranks that a module's group loses, as one of its ranks sees it. `members` are the group's ranks in the job, and
+    `own` is the place of this one among them. They alone use this part of the store.
     """
 
     def __init__(self, store: Store, members: Sequence[int], own: int) -> None:
