@@ -37,6 +37,7 @@ PACKAGES = {
     "prophet/prophet_scheduler": "prophet_scheduler/",
     "plugins/byteps/prophet_byteps": "prophet_byteps/",
     "plugins/torch/prophet_ddp": "prophet_ddp/",
+    "plugins/torch/prophet_fsdp": "prophet_fsdp/",
 }
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")

@@ -24,7 +24,7 @@ from prophet_byteps.hook import Hook
 Hook.load()
 """
 """Program that fails if a native part is missing or does not load."""
-ASK_FOR_AUTOLOAD = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp') if f'{n}.autoload' in sys.modules])"
+ASK_FOR_AUTOLOAD = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp', 'prophet_fsdp') if f'{n}.autoload' in sys.modules])"
 NO_COMPILER = "error: Prophet cannot be compiled on this machine: it has no working C++ compiler"
 VERDICT = "verdict  not ready, PyTorch: not installed; run next: pip install torch"
 SIMULATED = ("simulate", str(ROOT / "configs" / "replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")
@@ -49,7 +49,7 @@ def check_installed(wheel: Path, interpreter: Interpreter, place: Path, torch: s
     for environ, expected in (
         ({}, []),
         ({SCHEDULER: "prophet"}, ["prophet_byteps"]),
-        ({DDP_SCHEDULER: "prophet"}, ["prophet_ddp"]),
+        ({DDP_SCHEDULER: "prophet"}, ["prophet_ddp", "prophet_fsdp"]),
     ):
         if run(python, "-c", ASK_FOR_AUTOLOAD, cwd=place, environ=environ).strip() != str(expected):
             raise UserError(f"the autoload does not go by its variables: with {environ} it should load {expected}")
