@@ -34,7 +34,7 @@ class Order:
             return
         if in_backward():
             self._backward[module] = None
-        elif torch.is_grad_enabled():
+        elif _context(module).iter_forward_root is not None:
             self._forward[module] = None
 
     def came(self, module: Any) -> None:
