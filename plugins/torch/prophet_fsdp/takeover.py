@@ -61,8 +61,10 @@ def settings() -> Settings:
 def take_over(module: Any, told: Settings) -> None:
     """Move the data of a module that `fully_shard` has made, if all ranks of its group can."""
     state = module._get_fsdp_state()
+    # Also without parameters of its own: a forward pass may begin and end with it.
+    module.register_forward_hook(_forward_ends)
     if not state._fsdp_param_groups:
-        return  # It has no parameters of its own.
+        return
     speaks(dist.get_rank() == 0)
     if why := why_not(state):
         warn_once(f"{type(module).__name__.removeprefix('FSDP')} keeps {KEEPS}: {why}")
@@ -74,7 +76,6 @@ def take_over(module: Any, told: Settings) -> None:
     if (shared := _shared[processes]) is not None:
         module.set_custom_all_gather(Gather(shared, module))
         module.set_custom_reduce_scatter(Reduce(shared, module, group))
-        module.register_forward_hook(_forward_ends)
 
 
 def _forward_ends(module: Any, inputs: object, output: object) -> None:
