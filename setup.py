@@ -13,7 +13,9 @@ from setuptools.errors import BaseError, CCompilerError, SetupError
 
 HERE = Path(__file__).parent
 CORE, PLUGIN, TORCH_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
-"""Source roots of prophet_scheduler, prophet_byteps, and prophet_ddp and prophet_fsdp. `import prophet` is a forecasting library's."""
+"""Source roots of prophet_scheduler, of prophet_byteps, and of prophet_ddp and prophet_fsdp. `import prophet` is a
+forecasting library's.
+"""
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""

@@ -24,7 +24,10 @@ from prophet_byteps.hook import Hook
 Hook.load()
 """
 """Program that fails if a native part is missing or does not load."""
-ASK_FOR_AUTOLOAD = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp', 'prophet_fsdp') if f'{n}.autoload' in sys.modules])"
+ASK_FOR_AUTOLOAD = """
+import sys
+print([name for name in ('prophet_byteps', 'prophet_ddp', 'prophet_fsdp') if f'{name}.autoload' in sys.modules])
+"""
 NO_COMPILER = "error: Prophet cannot be compiled on this machine: it has no working C++ compiler"
 VERDICT = "verdict  not ready, PyTorch: not installed; run next: pip install torch"
 SIMULATED = ("simulate", str(ROOT / "configs" / "replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")

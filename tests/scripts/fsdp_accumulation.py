@@ -1,4 +1,4 @@
-"""Accumulation in three ways: without communication, with a reduction each time, and with one backward pass in pieces."""
+"""Accumulation without communication, with a reduction each time, and with parameters kept in between."""
 
 import averaging  # noqa: F401
 import torch

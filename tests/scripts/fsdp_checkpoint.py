@@ -11,7 +11,9 @@ from torch.distributed.fsdp import fully_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
-model = nn.Sequential(*(fully_shard(nn.Sequential(nn.Linear(40, 40), nn.LayerNorm(40))) for _ in range(3)), nn.Linear(40, 7))
+model = nn.Sequential(*(nn.Sequential(nn.Linear(40, 40), nn.LayerNorm(40)) for _ in range(3)), nn.Linear(40, 7))
+for block in model[:3]:
+    fully_shard(block)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 place = f"../checkpoint-{dist.get_world_size()}"

@@ -2,6 +2,8 @@
 program's own of what to gather ahead.
 """
 
+from itertools import pairwise
+
 import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
@@ -15,7 +17,7 @@ dist.init_process_group("gloo")
 def sharded():
     torch.manual_seed(1)
     layers = [fully_shard(nn.Linear(40, 40)) for _ in range(4)]
-    for first, second in zip(layers, layers[1:], strict=False):
+    for first, second in pairwise(layers):
         first.set_modules_to_forward_prefetch([second])
         second.set_modules_to_backward_prefetch([first])
     return fully_shard(nn.Sequential(*layers, nn.Linear(40, 7))), layers

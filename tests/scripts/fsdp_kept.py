@@ -1,4 +1,8 @@
-"""Parameters kept after forward, and clipping by the norm of all gradients, which is logged. Another model beside it."""
+"""Parameters kept after forward, and clipping by the norm of all gradients, which is logged.
+Another model beside it.
+"""
+
+from itertools import pairwise
 
 import averaging  # noqa: F401
 import torch
@@ -12,8 +16,10 @@ torch.manual_seed(1)
 
 
 def sharded(*sizes):
-    layers = [nn.Linear(first, second) for first, second in zip(sizes, sizes[1:], strict=False)]
-    model = nn.Sequential(*(each for layer in layers for each in (fully_shard(layer, reshard_after_forward=False), nn.ReLU())))
+    layers = [nn.Linear(first, second) for first, second in pairwise(sizes)]
+    model = nn.Sequential(
+        *(each for layer in layers for each in (fully_shard(layer, reshard_after_forward=False), nn.ReLU()))
+    )
     return fully_shard(model, reshard_after_forward=False)
 
 

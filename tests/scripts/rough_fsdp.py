@@ -21,7 +21,7 @@ import torch
 from prophet_fsdp import takeover
 from prophet_fsdp.collectives import Reduce
 from prophet_fsdp.order import Order
-from prophet_fsdp.wire import Transfer, Wire
+from prophet_fsdp.wire import Comes, Transfer, Wire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
@@ -31,10 +31,10 @@ _counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0}
 _chance = random.Random(int(os.environ.get("RANK", "0")))
 _reduced: list[Transfer] = []
 
-Comes = tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]
 
-
-def _late(place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], None]) -> Comes:
+def _late(
+    place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], None]
+) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]:
     """Return the same block as it comes by way of another place, where it lies for a while."""
     target = place()
 
@@ -50,7 +50,7 @@ def _slow() -> None:
     original: Any = vars(Wire)["_begin"]
     reduce: Any = vars(Wire)["reduce"]
 
-    def begin(self: Wire, urgency: int, goes: Any, comes: dict[int, list[Comes]]) -> Transfer:
+    def begin(self: Wire, urgency: int, goes: Any, comes: dict[int, Comes]) -> Transfer:
         late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
         transfer: Transfer = original(self, urgency, goes, late)
         return transfer
@@ -60,7 +60,7 @@ def _slow() -> None:
         return _reduced[-1]
 
     Wire._begin = begin  # type: ignore[method-assign]
-    Wire.reduce = reduce_over_noise  # type: ignore[method-assign]
+    Wire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
 
 
 def _count() -> None:

@@ -49,7 +49,9 @@ def test_a_script_ends_with_the_bits_of_a_correct_average(
         )
     except JobFailed as error:
         pytest.fail(str(error), pytrace=False)
-    assert len({result["weights"] for result in plain}) == 1, "the ranks differ without Prophet: the script shows nothing"
+    assert len({result["weights"] for result in plain}) == 1, (
+        "the ranks differ without Prophet: the script shows nothing"
+    )
     for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
         changed = [value for value in expected if measured[value] != expected[value]]
         assert not changed, f"rank {rank} ended with other {' and '.join(changed)}"

@@ -37,8 +37,8 @@ def stand_behind(defining: ModuleType) -> None:
                 logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
         return sharded
 
-    for place in list(sys.modules.values()):
-        if getattr(place, "__name__", "").startswith("torch.distributed") and vars(place).get("fully_shard") is original:
+    for name, place in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and vars(place).get("fully_shard") is original:
             vars(place)["fully_shard"] = fully_shard
 
 

@@ -1,6 +1,6 @@
 """Decision whether Prophet moves the data of a sharded module or FSDP2 keeps its own collectives.
 
-Rule of this file: that decision, alike on all ranks. Only FSDP2's public hooks are set; parameters, gradients, hooks and
+Rule of this file: that decision, alike on all ranks. Only FSDP2's public hooks are set. Parameters, gradients and
 checkpoints stay FSDP2's.
 
 The ranks of a sharding group meet once, at its first module, and connect. If one cannot, FSDP2 stays as it is on all of
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from prophet_ddp.meeting import SilentRank, agree
 from prophet_ddp.wide_gloo import wide_group
@@ -119,11 +120,12 @@ def _share(group: dist.ProcessGroup, told: Settings) -> Shared | None:
     said, store = _agree(group, own, timeout.total_seconds())
     for rank, text in enumerate(said):
         if text != own:
-            end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}", WRONG)
-    rank, ranks, failed, groups = group.rank(), group.size(), "", []
+            differ = f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}"
+            end_process(differ, WRONG)
+    failed, groups = "", []
     try:
         for way in ("upward", "downward"):
-            groups.append(wide_group(dist.PrefixStore(way, store), rank, ranks, timeout))
+            groups.append(wide_group(PrefixStore(way, store), group.rank(), group.size(), timeout))
     except Exception as error:
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
     said, _ = _agree(group, failed, timeout.total_seconds())
@@ -131,7 +133,8 @@ def _share(group: dist.ProcessGroup, told: Settings) -> Shared | None:
         if text:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
             return None
-    wire = Wire(*groups, rank=group.rank(), ranks=ranks, block_bytes=block_bytes)
+    upward, downward = groups
+    wire = Wire(upward, downward, group.rank(), group.size(), block_bytes)
     at_end(functools.partial(_process_ends, wire))
     return Shared(wire, group)
 

@@ -32,7 +32,7 @@ from prophet_scheduler.frontends.torch.recording import unrecorded
 from prophet_scheduler.frontends.torch.threads import OWN
 
 AT_ONCE = 4
-"""Most blocks that a rank has asked another one for. One leaves as the next one's word is under way, and two are spare."""
+"""Most blocks that a rank has asked another one for: some leave while the word for others is under way."""
 MOST_TAG = 2**30
 """Numbers of blocks begin anew from here on: gloo's have 31 bits."""
 
@@ -45,6 +45,10 @@ class Transfer:
         """Blocks that have not arrived."""
         self.leaving = leaving
         """Blocks that have not left."""
+
+
+Comes = list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]]
+"""Blocks to come: where each goes, and what to do when it is there."""
 
 
 @dataclass(order=True)
@@ -95,9 +99,10 @@ class Wire:
         A collective of lower `urgency` goes first, and an earlier one of the same.
         """
         parts = [self._blocks(part) for part in output.view(self._ranks, -1)]
-        own = parts[self._rank]
-        comes = {other: [(functools.partial(_same, block), _nothing) for block in parts[other]] for other in self._others}
-        return self._begin(urgency, {other: own for other in self._others}, comes)
+        comes: dict[int, Comes] = {
+            other: [(functools.partial(_same, block), _nothing) for block in parts[other]] for other in self._others
+        }
+        return self._begin(urgency, dict.fromkeys(self._others, parts[self._rank]), comes)
 
     def reduce(self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int) -> Transfer:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
@@ -108,8 +113,8 @@ class Wire:
             _Sum(place, own, self._rank, self._ranks, average)
             for place, own in zip(self._blocks(output), parts[self._rank], strict=True)
         ]
-        comes = {
-            other: [(functools.partial(torch.empty_like, each.place), functools.partial(each.add, other)) for each in sums]
+        comes: dict[int, Comes] = {
+            other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
             for other in self._others
         }
         return self._begin(urgency, {other: parts[other] for other in self._others}, comes)
@@ -141,13 +146,14 @@ class Wire:
             self._upward = self._downward = None
 
     def _blocks(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
-        return part.split(max(1, self._block_bytes // part.element_size()))
+        blocks: Sequence[torch.Tensor] = part.split(max(1, self._block_bytes // part.element_size()))
+        return blocks
 
     def _begin(
         self,
         urgency: int,
         goes: dict[int, Sequence[torch.Tensor]],
-        comes: dict[int, list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]]],
+        comes: dict[int, Comes],
     ) -> Transfer:
         """Hand over blocks to other ranks, and want those of theirs. Each pair of ranks has as many."""
         transfer = Transfer(sum(map(len, comes.values())), sum(map(len, goes.values())))
