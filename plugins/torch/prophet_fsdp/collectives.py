@@ -5,11 +5,14 @@ comes next.
 
 A gathering is waited for where FSDP2 copies it out. A reduction is not waited for: backward goes on while gradients
 travel. FSDP2 makes `.grad` of its result at once, and whoever sees that is to find the average there. So the end of the
-backward pass waits for all of its reductions, and a reduction whose result is read at once is waited for at once.
+backward pass waits for all of its reductions. Where FSDP2 adds the result to an earlier gradient or makes it another
+type, it gets zeros, and the result is added at the end of the backward pass.
 """
 
 from __future__ import annotations
 
+import enum
+import functools
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,13 +22,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
-from prophet_fsdp.order import order_of
+from prophet_fsdp.order import in_backward, order_of
 from prophet_fsdp.wire import Transfer, Wire
 
 GATHERS, REDUCES = range(2)
 """Urgency: the computation that comes next waits for a gathering."""
+HOOKS = "_post_accumulate_grad_hooks"
+"""Attribute of a tensor whose gradient the program wants to see at once."""
 MOST_INPUTS = 4
 """Most modules whose gradients wait in memory for the wire. FSDP2 alone keeps one."""
+
+
+class Fills(enum.Enum):
+    """What a reduction fills, and when."""
+
+    GRADIENTS = enum.auto()
+    """The memory of which FSDP2 makes gradients, by the end of the backward pass."""
+    APART = enum.auto()
+    """Memory of its own, since FSDP2 adds its result to a gradient or makes it another type. It is added at the end of
+    the backward pass.
+    """
+    NOW = enum.auto()
+    """What FSDP2 or the program reads at once."""
 
 
 class Members:
@@ -99,6 +117,7 @@ class Reduce(DefaultReduceScatter):
         self._shared = shared
         self._module = weakref.ref(module)
         self._group = weakref.ref(group)
+        self._last: Transfer | None = None
 
     def __call__(
         self,
@@ -113,32 +132,49 @@ class Reduce(DefaultReduceScatter):
         wire, inputs = self._shared.wire, self._shared.inputs
         while len(inputs) >= MOST_INPUTS:
             wire.wait(inputs.popleft(), left=True)
-        transfer = wire.reduce(output_tensor, input_tensor, op == dist.ReduceOp.AVG, REDUCES)
+        fills = self._fills(output_tensor) if op == dist.ReduceOp.AVG and in_backward() else Fills.NOW
+        if fills is Fills.APART and self._last is not None:
+            wire.wait(self._last)  # FSDP2 is about to add to what that one fills.
+        result = torch.empty_like(output_tensor) if fills is Fills.APART else output_tensor
+        self._last = transfer = wire.reduce(result, input_tensor, op == dist.ReduceOp.AVG, REDUCES)
         inputs.append(transfer)
-        order = order_of(self._module())
-
-        def backward_ends() -> None:
-            order.settle()
+        if fills is Fills.NOW:
             wire.wait(transfer)
-
-        try:
+        elif fills is Fills.APART:
+            output_tensor.fill_(-0.0)  # To add it changes no bit of any number.
+        if in_backward():
             engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(backward_ends)
-            waits = op != dist.ReduceOp.AVG or self._is_read_at_once(output_tensor.dtype)
-        except RuntimeError:  # no backward pass
-            waits = True
-        if waits:
-            wire.wait(transfer)
+            engine.queue_callback(functools.partial(self._backward_ends, transfer, result, fills))
         return None
 
-    def _is_read_at_once(self, dtype: torch.dtype) -> bool:
-        """Return True where FSDP2 reads the result before the backward pass ends: it adds it to a gradient, makes it
-        another type, or shows it to the program.
-        """
+    def _backward_ends(self, transfer: Transfer, result: torch.Tensor, fills: Fills) -> None:
+        order_of(self._module()).settle()
+        self._shared.wire.wait(transfer)
+        if fills is Fills.APART:
+            self._add(result)
+
+    def _fills(self, output: torch.Tensor) -> Fills:
         group: Any = self._group()
-        sharded = [param.sharded_param for param in group.fsdp_params]
-        return (
-            group._orig_dtype != dtype
-            or group._all_reduce_hook is not None
-            or any(param.grad is not None or getattr(param, "_post_accumulate_grad_hooks", None) for param in sharded)
-        )
+        sharded = [param.sharded_param for param in self._params()]
+        if group._all_reduce_hook is not None or any(getattr(each, HOOKS, None) for each in sharded):
+            return Fills.NOW
+        if group._orig_dtype == output.dtype and all(param.grad is None for param in sharded):
+            return Fills.GRADIENTS
+        sizes = (param.padded_sharded_param_size.numel() for param in self._params())
+        return Fills.APART if sum(sizes) == output.numel() else Fills.NOW
+
+    def _params(self) -> list[Any]:
+        """Return FSDP2's parameters that may have gradients."""
+        group: Any = self._group()
+        return [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+
+    @torch.no_grad()
+    def _add(self, result: torch.Tensor) -> None:
+        """Add a result to the gradients of all parameters, as FSDP2 does."""
+        group: Any = self._group()
+        result = result.to(group._orig_dtype)
+        start = 0
+        for param in self._params():
+            part = result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
+            param.sharded_param.grad.to_local().add_(part)
+            start += param.padded_sharded_param_size.numel()
