@@ -1,5 +1,5 @@
-"""Parts of a model: an evaluation of the encoder alone before an update, layers that all ranks skip at times, shared
-layers, activation checkpoints, and one layer unsharded by hand.
+"""Parts of a model: an evaluation of the encoder alone before an update, layers that all ranks skip at times and
+use twice, activation checkpoints, and one layer unsharded by hand.
 """
 
 import averaging  # noqa: F401
@@ -25,7 +25,7 @@ class Model(nn.Module):
         values = checkpoint(self.encoder, self.encoder(inputs), use_reentrant=False)
         for place, layer in enumerate(self.decoder):
             if place != skipped:
-                values = layer(values).relu()
+                values = layer(layer(values)).relu()
         return self.head(values)
 
 

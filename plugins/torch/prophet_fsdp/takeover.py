@@ -39,6 +39,8 @@ BLOCK_BYTES = 512 * 1024
 """Size of a block where the user sets none: a few of them are what a more urgent gathering waits for."""
 FAILED_PATIENCE_S = 5.0
 """Seconds that the end of the process waits for data to leave."""
+STILL_LIMIT_S = 2.0
+"""Seconds that it waits for operations that fail together."""
 KEEPS = "FSDP2's own collectives"
 """Prefix of the message of a rank that keeps them."""
 PROCESSOR = torch.device("cpu")
@@ -163,4 +165,4 @@ def _process_ends(wire: Wire) -> None:
     """Send what other ranks may still wait for. A process that fails does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
     wire.quiet(FAILED_PATIENCE_S if failing else None)
-    wire.close()
+    wire.close(STILL_LIMIT_S)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import heapq
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -134,15 +135,17 @@ class Wire:
             self._moved.wait_for(lambda: self._error or not self._leaving, patience_s)
             return not self._leaving
 
-    def close(self) -> None:
-        """End its threads and connections, where nothing is under way."""
+    def close(self, limit_s: float) -> None:
+        """End its threads and connections. Waits up to `limit_s` seconds for what is under way to end, well or with an
+        error: a thread of gloo's must not come back to Python when that is no more.
+        """
         with self._moved:
             self._closed = True
-            idle = not self._leaving and not any(self._asked.values())
             self._moved.notify_all()
-        if idle:
-            for thread in self._threads:
-                thread.join()
+        until_s = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
             self._upward = self._downward = None
 
     def _blocks(self, part: torch.Tensor) -> Sequence[torch.Tensor]:

@@ -106,7 +106,7 @@ def connect() -> Iterator[Callable[[int], Network]]:
     yield make
     for network in networks:
         for wire in network.wires:
-            wire.close()
+            wire.close(0.0)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
