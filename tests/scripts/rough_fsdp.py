@@ -40,7 +40,8 @@ def _late(
 
     def arrives(block: torch.Tensor) -> None:
         time.sleep(MOST_S * _chance.random())
-        target.copy_(block)
+        with torch.inference_mode(target.is_inference()):
+            target.copy_(block)
         arrived(target)
 
     return functools.partial(torch.empty_like, target), arrives

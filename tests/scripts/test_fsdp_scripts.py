@@ -27,7 +27,7 @@ MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
 }
 LIMIT_S = 180.0
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
-MANY_RANKS = 3
+RANKS = {"fsdp_many_ranks": 3, "fsdp_four_ranks": 4}
 OWN_LISTS = "fsdp_hooks"
 """Script that says itself what is gathered ahead."""
 
@@ -42,7 +42,7 @@ def servers() -> Iterator[Mapping[str, Ranks]]:
 def test_a_script_ends_with_the_bits_of_a_correct_average(
     servers: Mapping[str, Ranks], tmp_path: Path, name: str
 ) -> None:
-    ranks = MANY_RANKS if name == "fsdp_many_ranks" else 2
+    ranks = RANKS.get(name, 2)
     try:
         plain, scheduled = (
             server.run(FOLDER / f"{name}.py", tmp_path / mode, LIMIT_S, ranks) for mode, server in servers.items()
