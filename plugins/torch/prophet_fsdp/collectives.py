@@ -34,7 +34,7 @@ MOST_INPUTS = 4
 
 
 class Fills(enum.Enum):
-    """What a reduction fills, and when."""
+    """Memory that a reduction fills, and when."""
 
     GRADIENTS = enum.auto()
     """The memory of which FSDP2 makes gradients, by the end of the backward pass."""
@@ -43,7 +43,7 @@ class Fills(enum.Enum):
     the backward pass.
     """
     NOW = enum.auto()
-    """What FSDP2 or the program reads at once."""
+    """Memory that FSDP2 or the program reads at once."""
 
 
 class Members:
@@ -61,7 +61,7 @@ class Members:
 
 
 class Shared:
-    """What all modules that are sharded over one group share."""
+    """Parts that all modules sharded over one group have in common."""
 
     def __init__(self, wire: Wire, group: dist.ProcessGroup) -> None:
         self.wire = wire

@@ -114,6 +114,7 @@ def _on_processors(group: dist.ProcessGroup) -> str:
 
 def _share(group: dist.ProcessGroup, told: Settings) -> Shared | None:
     """Connect the ranks of a group; None, with one line on its first rank, where all keep FSDP2's own collectives."""
+    speaks(group.rank() == 0)
     if group.rank() == 0:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES

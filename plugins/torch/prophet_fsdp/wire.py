@@ -13,6 +13,8 @@ Data from a lower rank to a higher one has connections of its own, since the rec
 Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
 rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
 asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
+A rank may also wait until old gradients have left it. Those that have yet to ask for them have begun no more than it has,
+since each waits for the same at that place.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ AT_ONCE = 4
 """Most blocks that a rank has asked another one for: some leave while the word for others is under way."""
 MOST_TAG = 2**30
 """Numbers of blocks begin anew from here on: gloo's have 31 bits."""
+SERIAL = 1 << 15
+"""Elements that torch adds up in the calling thread alone (at::internal::GRAIN_SIZE). With more, each of our threads
+would have a team of threads of its own, and they take the processors from the program's.
+"""
 
 
 class Transfer:
@@ -256,12 +262,13 @@ class _Sum:
             self._parts[rank] = part
             if len(self._parts) < self._ranks:
                 return
-        first, second, *others = (self._parts[rank] for rank in range(self._ranks))
-        torch.add(first, second, out=self.place)
-        for other in others:
-            self.place.add_(other)
-        if self._average:
-            self.place.div_(self._ranks)
+        parts = (self._parts[rank].split(SERIAL) for rank in range(self._ranks))
+        for place, first, second, *others in zip(self.place.split(SERIAL), *parts, strict=True):
+            torch.add(first, second, out=place)
+            for other in others:
+                place.add_(other)
+            if self._average:
+                place.div_(self._ranks)
         self._parts.clear()
 
 

@@ -1,4 +1,4 @@
-"""How jobs of FSDP2 end under Prophet: as they do without, and never by hanging."""
+"""Ends of FSDP2 jobs under Prophet: as they are without, and never by hanging."""
 
 from __future__ import annotations
 

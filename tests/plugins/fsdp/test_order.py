@@ -1,4 +1,4 @@
-"""Which modules are gathered ahead."""
+"""The order of modules, and which of them are gathered ahead."""
 
 from __future__ import annotations
 
