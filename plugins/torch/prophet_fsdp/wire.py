@@ -13,8 +13,8 @@ Data from a lower rank to a higher one has connections of its own, since the rec
 Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
 rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
 asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
-A rank may also wait until old gradients have left it. Those that have yet to ask for them have begun no more than it has,
-since each waits for the same at that place.
+A rank may also wait until old gradients have left it. Ranks that have yet to ask for them have begun no more than it
+has, since each waits for the same at that place.
 """
 
 from __future__ import annotations
