@@ -13,8 +13,10 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError, SetupError
 
 HERE = Path(__file__).parent
-CORE, PLUGIN, DDP_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
-"""Source roots of prophet_scheduler, prophet_byteps and prophet_ddp. `import prophet` is a forecasting library's."""
+CORE, PLUGIN, TORCH_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
+"""Source roots of prophet_scheduler, of prophet_byteps, and of prophet_ddp and prophet_fsdp. `import prophet` is a
+forecasting library's.
+"""
 VERSION = run_path(str(HERE / CORE / "prophet_scheduler" / "__init__.py"))["__version__"]
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -85,11 +87,12 @@ setup(
         "Topic :: System :: Distributed Computing",
     ],
     python_requires=f">={PYTHONS[0]}",
-    packages=[package for root in (CORE, PLUGIN, DDP_PLUGIN) for package in find_packages(root)],
+    packages=[package for root in (CORE, PLUGIN, TORCH_PLUGIN) for package in find_packages(root)],
     package_dir={
         "prophet_scheduler": f"{CORE}/prophet_scheduler",
         "prophet_byteps": f"{PLUGIN}/prophet_byteps",
-        "prophet_ddp": f"{DDP_PLUGIN}/prophet_ddp",
+        "prophet_ddp": f"{TORCH_PLUGIN}/prophet_ddp",
+        "prophet_fsdp": f"{TORCH_PLUGIN}/prophet_fsdp",
     },
     package_data={
         "prophet_scheduler": ["py.typed"],
@@ -98,6 +101,7 @@ setup(
         "prophet_scheduler.lab.report": ["page.css", "page.js"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
+        "prophet_fsdp": ["py.typed"],
         "prophet_byteps.build": ["include/*.h"],
     },
     ext_modules=[

@@ -35,6 +35,7 @@ PACKAGES = {
     "prophet/prophet_scheduler": "prophet_scheduler/",
     "plugins/byteps/prophet_byteps": "prophet_byteps/",
     "plugins/torch/prophet_ddp": "prophet_ddp/",
+    "plugins/torch/prophet_fsdp": "prophet_fsdp/",
 }
 """Folders of the checkout, and where the wheel has them."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
@@ -42,7 +43,10 @@ INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
 NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
 USE = "from prophet_scheduler.core import _native; from prophet_byteps.hook import Hook; Hook.load()"
 """Program that fails if a native part is missing or does not load."""
-LOADED = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp') if f'{n}.autoload' in sys.modules])"
+LOADED = """
+import sys
+print([name for name in ('prophet_byteps', 'prophet_ddp', 'prophet_fsdp') if f'{name}.autoload' in sys.modules])
+"""
 SIMULATED = ("simulate", str(ROOT / "configs/replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")
 OF_PLUGINS = ((*SIMULATED[:2], "--policy", "tictac", "--repeats", "1", "--out", "of-papers"), ("coordinate", "--help"))
 DDP_JOB = ROOT / "tests/scripts/ddp_plain.py"
@@ -134,9 +138,10 @@ def check_installed(wheel: Path, plugins: Sequence[Path], python: str, place: Pa
     if __version__ not in run(prophet, "--version", cwd=place).split():
         raise UserError(f"the installed command is not of version {__version__}")
     run(own, "-c", USE, cwd=place)
-    for variable, package in ((SCHEDULER, "prophet_byteps"), (DDP_SCHEDULER, "prophet_ddp"), ("PROPHET_NOTHING", "")):
+    plugins_of = {SCHEDULER: ["prophet_byteps"], DDP_SCHEDULER: ["prophet_ddp", "prophet_fsdp"], "PROPHET_NOTHING": []}
+    for variable, packages in plugins_of.items():
         loaded = run(own, "-c", LOADED, cwd=place, environ={variable: "prophet"}).strip()
-        if loaded != str([package] if package else []):
+        if loaded != str(packages):
             raise UserError(f"the autoload does not go by its variables: with {variable} it loads {loaded}")
     doctor = outcome(prophet, "doctor", cwd=place)
     if doctor.returncode != 2 or "PyTorch: not installed; run next: pip install torch" not in doctor.stdout:

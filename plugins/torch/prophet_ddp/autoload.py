@@ -18,7 +18,7 @@ import importlib.machinery
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +32,9 @@ MODULE = "torch.nn.parallel.distributed"
 class _Loader(importlib.abc.Loader):
     """torch's own loader, and then ours."""
 
-    def __init__(self, inner: importlib.abc.Loader) -> None:
+    def __init__(self, inner: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
         self._inner = inner
+        self._then = then
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
@@ -41,22 +42,35 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._inner.exec_module(module)
         try:
-            stand_behind(module.DistributedDataParallel)
-            keep_lives_apart()
+            self._then(module)
         except Exception as error:
             logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != MODULE:
+        if fullname != self._name:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self._then)
         return spec
+
+
+def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with the module of this name when it has been imported; at once if it is there. Until then nothing
+    happens.
+    """
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
 
 
 def stand_behind(ddp_class: Any) -> None:
@@ -101,14 +115,10 @@ def _takeover() -> Any:
     return takeover
 
 
-def install() -> None:
-    """Watch for torch from now on; nothing else happens until it is imported."""
-    if MODULE in sys.modules:
-        stand_behind(sys.modules[MODULE].DistributedDataParallel)
-        keep_lives_apart()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+def _imported(module: ModuleType) -> None:
+    stand_behind(module.DistributedDataParallel)
+    keep_lives_apart()
 
 
 atexit.register(end_last)
-install()
+call_after_import(MODULE, _imported)

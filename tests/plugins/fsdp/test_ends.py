@@ -1,0 +1,40 @@
+"""Ends of FSDP2 jobs under Prophet: as they are without, and never by hanging."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from support.programs import clean_environ, run_together
+
+CASE = Path(__file__).with_name("end_cases.py")
+LIMIT_S = 120.0
+
+
+def command(rank: int, meeting: Path) -> list[str]:
+    return [sys.executable, "-P", str(CASE), str(rank), str(meeting)]
+
+
+def test_a_rank_whose_peer_is_gone_gets_torch_s_error_and_ends_well(tmp_path: Path) -> None:
+    environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "GLOO_SOCKET_IFNAME": "lo"}
+    commands = [command(rank, tmp_path / "meeting") for rank in range(2)]
+    printed = run_together(commands, [environ] * 2, LIMIT_S)
+    assert printed[0].startswith("caught"), printed
+    assert not printed[1]
+
+
+def test_a_wrong_setting_ends_the_process_with_one_line(tmp_path: Path) -> None:
+    environ = clean_environ() | {"PROPHET_SCHEDULER": "best", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(command(rank, tmp_path / "meeting"), env=environ, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for process in ranks:
+        said = process.communicate(timeout=LIMIT_S)[1]
+        assert (process.returncode, said.count("Prophet: ")) == (2, 1)
+        assert "Prophet: PROPHET_SCHEDULER: unknown policy 'best'" in said

@@ -1,0 +1,72 @@
+"""The order of modules, and which of them are gathered ahead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prophet_fsdp.order import AHEAD, Order
+
+
+class Module:
+    """Sharded module in a forward pass, as FSDP2 shows it."""
+
+    def __init__(self, name: str, *own: Any) -> None:
+        self.name = name
+        self.ahead: list[str] = []
+        self.done: list[str] = []
+        context = SimpleNamespace(iter_forward_root=self)
+        self._state = SimpleNamespace(
+            _state_ctx=context, _states_to_forward_prefetch=[*own], _states_to_backward_prefetch=[]
+        )
+
+    def _get_fsdp_state(self) -> Any:
+        return self._state
+
+    def set_modules_to_forward_prefetch(self, modules: list[Module]) -> None:
+        self.ahead = [module.name for module in modules]
+
+    def unshard(self) -> None:
+        self.done.append("unshard")
+
+    def reshard(self) -> None:
+        self.done.append("reshard")
+
+
+def test_the_first_pass_shows_the_order() -> None:
+    modules = [Module(name) for name in "abcd"]
+    order = Order()
+    for module in (*modules, modules[1]):
+        order.gathers(module)
+    order.settle()
+    assert AHEAD == 2
+    assert [module.ahead for module in modules] == [["b", "c"], ["c", "d"], ["d"], []]
+    order.gathers(Module("e"))
+    order.settle()
+    assert modules[3].ahead == [], "it is settled"
+
+
+def test_the_lists_of_a_program_stay() -> None:
+    modules = [Module("a"), Module("b", "its own")]
+    order = Order()
+    for module in modules:
+        order.gathers(module)
+    order.settle()
+    assert not any(module.ahead for module in modules)
+
+
+def test_no_gathering_outlives_its_forward_pass() -> None:
+    used, unused = Module("used"), Module("unused")
+    order = Order()
+    for module in (used, unused):
+        order.gathers(module)
+    order.came(used)
+    order.forward_ends(used)
+    assert not unused.done, "the pass goes on"
+    used._state._state_ctx.iter_forward_root = None
+    order.forward_ends(used)
+    assert (used.done, unused.done) == ([], ["unshard", "reshard"])

@@ -1,0 +1,178 @@
+"""Blocks between ranks: what comes of them, in which order they are asked for, and what an error does."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from prophet_fsdp.wire import AT_ONCE, Wire
+
+LIMIT_S = 60.0
+BLOCK_BYTES = 16
+
+
+class Work:
+    """torch's Work of a send or a receive, which ends when the test's network says so."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+
+    def wait(self) -> None:
+        assert self._ended.wait(LIMIT_S)
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: Exception | None = None) -> None:
+        self._error = error
+        self._ended.set()
+
+
+class Network:
+    """Ranks in one process. A receive ends when its send is there, or, on a rank that was held, at once."""
+
+    def __init__(self, ranks: int) -> None:
+        self.held: set[int] = set()
+        """Ranks whose receives wait for `release`."""
+        self.asked: defaultdict[int, list[tuple[int, Work]]] = defaultdict(list)
+        """By rank, the numbers of the blocks that it asks for."""
+        self._released: set[int] = set()
+        self._lock = threading.Lock()
+        self._sends: dict[tuple[Any, ...], tuple[Any, Work]] = {}
+        self._receives: dict[tuple[Any, ...], tuple[Any, Work]] = {}
+        self.wires = [
+            Wire(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, BLOCK_BYTES)
+            for rank in range(ranks)
+        ]
+
+    def send(self, way: str, source: int, target: int, tag: int, data: Any) -> Work:
+        assert (target > source) == (way == "upward"), "data has connections of its own in each direction"
+        return self._put(self._sends, (source, target, tag), data)
+
+    def receive(self, way: str, source: int, target: int, tag: int, data: Any) -> Work:
+        assert (target > source) == (way == "upward")
+        work = self._put(self._receives, (source, target, tag), data)
+        with self._lock:
+            self.asked[target].append((tag, work))
+            if target in self._released:
+                work.end()
+        return work
+
+    def release(self, rank: int) -> None:
+        """End all receives of a rank, whatever was sent."""
+        with self._lock:
+            self._released.add(rank)
+            for _, work in self.asked[rank]:
+                work.end()
+
+    def _put(self, mine: dict[tuple[Any, ...], tuple[Any, Work]], key: tuple[int, int, int], data: Any) -> Work:
+        work = Work()
+        with self._lock:
+            assert key not in mine
+            mine[key] = data, work
+            if key in self._sends and key in self._receives and key[1] not in self.held:
+                (sent, leaves), (place, comes) = self._sends.pop(key), self._receives.pop(key)
+                place.copy_(sent)
+                leaves.end()
+                comes.end()
+        return work
+
+
+class _Group:
+    def __init__(self, network: Network, way: str, rank: int) -> None:
+        self._network, self._way, self._rank = network, way, rank
+
+    def send(self, tensors: list[Any], target: int, tag: int) -> Work:
+        return self._network.send(self._way, self._rank, target, tag, tensors[0])
+
+    def recv(self, tensors: list[Any], source: int, tag: int) -> Work:
+        return self._network.receive(self._way, source, self._rank, tag, tensors[0])
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[int], Network]]:
+    networks: list[Network] = []
+
+    def make(ranks: int) -> Network:
+        networks.append(Network(ranks))
+        return networks[-1]
+
+    yield make
+    for network in networks:
+        for wire in network.wires:
+            wire.close(0.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.uint8])
+def test_a_gathering_brings_every_part_to_every_rank(connect: Callable[[int], Network], ranks: int, kind: Any) -> None:
+    network = connect(ranks)
+    whole = torch.arange(ranks * 13).to(kind)
+    outputs = [torch.zeros(ranks * 13).to(kind) for _ in range(ranks)]
+    for rank, output in enumerate(outputs):
+        output.view(ranks, -1)[rank].copy_(whole.view(ranks, -1)[rank])
+    begun = [wire.gather(output, 0) for wire, output in zip(network.wires, outputs, strict=True)]
+    for wire, transfer, output in zip(network.wires, begun, outputs, strict=True):
+        wire.wait(transfer, left=True)
+        assert torch.equal(output, whole)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("average", [True, False])
+def test_a_reduction_adds_up_in_the_order_of_ranks(
+    connect: Callable[[int], Network], ranks: int, kind: Any, average: bool
+) -> None:
+    network = connect(ranks)
+    inputs = torch.randn(ranks, ranks * 29, generator=torch.Generator().manual_seed(1)).to(kind)
+    outputs = [torch.full((29,), torch.nan).to(kind) for _ in range(ranks)]
+    begun = [
+        wire.reduce(outputs[rank], inputs[rank].clone(), average, 1)
+        for rank, wire in reversed([*enumerate(network.wires)])
+    ]
+    expected = inputs[0].clone()
+    for other in inputs[1:]:
+        expected.add_(other)
+    if average:
+        expected.div_(ranks)
+    for rank, transfer in zip(reversed(range(ranks)), begun, strict=True):
+        network.wires[rank].wait(transfer)
+        assert torch.equal(outputs[rank], expected.view(ranks, -1)[rank])
+
+
+def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: Callable[[int], Network]) -> None:
+    network = connect(2)
+    wire = network.wires[0]
+    network.held.add(0)
+    wire.reduce(torch.empty(40), torch.empty(80), True, 1)
+    assert [tag for tag, _ in network.asked[0]] == list(range(AT_ONCE))
+    urgent = wire.gather(torch.empty(16), 0)
+    network.release(0)
+    wire.wait(urgent)
+    asked = [tag for tag, _ in network.asked[0]]
+    assert asked[AT_ONCE : AT_ONCE + 2] == [10, 11], "the ten blocks before have the lower numbers"
+
+
+def test_an_error_reaches_all_that_wait_and_nothing_more_begins(connect: Callable[[int], Network]) -> None:
+    network = connect(2)
+    network.held.add(0)
+    transfer = network.wires[0].gather(torch.empty(2), 0)
+    network.asked[0][0][1].end(RuntimeError("connection closed by peer"))
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        network.wires[0].wait(transfer)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        network.wires[0].gather(torch.empty(2), 0)
+
+
+def test_a_rank_is_quiet_when_the_others_have_its_data(connect: Callable[[int], Network]) -> None:
+    network = connect(2)
+    network.wires[0].gather(torch.empty(2), 0)
+    assert not network.wires[0].quiet(0.0)
+    network.wires[1].gather(torch.empty(2), 0)
+    assert network.wires[0].quiet(LIMIT_S)

@@ -1,0 +1,93 @@
+"""A rough ride for a script under Prophet over FSDP2: blocks are small, and each comes after a time by chance.
+
+Rule of this file: what makes a missing wait show, put in from outside, as rough.py does over DistributedDataParallel.
+It is imported before a script starts. When the script ends, `rough.json` in its folder says what Prophet did.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prophet_fsdp import takeover
+from prophet_fsdp.collectives import Reduce
+from prophet_fsdp.order import Order
+from prophet_fsdp.wire import Comes, Transfer, Wire
+
+MOST_S = 0.002
+"""Longest time by which a block is late."""
+BLOCK_BYTES = 2048
+
+_counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0}
+_chance = random.Random(int(os.environ.get("RANK", "0")))
+_reduced: list[Transfer] = []
+
+
+def _late(
+    place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], None]
+) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]:
+    """Return the same block as it comes by way of another place, where it lies for a while."""
+    target = place()
+
+    def arrives(block: torch.Tensor) -> None:
+        time.sleep(MOST_S * _chance.random())
+        with torch.inference_mode(target.is_inference()):
+            target.copy_(block)
+        arrived(target)
+
+    return functools.partial(torch.empty_like, target), arrives
+
+
+def _slow() -> None:
+    original: Any = vars(Wire)["_begin"]
+    reduce: Any = vars(Wire)["reduce"]
+
+    def begin(self: Wire, urgency: int, goes: Any, comes: dict[int, Comes]) -> Transfer:
+        late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
+        transfer: Transfer = original(self, urgency, goes, late)
+        return transfer
+
+    def reduce_over_noise(self: Wire, output: torch.Tensor, *args: Any) -> Transfer:
+        _reduced.append(reduce(self, output.fill_(torch.nan), *args))
+        return _reduced[-1]
+
+    Wire._begin = begin  # type: ignore[method-assign]
+    Wire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
+
+
+def _count() -> None:
+    gathers, reduces = Order.gathers, Reduce.__call__
+
+    def count_gathers(self: Order, module: Any) -> None:
+        _counts["gathered"] += 1
+        _counts["ahead"] += bool(self._under_way)
+        gathers(self, module)
+
+    def count_reduces(self: Reduce, *args: Any, **kwargs: Any) -> Any:
+        _reduced.clear()
+        result = reduces(self, *args, **kwargs)
+        _counts["reduced"] += len(_reduced)
+        _counts["late"] += any(transfer.coming for transfer in _reduced)
+        return result
+
+    Order.gathers = count_gathers  # type: ignore[method-assign]
+    Reduce.__call__ = count_reduces  # type: ignore[method-assign]
+
+
+@atexit.register
+def _tell() -> None:
+    Path("rough.json").write_text(json.dumps(_counts))
+
+
+vars(takeover)["BLOCK_BYTES"] = BLOCK_BYTES
+_slow()
+_count()

@@ -1,0 +1,64 @@
+"""Training scripts over FSDP2, each with the same bits under Prophet as without.
+
+Every `fsdp_*.py` in this folder is a script that knows nothing of Prophet, as torchrun would start it. Each is run
+twice, with data of its own on each rank: as it is, with the average that FSDP2 means (averaging.py), and with
+PROPHET_SCHEDULER=prophet on a rough ride (rough_fsdp.py). What it reports must be equal, rank by rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.jobs import JobFailed
+from scripts.ranks import Ranks
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parent
+COMMON = ("torch", "torch.distributed.checkpoint", "torch.distributed.fsdp")
+MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "plain": ({}, COMMON),
+    "prophet": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "rough_fsdp")),
+}
+LIMIT_S = 180.0
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
+RANKS = {"fsdp_many_ranks": 3, "fsdp_four_ranks": 4}
+OWN_LISTS = "fsdp_hooks"
+"""Script that says itself what is gathered ahead."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Mapping[str, Ranks]]:
+    with contextlib.ExitStack() as stack:
+        yield {mode: stack.enter_context(Ranks(*how)) for mode, how in MODES.items()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_ends_with_the_bits_of_a_correct_average(
+    servers: Mapping[str, Ranks], tmp_path: Path, name: str
+) -> None:
+    ranks = RANKS.get(name, 2)
+    try:
+        plain, scheduled = (
+            server.run(FOLDER / f"{name}.py", tmp_path / mode, LIMIT_S, ranks) for mode, server in servers.items()
+        )
+    except JobFailed as error:
+        pytest.fail(str(error), pytrace=False)
+    assert len({result["weights"] for result in plain}) == 1, (
+        "the ranks differ without Prophet: the script shows nothing"
+    )
+    for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
+        changed = [value for value in expected if measured[value] != expected[value]]
+        assert not changed, f"rank {rank} ended with other {' and '.join(changed)}"
+    falls_back = "fall_back" in name
+    for rank in range(ranks):
+        counts = json.loads((tmp_path / "prophet" / f"rank{rank}" / "rough.json").read_text())
+        assert any(counts.values()) != falls_back, counts
+        assert falls_back or min(counts["reduced"], counts["late"], counts["ahead"] or name == OWN_LISTS) > 0, counts
+        log = (tmp_path / "prophet" / f"rank{rank}" / "log").read_text()
+        assert log.count("Prophet:") == (falls_back and rank == 0), log

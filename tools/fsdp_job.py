@@ -1,0 +1,88 @@
+"""Rank that times FSDP2 with BERT-base's parameters at a quarter of their size: 25.6 MB, with computing slept.
+
+Rule of this file: an ordinary training script. Each module sleeps in forward and in backward as long as its part of the
+model would compute. Rank 0 prints the seconds of the iterations after the first few. Over real gloo on shaped links:
+
+    prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep]
+    PROPHET_SCHEDULER=prophet prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+BYTES = 25_600_000
+LAYERS = 12
+EMBEDDING = 0.22
+"""Part of the parameters that the embeddings have."""
+FORWARD_S, BACKWARD_S = 0.3, 0.6
+WIDTH = 64
+FIRST = 5
+"""Iterations that do not count."""
+
+
+class _Compute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: Layer) -> torch.Tensor:
+        ctx.layer = layer
+        time.sleep(layer.forward_s)
+        return flow.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        time.sleep(ctx.layer.backward_s)
+        return upstream[0], ctx.layer.gradient, None
+
+
+class Layer(torch.nn.Module):
+    """Layer with `elements` parameters that computes a `part` of the model's time."""
+
+    def __init__(self, elements: int, part: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(elements // WIDTH, WIDTH))
+        self.gradient = torch.rand_like(self.weight)
+        self.forward_s, self.backward_s = part * FORWARD_S, part * BACKWARD_S
+
+    def forward(self, flow: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _Compute.apply(flow, self.weight, self)  # type: ignore[no-untyped-call]
+        return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="keep parameters after forward")
+    parser.add_argument("--iterations", type=int, default=30)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    elements = BYTES // 4
+    embedding = Layer(int(EMBEDDING * elements), 0.0)
+    layers = [Layer(int((1 - EMBEDDING) * elements / LAYERS), 1 / LAYERS) for _ in range(LAYERS)]
+    model = torch.nn.Sequential(embedding, *layers)
+    for layer in model:
+        fully_shard(layer, reshard_after_forward=not options.keep)
+    fully_shard(model, reshard_after_forward=not options.keep)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    took_s = []
+    for _ in range(options.iterations):
+        began_s = time.monotonic()
+        model(torch.ones(1, requires_grad=True)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        took_s.append(time.monotonic() - began_s)
+    if dist.get_rank() == 0:
+        counted = took_s[FIRST:]
+        print(json.dumps({"mean_s": statistics.mean(counted), "iterations_s": [round(each, 3) for each in counted]}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
