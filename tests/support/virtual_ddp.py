@@ -17,7 +17,7 @@ from prophet_ddp.control import Decision
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
@@ -88,13 +88,15 @@ class Job:
 
     @property
     def decision(self) -> Decision:
-        return self.control.decisions[-1] if self.control.decisions else Decision(self.cut, self.order)
+        return self.control.decisions[-1] if self.control.decisions else Decision(self.cut, self.order, unordered=True)
+
+    @property
+    def in_force(self) -> Decision:
+        return self.decision
 
     @property
     def way(self) -> str:
-        if not self.control.decisions:
-            return UNORDERED
-        return TWO_PHASES if self.divided else WHOLE
+        return self.decision.way
 
     def take_ended(self) -> list[IterationEnd]:
         ended, self.iterations = self.iterations, []
@@ -260,7 +262,8 @@ class Distant(Job):
         self.message_s = message_s
         self.registered = registered or range(len(self.sizes))
         self.sizes = [profile.gradients[number].size_bytes for number in self.registered]
-        self.held = Decision(self.cut, backward_order(len(self.blocks_under(self.cut))), at_once=MOST_AT_ONCE)
+        order = backward_order(len(self.blocks_under(self.cut)))
+        self.held = Decision(self.cut, order, at_once=MOST_AT_ONCE, unordered=True)
         self.had: list[tuple[Cut, float]] = []
         """The cut of each iteration, and what it took."""
 

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from prophet_ddp.control import Decision
+from prophet_ddp.control import TWO_PHASES, UNORDERED, Decision
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP
 from prophet_scheduler.core.arena import completions_at, generations_at
 from prophet_scheduler.core.cut import Block, Cut
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S, EventKind
@@ -178,9 +178,12 @@ class ModuleAgent(WatchingAgent):
             rounds.control.want(sequence.decision(kept.network))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        cut, way = rounds.cut, rounds.way
-        if rounds.divided != self._divided_before:
-            self._divided_before = rounds.divided
+        # Read once, since another thread swaps it.
+        decision = rounds.in_force
+        cut, way = (decision.cut, decision.way) if decision is not None else (None, UNORDERED)
+        divided = way == TWO_PHASES
+        if divided != self._divided_before:
+            self._divided_before = divided
             self.learner.profiler.restart()  # Its blocks have other ids from here on.
         warm = self._warm
         if warm is not None and cut is not None:
@@ -192,7 +195,7 @@ class ModuleAgent(WatchingAgent):
         rounds.record.keep(events)
         self.learner.profiler.forward_ended(rounds.log.drain_forward_ends())
         self._barrier = rounds.waits.holds or rounds.asks_norms.holds
-        if rounds.divided:
+        if divided:
             # Times of operations measure the network only if these are all-reduces.
             events = events[events["kind"] != EventKind.START]
         ways = self._other_ways(rounds) if self._adapts else ()
@@ -226,7 +229,8 @@ class ModuleAgent(WatchingAgent):
         self._judged_at = now
         if not anew:
             self._looked_at = cut
-            self._look_again(rounds, cut, profile, network)
+            assert decision is not None
+            self._look_again(rounds, decision, profile, network)
             return
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
 
@@ -322,15 +326,12 @@ class ModuleAgent(WatchingAgent):
             self._ranks = cut, ranks_under(blocks, profile, before)
         return BlockSequence(cut, tuple(block.id for block in blocks), profile_of(blocks, profile, self._ranks[1]))
 
-    def _look_again(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> None:
+    def _look_again(self, rounds: ModuleRounds, held: Decision, profile: Profile, network: Network) -> None:
         """Want another sequence of the same blocks if it is better by now, or if the delay has changed."""
-        held = rounds.decision
-        if held is None or held.cut != cut:
-            return  # It was cut anew meanwhile.
         if held.gathers:
             return  # In two phases both orders depend on owners more than on times.
-        paced = self._as_paced(cut, network)
-        other = self._sequence(rounds, cut, profile, paced)
+        paced = self._as_paced(held.cut, network)
+        other = self._sequence(rounds, held.cut, profile, paced)
         present = other.as_issued(held.order, paced)
         present_s, other_s = (each.iteration_s(self._barrier) for each in (present, other))
         if other_s < present_s * (1 - BETTER):

@@ -36,6 +36,13 @@ MOST_OWNERS = 2
 """Maximum ranks with rounds in two phases, in which each rank sends to each owner over connections of its own. With
 four ranks on two cores this gained nothing, and no other machine was at hand."""
 
+UNORDERED = "as generated"
+"""Blocks are all-reduced in the order in which they come, before anything is known of the job."""
+WHOLE = ""
+"""Usual way of averaging: blocks are all-reduced in a chosen order."""
+TWO_PHASES = "two phases"
+"""Blocks are summed by their owners and gathered later (phases.py)."""
+
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 4
 """Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
@@ -58,6 +65,8 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
+    unordered: bool = False
+    """True for the order in which blocks are generated, before anything is known of the job. It is never sent."""
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
@@ -68,6 +77,13 @@ class Decision:
             raise ValueError("a decision does not say in which order each block is gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
+
+    @property
+    def way(self) -> str:
+        """Way of averaging blocks."""
+        if self.unordered:
+            return UNORDERED
+        return TWO_PHASES if self.gathers else WHOLE
 
     @property
     def collectives(self) -> list[tuple[int, ...]]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from prophet_ddp.control import TWO_PHASES
 from prophet_ddp.phases import Division
-from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES
+from prophet_ddp.terms import TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut

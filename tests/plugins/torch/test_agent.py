@@ -13,8 +13,8 @@ import pytest
 
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents, profile_of
-from prophet_ddp.control import Decision
-from prophet_ddp.terms import FOR_GOOD, TORCH, TWO_PHASES, WHOLE
+from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
+from prophet_ddp.terms import FOR_GOOD, TORCH
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
@@ -201,7 +201,7 @@ def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wi
     job = Bursts(network, BUILTIN["vgg19"](total_bytes=TOTAL, backward_s=0.6, forward_s=0.3))
     agent = module_agent(job, adapts=False, alone=Probe(4 << 10, network.ack_delay_s))
     job._take(Cut.uniform(512 << 10), None)
-    job.held = Decision(job.cut, job.order, at_once=4)
+    job.held = Decision(job.cut, job.order, at_once=4, unordered=True)
     trained(job, agent, 30)
     assert job.late_s <= network.transfer_s(512 << 10)
     as_they_cost = operations_at_once(network, 512 << 10, MOST_AT_ONCE)
