@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from prophet_scheduler.learn.tuner import Arm, Model, Tuner
+from prophet_scheduler.session.tuner import Arm, Model, Tuner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -49,8 +49,8 @@ def digest(content: object) -> str:
     return hashlib.sha256(content if isinstance(content, bytes) else repr(content).encode()).hexdigest()[:12]
 
 
-def described(arms: tuple[ArmStatus, ...], words: str) -> Json:
-    rows = [
+def described(arms: tuple[ArmStatus, ...], words: str) -> dict[str, Json]:
+    rows: list[Json] = [
         [arm.words, arm.seen, *(f"{each:.9g}" for each in (arm.predicted_s, arm.believed_s, arm.error))] for arm in arms
     ]
     return {"arms": digest(rows), "count": len(rows), "best": rows[0] if rows else None, "tuner": words}
@@ -72,12 +72,12 @@ class Decided:
     def note(self) -> None:
         for decision in self.job.control.decisions[self.known :]:
             sizes = [segment.block_bytes >> 10 for segment in decision.cut.segments]
-            phases = [decision.at_once, digest((decision.order, decision.together, decision.gathers))]
+            phases: list[Json] = [decision.at_once, digest((decision.order, decision.together, decision.gathers))]
             self.rows.append([round(self.job.now_s, 6), sizes[:4], len(decision.order), *phases])
         self.known = len(self.job.control.decisions)
 
     def value(self, agent: Any) -> Json:
-        record, learner = self.job.record, agent.learner
+        record, session = self.job.record, agent.session
         return {
             "decisions": self.rows,
             "turns": self.job.control.turns,
@@ -88,7 +88,7 @@ class Decided:
                 for each in (record.predicted.iteration_s, record.predicted.stock_iteration_s)
             ],
             "kept": [record.began_warm, record.kept_was_dropped],
-            **described(learner.arms, learner.tuner_in_words),
+            **described(session.arms, session.tuner_in_words),
         }
 
 
@@ -201,8 +201,14 @@ class BytePS:
     def end(self) -> Json:
         self.agent._finish()
         status = self.agent._status()
-        counts = [status.plans, status.recuts, status.last_recut_s, status.recut_reason, status.recut_predicted_s]
-        warm = [status.began_warm, status.kept_was_dropped, list(status.refused)]
+        counts: list[Json] = [
+            status.plans,
+            status.recuts,
+            status.last_recut_s,
+            status.recut_reason,
+            status.recut_predicted_s,
+        ]
+        warm: list[Json] = [status.began_warm, status.kept_was_dropped, list(status.refused)]
         return {
             "decisions": self.rows,
             "status": [*counts, *warm, digest(status.network), digest(status.deadlines)],

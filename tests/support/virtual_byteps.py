@@ -99,7 +99,7 @@ class VirtualBytePS:
         wish, _ = board.said()
         if self.follows:
             return
-        if wish.cut in self.refused:
+        if wish.cut is not None and wish.cut in self.refused:
             board.refuse(Refusal(wish.cut, "no names"))
         elif wish.cut is not None or wish.credit is not None:
             board.taken_up(0, wish.cut or cut, wish.credit)

@@ -1,7 +1,7 @@
 """The agent: it learns and plans while the job runs, in one thread beside it.
 
-Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Learner. Once a second it drains the
-hook's events, hands them to the Learner, and swaps in the plan if there is a new one. Any failure in here is one
+Rule of this file: the edges (thread, clock, files, NIC counters) around a pure Session. Once a second it drains the
+hook's events, hands them to the Session, and swaps in the plan if there is a new one. Any failure in here is one
 warning, and from then on BytePS runs in order of arrival. Three things end the process, each with one line: a wrong
 setting, workers that disagree, and, if PROPHET_STALL_S asks for it, a stall.
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.policy import Policy
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.frontends.warm import WarmStart
-    from prophet_scheduler.learn.learner import Learner
+    from prophet_scheduler.session.session import Session
     from prophet_scheduler.watch.observer import Observer
     from prophet_scheduler.watch.status import Predicted
 
@@ -102,7 +102,7 @@ class Agent:
         self._settings = settings
         self._policy = policy
         self._plan = policy.plan(None, None)
-        self._learner: Learner | None = None
+        self._session: Session | None = None
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -265,8 +265,8 @@ class Agent:
         self._pushes.cut = Cut.uniform(size) if size else None
         if size and self._make_policy is not None:
             self._policy = self._make_policy(size)
-            if self._learner is not None:
-                self._learner.policy = self._policy
+            if self._session is not None:
+                self._session.policy = self._policy
 
     def _answering_first(self, end: Callable[..., Any]) -> Callable[..., Any]:
         """Return BytePS's function that ends it, delayed until all workers have been answered."""
@@ -307,7 +307,7 @@ class Agent:
         self.step_aside(f"{type(error).__name__}: {error}")
 
     def _pause_s(self) -> float:
-        return self._learner.pause_s if self._learner is not None else DRAIN_S
+        return self._session.pause_s if self._session is not None else DRAIN_S
 
     def _turn(self) -> None:
         agreement.poll()
@@ -320,8 +320,8 @@ class Agent:
         now = time.monotonic()
         if len(events):
             self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
-        if self._learner is not None:
-            self._learn(self._hook, self._learner, now, events)
+        if self._session is not None:
+            self._learn(self._hook, self._session, now, events)
         self._observe(now, events)
         status = self._hook.status()
         if status.why_aside and not self._aside:
@@ -348,18 +348,18 @@ class Agent:
             self._begun = True
             tend_heap()
             self._begin_to_observe()
-        if self._hook is None or self._learner is not None:
+        if self._hook is None or self._session is not None:
             return
         from prophet_byteps.stall import StallDetector
-        from prophet_scheduler.learn.learner import Learner
         from prophet_scheduler.learn.nic import interface_towards
+        from prophet_scheduler.session.messages import Terms
+        from prophet_scheduler.session.session import Session
 
         self._stall = StallDetector(self._settings.stall_s)
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
         adapts = self._sizes.fixed is None
-        self._learner = Learner(
-            self._policy,
+        terms = Terms(
             self._settings.monitor_s,
             forward_ids=self._framework in FORWARD_IDS,
             arena=not self._whole_gradients,
@@ -368,25 +368,27 @@ class Agent:
             follows=adapts and not decides(os.environ),
             learns_order=not self._whole_gradients,
         )
+        self._session = Session(self._policy, terms)
         searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self._policy, "search") else []
         for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
             importlib.import_module(name)  # The agent's own thread must import nothing.
 
-    def _learn(self, hook: Hook, learner: Learner, now: float, events: NDArray[Any]) -> None:
+    def _learn(self, hook: Hook, session: Session, now: float, events: NDArray[Any]) -> None:
         from prophet_scheduler.learn.nic import sample_nic
+        from prophet_scheduler.session.messages import Remembered, TakeUp, Traced, Turn, Want
 
         nic = sample_nic(self._interface, now) if self._interface else None
         board = self._board
-        warm, cut = self._keeps(learner)
+        warm, cut = self._keeps(session)
         if warm is not None and (kept := warm.take()) is not None:
-            learner.begin_with(kept)
+            session.on(Remembered(kept))
             self._began_warm = True
         if board.trace is not None and (traced := board.trace.found) is not self._traced:
             self._traced = traced
-            learner.traced(traced.forward_s, traced.policy or self._policy)
+            session.on(Traced(traced.forward_s, traced.policy or self._policy))
         if board.recuts > self._recuts:
             self._recuts, self._last_recut_s = board.recuts, now
-        plan = learner.turn(
+        turn = Turn(
             now,
             events,
             nic,
@@ -397,39 +399,40 @@ class Agent:
             barrier=board.barrier,
             ended=board.take_ended(),
         )
-        if (network := learner.network) is not None:
+        instructions = session.on(turn)
+        if (network := session.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, cut, lambda: (learner.profiler.profile, learner.network, learner.known))
-        if plan is not None:
-            self._plan = plan
-            self._take_up(hook, plan)
-            self._plans += 1
-            self._predict(learner)
-            if plan.cut is not None:
-                wanted = learner.wanted
-                reason = Reason(learner.why, wanted.iteration_s if wanted is not None else None)
-                board.want(plan.cut, reason, learner.credit)
-            elif learner.credit is not None:
-                board.want_credit(learner.credit)
+            warm.turn(now, cut, session.learned)
+        for instruction in instructions:
+            match instruction:
+                case TakeUp(plan):
+                    self._plan = plan
+                    self._take_up(hook, plan)
+                    self._plans += 1
+                    self._predict(session)
+                case Want() as want if want.cut is not None:
+                    board.want(want.cut, Reason(want.why, want.predicted_s), want.credit)
+                case Want() as want if want.credit is not None:
+                    board.want_credit(want.credit)
 
-    def _keeps(self, learner: Learner) -> tuple[WarmStart | None, Cut | None]:
+    def _keeps(self, session: Session) -> tuple[WarmStart | None, Cut | None]:
         """Return the place where learned values are kept, and the cut under which they were learned."""
-        if self._warm is None and self._pushes is not None and self._pushes.cut and learner.profiler.iterations:
+        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
             return self._pushes.warm, self._pushes.cut
         return self._warm, self._board.in_force
 
-    def _predict(self, learner: Learner) -> None:
+    def _predict(self, session: Session) -> None:
         """Predict the plan's iterations, for the observer."""
         if self._observer is None:
             return
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
         from prophet_scheduler.watch.status import predicted_of
 
-        profile, network = learner.profiler.latest, learner.network
+        profile, network = session.profiler.latest, session.network
         self._planned_from = profile
         if profile is not None and network is not None:
-            self._predicted = predicted_of(learner.wanted, stock_iteration_s(profile, network, collectives=False))
+            self._predicted = predicted_of(session.wanted, stock_iteration_s(profile, network, collectives=False))
 
     def _begin_to_observe(self) -> None:
         if not self._settings.watched:
@@ -448,7 +451,7 @@ class Agent:
     def _observe(self, now: float, events: NDArray[Any]) -> None:
         if self._observer is None:
             return
-        profiler = self._learner.profiler if self._learner is not None else None
+        profiler = self._session.profiler if self._session is not None else None
         if profiler is not None and profiler.ready and (self._planned_from is None or self._thread.stopped):
             self._planned_from = profiler.latest
         periods_s = profiler.periods_s if profiler is not None else None
@@ -474,16 +477,16 @@ class Agent:
 
     def _finish(self) -> None:
         """End the thread and the observer, and write the records asked for."""
-        learner = self._learner
+        session = self._session
         # Events have one reader: this thread may read them only after the agent's has ended.
         if self._thread.end(TURN_LIMIT_S):
             self._take_last_events()
         if self._observer is not None:
             self._observer.close()
-        if learner is not None and not self._aside:
-            warm, cut = self._keeps(learner)
+        if session is not None and not self._aside:
+            warm, cut = self._keeps(session)
             if warm is not None:
-                warm.keep(cut, learner.profiler.profile, learner.network, learner.known)
+                warm.keep(session.learned(cut))
         write_records(self._settings, self._status, self._learned, self._happened)
 
     def _take_last_events(self) -> None:
@@ -499,7 +502,7 @@ class Agent:
         self._observe(time.monotonic(), events)
 
     def _learned(self) -> Profile | None:
-        return self._learner.profiler.latest if self._learner is not None else None
+        return self._session.profiler.latest if self._session is not None else None
 
     def _happened(self) -> EventRecord | None:
         if self._kept is None or self._hook is None:
@@ -518,7 +521,7 @@ class Agent:
             push_credit=self._plan.push.credit,
             pull_credit=self._plan.pull.credit,
             deadlines=tuple(self._plan.push.deadlines),
-            network=self._learner.network if self._learner else None,
+            network=self._session.network if self._session else None,
             hook=self._hook.status() if self._hook else None,
             cut=cut.segments if cut is not None else (),
             recuts=self._board.recuts,
@@ -528,10 +531,10 @@ class Agent:
             refused=self._board.refused,
             arena=not self._whole_gradients,
             began_warm=self._began_warm,
-            kept_was_dropped=self._learner.kept_was_dropped if self._learner else "",
+            kept_was_dropped=self._session.kept_was_dropped if self._session else "",
             barrier=self._board.barrier,
-            arms=self._learner.arms if self._learner else (),
-            tuner=self._learner.tuner_in_words if self._learner else "",
+            arms=self._session.arms if self._session else (),
+            tuner=self._session.tuner_in_words if self._session else "",
             half=self._board.half,
         )
 

@@ -33,10 +33,11 @@ from prophet_scheduler.core.status import AgentStatus, LaneStatus
 from prophet_scheduler.frontends.ending import STALLED
 from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
-from prophet_scheduler.learn.learner import Learner
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.tictac import TicTac
+from prophet_scheduler.session.messages import Instruction, TakeUp, Terms, Turn, Want
+from prophet_scheduler.session.session import Session
 from prophet_scheduler.watch import training
 from support.ending import ProcessEnded, end_process
 from support.graphs import graph
@@ -279,9 +280,9 @@ def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
     scheduled._turn()
-    assert scheduled._learner is None, "a program that only imports BytePS learns nothing"
+    assert scheduled._session is None, "a program that only imports BytePS learns nothing"
     bps.init()
-    assert scheduled._learner is not None
+    assert scheduled._session is not None
 
 
 def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
@@ -289,13 +290,13 @@ def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
     scheduled = job(hook)
     hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
     scheduled._turn()
-    assert scheduled._learner is not None
+    assert scheduled._session is not None
 
 
 def test_a_learner_that_cannot_be_made_is_one_warning(
     started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "prophet_scheduler.learn.learner", None)
+    monkeypatch.setitem(sys.modules, "prophet_scheduler.session.session", None)
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
@@ -310,43 +311,39 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
 @pytest.mark.parametrize("policy", ["p3", "prophet"])
 def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
     cut = Cut.uniform(1 << 20)
-    asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
-    refused: list[Refusal] = []
-    said: list[int | None] = []
-    plan = Plan(cut=cut)
+    turns: list[Turn] = []
+    instructions: list[Instruction] = [
+        TakeUp(Plan()),
+        Want(cut, 3 << 20, why="larger blocks cost less", predicted_s=0.25),
+    ]
 
-    class Learner:
-        profiler = SimpleNamespace(profile=None)
-        why, credit = "larger blocks cost less", 3 << 20
-        wanted = SimpleNamespace(iteration_s=0.25)
+    class Session:
         network = Network(1e8)
 
-        def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
-            asked.append((others["cut"], others["networks"]))
-            refused.extend(others["refusals"])
-            said.append(others["credit"])
-            return plan
+        def on(self, event: Turn) -> list[Instruction]:
+            turns.append(event)
+            return instructions
 
     scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
     scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
-    scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
+    scheduled._learn(Hook(), Session(), 3.0, [])  # type: ignore[arg-type]
     board = scheduled._board
     assert board.said() == (Wish(cut, 3 << 20), Network(1e8))
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
-    assert asked == [(first, ())]
+    assert [(turn.cut, turn.networks) for turn in turns] == [(first, ())]
     for number in range(2):
         board.taken_up(0, Cut.uniform(4096 << number))
-        scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
-    assert asked[-1][0] == Cut.uniform(8192)
+        scheduled._learn(Hook(), Session(), 4.0 + number, [])  # type: ignore[arg-type]
+    assert turns[-1].cut == Cut.uniform(8192)
     assert scheduled._last_recut_s == 5.0
     board.refuse(Refusal(cut, "no names"))
-    scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
-    assert refused == [Refusal(cut, "no names")]
+    scheduled._learn(Hook(), Session(), 6.0, [])  # type: ignore[arg-type]
+    assert turns[-1].refusals == (Refusal(cut, "no names"),)
     board.taken_up(0, cut, 1 << 20)
     assert board.recut_reason == ("larger blocks cost less", 0.25)
-    plan, Learner.credit = Plan(), 2 << 20
-    scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
-    assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
+    instructions[1:] = [Want(None, 2 << 20)]
+    scheduled._learn(Hook(), Session(), 7.0, [])  # type: ignore[arg-type]
+    assert [turn.credit for turn in turns] == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
     assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
@@ -355,36 +352,36 @@ def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> 
     taken: list[Plan] = []
     scheduled._take_up = lambda hook, plan: taken.append(plan)  # type: ignore[method-assign]
     board = scheduled._board.trace = TraceBoard("tictac", TicTac)
-    learner = Learner(scheduled._policy, 5.0)
+    session = Session(scheduled._policy, Terms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {2: 0.1, 1: 0.2, 0: 0.3})]
     hook: Any = Hook()
-    scheduled._learn(hook, learner, 8.0, events(generated))
+    scheduled._learn(hook, session, 8.0, events(generated))
     layers = {"a": (0.0, "gradient0"), "b": (0.0, "a gradient2"), "c": (0.0, "b gradient1")}
     board.leave({1: 7.0}, graph({f"gradient{id_}": 1000 for id_ in range(3)}, layers))
-    scheduled._learn(hook, learner, 9.0, events([]))
-    assert learner.policy is board.found.policy
+    scheduled._learn(hook, session, 9.0, events([]))
+    assert session.policy is board.found.policy
     assert taken[-1].push.order == {0: 0, 2: 0, 1: 2}, "TIO's, since no network is known"
-    profile = learner.profiler.profile
+    profile = session.profiler.profile
     assert profile is not None and profile.gradients[1].forward_s == 7.0
     board.close("why")
-    scheduled._learn(hook, learner, 10.0, events([]))
-    assert learner.policy is scheduled._policy and taken[-1].push.order == {0: 0, 1: 0, 2: 2}
+    scheduled._learn(hook, session, 10.0, events([]))
+    assert session.policy is scheduled._policy and taken[-1].push.order == {0: 0, 1: 0, 2: 2}
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
     settings = Settings("p3", profile_out=tmp_path / "profile.json")
     hook: Any = Hook()
     scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
-    scheduled._learner = learner = Learner(get_policy("p3"), 5.0)
+    scheduled._session = session = Session(get_policy("p3"), Terms(5.0))
     scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
     generated = [row for number in range(8) for row in iteration(float(number), {1: 0.1, 0: 0.3}, partitions=2)]
     scheduled._board.taken_up(0, Cut.uniform(4096))
-    scheduled._learn(hook, learner, 8.0, events(generated))
-    profile = learner.profiler.profile
+    scheduled._learn(hook, session, 8.0, events(generated))
+    profile = session.profiler.profile
     assert profile is not None
     scheduled._board.taken_up(0, Cut.uniform(8192))
-    scheduled._learn(hook, learner, 9.0, events(iteration(8.0, {2: 0.3})))
-    assert learner.profiler.profile is None
+    scheduled._learn(hook, session, 9.0, events(iteration(8.0, {2: 0.3})))
+    assert session.profiler.profile is None
     scheduled._finish()
     assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 

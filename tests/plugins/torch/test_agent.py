@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from prophet_ddp import agent as agent_module
-from prophet_ddp.agent import Agents, profile_of
+from prophet_ddp.agent import Agents
 from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
+from prophet_ddp.sequencing import profile_of
 from prophet_ddp.terms import FOR_GOOD, TORCH
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.learn.kept import Kept
 from prophet_scheduler.models.profiles import BUILTIN, resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import SIZES
@@ -33,6 +33,7 @@ from prophet_scheduler.policies.algorithms.sequence import (
     play_sequence,
 )
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
+from prophet_scheduler.session.kept import Kept
 from support.virtual_ddp import (
     NETWORK,
     PROFILE,
@@ -57,9 +58,9 @@ def test_a_job_that_asks_for_norms_gets_two_phases() -> None:
     trained(job, agent, 30)
     assert job.divided and not job.decision.together
     assert trained(job, agent, 10) < whole_s
-    measured = agent.learner.monitor.network
+    measured = agent.session.estimates.monitor.network
     assert measured is not None and measured.bandwidth == pytest.approx(NETWORK.bandwidth, rel=0.05)
-    assert agent.learner.monitor.network == measured, "what two phases take says nothing of it"
+    assert agent.session.estimates.monitor.network == measured, "what two phases take says nothing of it"
     job.network = Network(NETWORK.bandwidth / 3, NETWORK.overhead_s)
     trained(job, agent, 20)
     assert job.divided, "it is as much better on a slower network"
@@ -177,10 +178,10 @@ def test_a_job_that_asks_for_norms_may_have_torchs_reducer_too_after_its_first_r
     agent = module_agent(job)
     job.ended = 0
     trained(job, agent, 15)
-    assert TWO_PHASES in agent.learner.believed() and TORCH not in agent.learner.believed()
+    assert TWO_PHASES in agent.session.believed() and TORCH not in agent.session.believed()
     job.ended = 20
     trained(job, agent, 15)
-    assert {WHOLE, TWO_PHASES, TORCH} == agent.learner.believed().keys()
+    assert {WHOLE, TWO_PHASES, TORCH} == agent.session.believed().keys()
 
 
 def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
@@ -249,7 +250,7 @@ def test_a_module_that_registers_its_layers_in_another_order_has_the_sequence_th
         settled_s.append(job.had[-1][1])
         if order is not None:
             agent = module_agent(job, CollectivePolicy(get_policy("p3")), adapts=False)
-            assert not agent._policy.learns_order
+            assert not agent._sequencer._policy.learns_order
     assert settled_s[1] <= 1.03 * settled_s[0]
 
 

@@ -31,8 +31,8 @@ SELDOM = (
 )
 """Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
 LEARNING = {
-    f"prophet_scheduler.learn.{name}"
-    for name in ("learner", "profiler", "bandwidth", "wire", "serial", "choosing", "tuner")
+    *(f"prophet_scheduler.learn.{name}" for name in ("profiler", "bandwidth", "wire", "serial")),
+    *(f"prophet_scheduler.session.{name}" for name in ("session", "choosing", "tuner")),
 }
 
 

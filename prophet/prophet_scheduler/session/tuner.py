@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prophet_scheduler.learn.noise import Noise
+from prophet_scheduler.session.noise import Noise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

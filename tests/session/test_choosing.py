@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,11 +13,13 @@ from prophet_scheduler.core.cut import Cut, Refusal
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.learn.choosing import PATIENCE, Choosing
+from prophet_scheduler.session.choosing import PATIENCE, Choosing
+from prophet_scheduler.session.messages import Terms
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
 NETWORK = Network(30e6, 0.0005, 0.001)
+TERMS = Terms(5.0, shape=Shape(2, 1), adapts=True)
 
 
 def uniform(size_kib: int) -> Cut:
@@ -64,7 +66,7 @@ class Job:
 
     def __init__(self, begins_with: Cut) -> None:
         self.policy = Policy()
-        self.choosing = Choosing(self.policy, Shape(2, 1), True, True, 1 << 20)
+        self.choosing = Choosing(self.policy, TERMS, 1 << 20)
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
@@ -208,7 +210,7 @@ def test_with_a_barrier_it_is_another_question_and_what_was_seen_without_says_no
 
 
 def test_one_that_may_not_cut_anew_chooses_the_rest() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), False, True, 1 << 20)
+    choosing = Choosing(Policy(), replace(TERMS, adapts=False), 1 << 20)
     choosing.in_force(uniform(512), "", [IterationEnd(uniform(512), "", 1.2)] * 3)
     choosing.ask(PROFILE, NETWORK, 0.0)
     plan = choosing.turn()
@@ -217,14 +219,14 @@ def test_one_that_may_not_cut_anew_chooses_the_rest() -> None:
     assert choosing.at_rest
 
 
-def more(question: Question) -> list[Choice]:
-    return [Choice(uniform(2048), 1 << 20, 0.8, "another way")]
+def choices_of(question: Question, ways: Sequence[str]) -> list[Choice]:
+    return [Choice(uniform(2048), 1 << 20, 0.8, way) for way in ways]
 
 
 def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    choosing = Choosing(Policy(), TERMS, 1 << 20, choices_of)
     choosing.in_force(uniform(128), "", [IterationEnd(uniform(128), "", 1.0)] * 5)
-    choosing.ask(PROFILE, NETWORK, 0.0, more=more)
+    choosing.ask(PROFILE, NETWORK, 0.0, ways=("another way",))
     choosing.turn()
     assert choosing.wanted is not None and choosing.wanted.way == "another way"
     assert choosing.look is not None and not choosing.proved
@@ -236,7 +238,7 @@ def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
 
 
 def test_iterations_before_anything_is_predicted_are_told_when_it_is() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    choosing = Choosing(Policy(), TERMS, 1 << 20)
     for _ in range(4):
         choosing.in_force(uniform(1024), "", [IterationEnd(uniform(1024), "", 2.0)])
         assert choosing.turn() is None
@@ -289,7 +291,7 @@ def test_it_stays_with_its_cut_while_it_may_not_move_and_leaves_it_then() -> Non
 def test_the_last_iteration_that_opened_keys_tells_the_cost_of_others_and_nothing_else() -> None:
     gains = []
     for took_s in (2.0, 8.0):
-        choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+        choosing = Choosing(Policy(), TERMS, 1 << 20)
         first = IterationEnd(uniform(512), "", took_s, opens=True)
         choosing.in_force(uniform(512), "", [first, *[IterationEnd(uniform(512), "", 1.21)] * 3])
         choosing.ask(PROFILE, Network(PROFILE.total_bytes), 0.0)
