@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from prophet_scheduler.core.arena import at_pace, profile_under, span_s
 from prophet_scheduler.core.choice import Choice, IterationEnd, Measured, Question
-from prophet_scheduler.session.replan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
+from prophet_scheduler.core.plan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.choice import ChoosingPolicy, Search

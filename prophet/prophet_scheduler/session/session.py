@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
+from prophet_scheduler.core.plan import plan_changed
 from prophet_scheduler.session.estimates import Estimates, Monitor
 from prophet_scheduler.session.messages import Event, Instruction, Remembered, TakeUp, Terms, Traced, Turn, Want
-from prophet_scheduler.session.replan import plan_changed
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.choice import Choice
