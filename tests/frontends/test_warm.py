@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.agent import where_it_runs
+from prophet_byteps.place import where_it_runs
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile

@@ -69,15 +69,15 @@ def begun() -> None:
     job._begin()
     gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
     profile, cut = Profile("job", gradients), Cut.uniform(1 << 19)
-    job._first_cut([1_000_000] * 10)
+    job._board.first_cut([1_000_000] * 10)
     late: list[str] = []
 
     def turn() -> None:
         question = Question(profile, Network(1e7), Shape(2, 1), (cut,), anew=True)
         search = Prophet(1 << 17).search(question)
         search.work(1 << 20)
-        job._predict(job._session)  # type: ignore[arg-type]
-        job._warm.keep(Kept(profile, Network(1e7), cut))  # type: ignore[union-attr]
+        job._reports.predict(job._learning.session)  # type: ignore[arg-type]
+        job._learning.stores._warm.keep(Kept(profile, Network(1e7), cut))  # type: ignore[union-attr]
 
     thread = threading.Thread(target=turn)
 

@@ -11,7 +11,7 @@ import pytest
 from support.programs import without_switches
 
 CASES = Path(__file__).with_name("import_cases.py")
-MOST_AT_START = 29
+MOST_AT_START = 33
 """Modules of the project, packages among them, in a process that has imported BytePS."""
 MOST_OF_THE_LIBRARY = 59
 """Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
