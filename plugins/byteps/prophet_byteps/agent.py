@@ -28,7 +28,7 @@ from prophet_byteps.cutting import CutBoard
 from prophet_byteps.hook import Hook
 from prophet_byteps.learning import Learning, Stores
 from prophet_byteps.library import Library
-from prophet_byteps.meeting import Meeting, not_compared, warn_of_settings
+from prophet_byteps.meeting import attend, not_compared, warn_of_settings
 from prophet_byteps.reports import Reports
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
@@ -170,7 +170,7 @@ class Agent:
             except Exception as error:
                 self._give_up(error)
 
-        Meeting(self._framework, self._settings.stall_s, begin, self._learning.agree_on_pushes).attend(module, terms)
+        attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
 
     def step_aside(self, why: str) -> None:
         """Warn once, and run BytePS in order of arrival from here on."""

@@ -35,11 +35,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
-from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.cut import UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.session.pages import PageRounds
 
 if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard
@@ -353,7 +354,7 @@ class CutControl:
         self._had: set[Cut] = set()
         self._place = 0
         self._cut: Cut | None = None
-        self._rounds = 0
+        self._rounds = PageRounds()
         self._sent = 0
         self._answer: Answer | None = None
 
@@ -375,7 +376,7 @@ class CutControl:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
             self._cut, self._answer = None, None
-            self._rounds = self._sent = 0
+            self._rounds, self._sent = PageRounds(), 0
             wanted, network = self._wanted_and_network()
             if self._rank == self._decider and wanted.cut is None:
                 wanted = Wish(own)
@@ -405,8 +406,7 @@ class CutControl:
         """Note that the round's last block was handed over; send a page if one is due."""
         if self._fixed is not None:
             return
-        self._rounds += 1
-        if self._rounds <= EARLY_ROUNDS or self._rounds % RECUT_ROUNDS == 0:
+        if self._rounds.round_ends():
             self._send(*self._wanted_and_network())
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
@@ -481,7 +481,7 @@ class CutControl:
             return page is not None
 
         if not done():
-            what = f"all workers to end round {self._rounds} of optimizer {self._number}"
+            what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
             agreement.wait_for_all(done, what, f"this one is worker {self._rank} of {self._workers}")
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))

@@ -22,59 +22,49 @@ EXIT_LIMIT_S = 5.0
 logger = logging.getLogger("prophet_scheduler")
 
 
-class Meeting:
-    """Meeting of the workers of one process's job. `begin()` is called before BytePS begins and does not raise;
+def attend(
+    module: Any,
+    framework: str,
+    terms: str,
+    stall_s: float | None,
+    begin: Callable[[], None],
+    agree_on_pushes: Callable[[Any], None],
+) -> None:
+    """Make bps.init() return only when all workers have started with the same `terms`, and an elastic resume renew
+    agreements. `begin()` is called before BytePS begins and does not raise,
     `agree_on_pushes(module)` when all have met.
     """
+    init, resume = module.init, module.resume
 
-    def __init__(
-        self,
-        framework: str,
-        stall_s: float | None,
-        begin: Callable[[], None],
-        agree_on_pushes: Callable[[Any], None],
-    ) -> None:
-        self._framework = framework
-        self._stall_s = stall_s
-        self._begin = begin
-        self._agree_on_pushes = agree_on_pushes
+    @functools.wraps(init)
+    def init_and_agree(*args: Any, **kwargs: Any) -> Any:
+        begin()
+        result = init(*args, **kwargs)
+        # An asynchronous server answers before all have sent, so workers cannot compare through it.
+        if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
+            try:
+                from prophet_byteps import exchange
 
-    def attend(self, module: Any, terms: str) -> None:
-        """Make bps.init() return only when all workers have started alike, and an elastic resume renew agreements.
+                exchange.agree_on_start(module, framework, terms, stall_s)
+                agree_on_pushes(module)
+                at_end(answer_before_the_end)  # Runs before BytePS's own, which came first.
+            except Exception as error:
+                agreement.activate(None)
+                not_compared(error)
+        return result
 
-        `terms` is the text that must be the same on all of them.
-        """
-        init, resume = module.init, module.resume
+    @functools.wraps(resume)
+    def resume_and_agree(*args: Any, **kwargs: Any) -> Any:
+        from prophet_byteps import exchange
 
-        @functools.wraps(init)
-        def init_and_agree(*args: Any, **kwargs: Any) -> Any:
-            self._begin()
-            result = init(*args, **kwargs)
-            # An asynchronous server answers before all have sent, so workers cannot compare through it.
-            if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
-                try:
-                    from prophet_byteps import exchange
+        result = resume(*args, **kwargs)
+        exchange.renew(module)
+        agree_on_pushes(module)
+        return result
 
-                    exchange.agree_on_start(module, self._framework, terms, self._stall_s)
-                    self._agree_on_pushes(module)
-                    at_end(answer_before_the_end)  # Runs before BytePS's own, which came first.
-                except Exception as error:
-                    agreement.activate(None)
-                    not_compared(error)
-            return result
-
-        @functools.wraps(resume)
-        def resume_and_agree(*args: Any, **kwargs: Any) -> Any:
-            from prophet_byteps import exchange
-
-            result = resume(*args, **kwargs)
-            exchange.renew(module)
-            self._agree_on_pushes(module)
-            return result
-
-        module.init, module.resume = init_and_agree, resume_and_agree
-        for name in {"shutdown", "suspend"} & set(vars(module)):
-            setattr(module, name, _answering_first(getattr(module, name)))
+    module.init, module.resume = init_and_agree, resume_and_agree
+    for name in {"shutdown", "suspend"} & set(vars(module)):
+        setattr(module, name, _answering_first(getattr(module, name)))
 
 
 def warn_of_settings() -> None:

@@ -28,14 +28,13 @@ from prophet_scheduler.watch.status import predicted_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from prophet_ddp.sequencing import Basis
     from prophet_scheduler.core.choice import Choice, Question
     from prophet_scheduler.core.cut import Cut
     from prophet_scheduler.core.network import Probe
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
-    from prophet_scheduler.session.messages import Want
+    from prophet_scheduler.session.messages import Basis, Want
 
 TORCH_AFTER = 20
 """Rounds before torch's reducer may have a turn, since a job's first rounds differ from the rest."""
@@ -111,6 +110,8 @@ class ModuleAgent(WatchingAgent):
         terms = Terms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
         self.session = Session(policy, terms, operations, self._choices_of)
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)
+        assert self.session.choosing is not None
+        self._choosing = self.session.choosing
         rounds.record.learner = self.session
         self.decided = False
         self.hurry: Callable[[], None] | None = None
@@ -121,7 +122,7 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rounds.on_round = None if self.session.at_rest else self.hurry
+            rounds.on_round = None if self._choosing.at_rest else self.hurry
         return alive
 
     def leave(self) -> None:
@@ -130,8 +131,7 @@ class ModuleAgent(WatchingAgent):
             self._warm.keep(self.session.learned(self._record.cut))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        from prophet_ddp.sequencing import Basis
-        from prophet_scheduler.session.messages import Turn, Want
+        from prophet_scheduler.session.messages import Basis, Turn, Want
 
         session, decision = self.session, rounds.in_force  # Read once, since another thread swaps it.
         if self._warm is not None and decision is not None:
@@ -155,8 +155,8 @@ class ModuleAgent(WatchingAgent):
         rounds.record.kept_was_dropped = session.kept_was_dropped
         if decision is None:
             return
-        checks = want is None and session.profiler.ready and session.look is None
-        if want is None and not (checks and self._sequencer.is_due(decision.cut, now, session.at_rest)):
+        checks = want is None and session.profiler.ready and self._choosing.look is None
+        if want is None and not (checks and self._sequencer.is_due(decision.cut, now, self._choosing.at_rest)):
             return  # Estimates take milliseconds of a core that computes, so they are made only where used.
         # In the first rounds of a cut this is the former cut's profile, good enough for any blocks of this arena.
         profile, network = session.estimates.newest()
@@ -171,8 +171,7 @@ class ModuleAgent(WatchingAgent):
 
     def _keep(self, rounds: ModuleRounds, warm: WarmStart, cut: Cut, now: float) -> None:
         """Begin where the last run of the job ended, once the gradients are known, and keep what proves itself."""
-        from prophet_ddp.sequencing import Basis
-        from prophet_scheduler.session.messages import Remembered
+        from prophet_scheduler.session.messages import Basis, Remembered
 
         if not warm.asked:
             warm.first_cut(rounds.layout[0])
@@ -199,9 +198,10 @@ class ModuleAgent(WatchingAgent):
             rounds.control.want(self._sequencer.decide(rounds, want.cut or cut, divides, basis))
             return
         if want.iterations and turns is not None and turns.possible:
-            if session.proved:
-                turns.believed = session.believed()
-            rounds.control.want_turn(FOR_GOOD if session.proved else TORCH_WARM_UP + want.iterations)
+            for_good = self._choosing.proved and not session.estimates.unsure
+            if for_good:
+                turns.believed = self._choosing.believed()
+            rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations)
 
     def _other_ways(self, rounds: ModuleRounds) -> tuple[str, ...]:
         """Return the ways that are possible now besides all-reduces of blocks."""

@@ -25,9 +25,10 @@ from statistics import median
 import torch
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, Cut
+from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
+from prophet_scheduler.session.pages import PageRounds
 
 TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""
@@ -133,9 +134,7 @@ class Control:
         """Number of iterations torch's reducer has from the next one on, by the last page; 0 for none."""
         self._sent = (0, b"")
         self._taken = 0
-        self._rounds = 0
-        self._since = TRIED_ROUNDS
-        """Rounds since a decision was taken up, including its first."""
+        self._rounds = PageRounds(TRIED_ROUNDS)
         self._page: torch.Tensor | None = None
         self._operation: JointOperation | None = None
 
@@ -154,12 +153,7 @@ class Control:
     def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
         """Return the operations that end this round; `backward_s` is this rank's time from first gradient to last."""
         self._backward_s.append(backward_s)
-        self._rounds += 1
-        self._since += 1
-        if self._since == 1:
-            return []
-        early = self._rounds <= EARLY_ROUNDS or self._since <= TRIED_ROUNDS
-        return [self._send_page()] if early or self._rounds % RECUT_ROUNDS == 0 else []
+        return [self._send_page()] if self._rounds.round_ends() else []
 
     def _send_page(self) -> JointOperation:
         page = self._page = torch.zeros(_PAGE + self._ranks, dtype=torch.int64, device="cpu")
@@ -182,7 +176,7 @@ class Control:
 
         `wait(operation)` returns when it has ended.
         """
-        if self._since == 1:
+        if self._rounds.late:
             self._issuer.append([self._send_page()])
         if self._operation is None or self._page is None:
             return None
@@ -195,7 +189,8 @@ class Control:
         self._turn_taken = turn
         if number == self._taken:
             return None
-        self._taken, self._since = number, 0
+        self._taken = number
+        self._rounds.taken_up()
         data = torch.zeros(length, dtype=torch.uint8, device="cpu")
         if self._decides:
             data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))

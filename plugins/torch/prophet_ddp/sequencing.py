@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from prophet_ddp.phases import Division
     from prophet_scheduler.learn.serial import SerialMonitor
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
+    from prophet_scheduler.session.messages import Basis
 
 BETTER = 0.005
 """Minimum predicted saving of another sequence, as a share of the iteration."""
@@ -47,16 +48,6 @@ class Layout(Protocol):
     def division(self, cut: Cut, /) -> Division:
         """Return the division that two phases would make of this cut."""
         ...
-
-
-@dataclass(frozen=True)
-class Basis:
-    """Estimates that a sequence is made from. `jitter_s`: see JobProfiler. `barrier`: iterations wait for all."""
-
-    profile: Profile
-    network: Network
-    jitter_s: float = 0.0
-    barrier: bool = False
 
 
 class Sequencer:

@@ -19,10 +19,8 @@ from prophet_scheduler.session.questions import Present, Questions
 from prophet_scheduler.session.tuner import Belief, Look
 
 if TYPE_CHECKING:
-    from prophet_scheduler.core.network import Network
-    from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.status import ArmStatus
-    from prophet_scheduler.session.messages import Terms, WaysOf
+    from prophet_scheduler.session.messages import Basis, Terms, WaysOf
 
 PATIENCE = 20
 """Iterations after which a wanted arm that is not in force is given up."""
@@ -80,26 +78,19 @@ class Choosing:
         """Return True if no search and no change of arm is under way: an answer would be for an arm about to go."""
         return self._questions.search is None and self._waited is None
 
-    def ask(
-        self,
-        profile: Profile,
-        network: Network,
-        jitter_s: float,
-        barrier: bool = False,
-        ways: Sequence[str] = (),
-    ) -> None:
+    def ask(self, basis: Basis, ways: Sequence[str] = ()) -> None:
         """Begin a search if the question has changed since the last one.
 
-        `profile` is of the cut in force; `ways` are the engine's own that are possible now.
+        The profile is of the cut in force; `ways` are the engine's own that are possible now.
         """
         present, questions = self._present, self._questions
-        if present.cut is None or not questions.is_another(present.cut, profile, network, barrier, ways):
+        if present.cut is None or not questions.is_another(present.cut, basis, ways):
             return
-        if questions.last is not None and questions.last.barrier != barrier:
+        if questions.last is not None and questions.last.barrier != basis.barrier:
             self._arms.tuner.another()
             present.recent_s.clear()
         credit = self._credit if self.wanted is None else self.wanted.credit
-        questions.ask(present, profile, network, jitter_s, credit, barrier, ways)
+        questions.ask(present, basis, credit, ways)
 
     # Results.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.learn.bandwidth import NicSample
     from prophet_scheduler.session.kept import Kept
 
@@ -37,6 +38,17 @@ NEW_KEYS = Changes(new_sends=2, lasts=2, most_cuts=8)
 """Parameter servers: a new block has two new keys, and a worker sends a key's bytes once to make room for them."""
 NOTHING_NEW = Changes(new_sends=0, lasts=1, most_cuts=24)
 """Collectives: the ranks agree, and that is all."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Estimates that predictions are made from. `jitter_s`: see JobProfiler. `barrier`: iterations wait for all."""
+
+    profile: Profile
+    network: Network
+    jitter_s: float = 0.0
+    barrier: bool = False
+
 
 WaysOf = Callable[[Question, Sequence[str]], Sequence[Choice]]
 """Predictions of an engine's own ways of averaging, by their names, beside those of a policy."""

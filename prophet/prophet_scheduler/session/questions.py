@@ -18,9 +18,8 @@ from prophet_scheduler.core.plan import MATERIAL_CHANGE, MATERIAL_SHIFT_S
 if TYPE_CHECKING:
     from prophet_scheduler.core.choice import ChoosingPolicy, Search
     from prophet_scheduler.core.cut import Cut
-    from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import Profile
-    from prophet_scheduler.session.messages import Terms, WaysOf
+    from prophet_scheduler.session.messages import Basis, Terms, WaysOf
 
 RECENT = 10
 """Maximum iterations in the median of present times."""
@@ -68,26 +67,15 @@ class Questions:
         self._message_s: float | None = None
         self._finest: Profile | None = None
 
-    def is_another(
-        self, cut: Cut, profile: Profile, network: Network, barrier: bool = False, ways: Sequence[str] = ()
-    ) -> bool:
-        """Return True if predictions from these estimates would differ from the last ones."""
+    def is_another(self, cut: Cut, basis: Basis, ways: Sequence[str]) -> bool:
+        """Return True if predictions on this basis would differ from the last ones."""
         old = self.last
-        if old is None or (old.barrier, self._ways) != (barrier, ways):
+        if old is None or (old.barrier, self._ways) != (basis.barrier, ways):
             return True
-        return _differs(old, profile, network, cut.typical_bytes(profile.total_bytes))
+        return _differs(old, basis, cut.typical_bytes(basis.profile.total_bytes))
 
-    def ask(
-        self,
-        present: Present,
-        profile: Profile,
-        network: Network,
-        jitter_s: float,
-        credit: int | None,
-        barrier: bool = False,
-        ways: Sequence[str] = (),
-    ) -> None:
-        """Begin to search for predictions. `profile` is of the cut in force, which has this `credit` (bytes)."""
+    def ask(self, present: Present, basis: Basis, credit: int | None, ways: Sequence[str]) -> None:
+        """Begin to search for predictions. The profile is of the cut in force, which has this `credit` (bytes)."""
         cut, terms = present.cut, self._terms
         assert cut is not None and terms.shape is not None
         measured = None
@@ -95,15 +83,15 @@ class Questions:
             measured = Measured(cut, credit, median(present.recent_s))
         self._ways = ways
         self.last = Question(
-            self._learned(profile, cut),
-            network,
+            self._learned(basis.profile, cut),
+            basis.network,
             terms.shape,
             (cut, *(other for other in present.used if other != cut and terms.adapts)),
             anew=terms.adapts and len(present.used) < terms.changes.most_cuts,
             arena=terms.arena,
-            jitter_s=jitter_s,
+            jitter_s=basis.jitter_s,
             measured=measured,
-            barrier=barrier,
+            barrier=basis.barrier,
             message_s=self._message_s,
         )
         self.search = self._policy.search(self.last)
@@ -130,11 +118,12 @@ class Questions:
         return [*search.choices, *more]
 
 
-def _differs(old: Question, profile: Profile, network: Network, size: int) -> bool:
+def _differs(old: Question, basis: Basis, size: int) -> bool:
     """Return True if predictions would differ: backward, the transfers or the acknowledgements take another time.
 
     `size` is that of the job's present blocks.
     """
+    profile, network = basis.profile, basis.network
     before, after = old.profile.total_bytes, profile.total_bytes
     if abs(before - after) > MATERIAL_CHANGE * max(before, after):
         return True

@@ -14,7 +14,7 @@ from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.core.plan import plan_changed
 from prophet_scheduler.session.estimates import Estimates, Monitor
-from prophet_scheduler.session.messages import Event, Instruction, Remembered, TakeUp, Terms, Traced, Turn, Want
+from prophet_scheduler.session.messages import Basis, Event, Instruction, Remembered, TakeUp, Terms, Traced, Turn, Want
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.choice import Choice
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from prophet_scheduler.learn.profiler import JobProfiler
     from prophet_scheduler.learn.ranks import BlockOrder
     from prophet_scheduler.session.choosing import Choosing
-    from prophet_scheduler.session.kept import Believed, Kept
+    from prophet_scheduler.session.kept import Kept
     from prophet_scheduler.session.messages import WaysOf
-    from prophet_scheduler.session.tuner import Belief, Look
+    from prophet_scheduler.session.tuner import Look
 
 
 class Session:
@@ -49,7 +49,8 @@ class Session:
         self._cut: Cut | None = None
         self._look: Look | None = None
         self._order: BlockOrder | None = None
-        self._choosing: Choosing | None = None
+        self.choosing: Choosing | None = None
+        """Choices of the job, if anything is predicted."""
         chooses = terms.shape is not None and not terms.follows
         if not isinstance(policy, ChoosingPolicy):
             return
@@ -60,7 +61,7 @@ class Session:
         if chooses:
             from prophet_scheduler.session.choosing import Choosing
 
-            self._choosing = Choosing(policy, terms, self.plan.push.credit, ways_of)
+            self.choosing = Choosing(policy, terms, self.plan.push.credit, ways_of)
 
     def on(self, event: Event) -> Sequence[Instruction]:
         """Take in an event; return the instructions that follow from it, in the order in which to carry them out."""
@@ -69,8 +70,8 @@ class Session:
                 return self._turn(event)
             case Remembered(kept):
                 self.estimates.begin_with(kept)
-                if self._choosing is not None:
-                    self._choosing.recall(kept.believed)
+                if self.choosing is not None:
+                    self.choosing.recall(kept.believed)
             case Traced(forward_s, policy):
                 self.profiler.traced(forward_s)
                 self.policy = policy
@@ -110,7 +111,7 @@ class Session:
         due = now - self._judged_at >= self._terms.monitor_s or turn.barrier != self._barrier
         if self._order is not None and cut is not None and self.profiler.ready and (due or not self._order.known):
             self._order.learn(cut, self.profiler.profile)
-        choosing = self._choosing if cut is not None else None
+        choosing = self.choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(turn.refusals)
             choosing.in_force(cut, turn.way, self._ended(turn, cut))
@@ -127,7 +128,7 @@ class Session:
             if due and profile is not None and network is not None:
                 self._judged_at, self._barrier = now, turn.barrier
                 slowest = _waited_for(network, turn.networks)
-                choosing.ask(profile, slowest, self.profiler.jitter_s, turn.barrier, turn.ways)
+                choosing.ask(Basis(profile, slowest, self.profiler.jitter_s, turn.barrier), turn.ways)
             # Another cut now would only delay the job's own measurements.
             return choosing.turn(may_move=not estimates.unsure)
         if self._terms.follows and cut is not None:
@@ -176,32 +177,22 @@ class Session:
             return None
         from prophet_scheduler.session.kept import Kept
 
-        return Kept(profile, self.network, cut, self.known)
+        return Kept(profile, self.network, cut, self.choosing.known if self.choosing is not None else ())
 
     @property
     def why(self) -> str:
         """Reason for wanting the last plan's cut, in a few words; empty if it wants none."""
-        return self._choosing.why if self._choosing is not None else ""
+        return self.choosing.why if self.choosing is not None else ""
 
     @property
     def wanted(self) -> Choice | None:
         """Wanted blocks and their prediction; None if nothing predicts."""
-        return self._choosing.wanted if self._choosing is not None else None
-
-    @property
-    def at_rest(self) -> bool:
-        """True if blocks were chosen, and nothing better is looked for."""
-        return self._choosing is not None and self._choosing.at_rest
-
-    @property
-    def known(self) -> tuple[Believed, ...]:
-        """Beliefs about the arms that the job has had, for its next start."""
-        return self._choosing.known if self._choosing is not None else ()
+        return self.choosing.wanted if self.choosing is not None else None
 
     @property
     def arms(self) -> tuple[ArmStatus, ...]:
         """Arms of the job, the fastest first; empty before anything is predicted."""
-        return self._choosing.arms if self._choosing is not None else ()
+        return self.choosing.arms if self.choosing is not None else ()
 
     @property
     def tuner_in_words(self) -> str:
@@ -213,21 +204,12 @@ class Session:
     @property
     def look(self) -> Look | None:
         """Arm being looked at, and the gain of this; None at rest."""
-        return self._choosing.look if self._choosing is not None else None
-
-    @property
-    def proved(self) -> bool:
-        """True if the wanted way of averaging is better than all others beyond doubt, by measurements of this run."""
-        return self._choosing is not None and not self.estimates.unsure and self._choosing.proved
-
-    def believed(self) -> dict[str, Belief]:
-        """Return the belief about the best arm of each way of averaging; empty before anything is predicted."""
-        return self._choosing.believed() if self._choosing is not None else {}
+        return self.choosing.look if self.choosing is not None else None
 
     @property
     def pause_s(self) -> float:
         """Seconds until the next turn: fewer while the job looks for something better."""
-        return DRAIN_S if self._choosing is None or self._choosing.at_rest else SEEKING_S
+        return DRAIN_S if self.choosing is None or self.choosing.at_rest else SEEKING_S
 
     @property
     def credit(self) -> int | None:

@@ -178,10 +178,10 @@ def test_a_job_that_asks_for_norms_may_have_torchs_reducer_too_after_its_first_r
     agent = module_agent(job)
     job.ended = 0
     trained(job, agent, 15)
-    assert TWO_PHASES in agent.session.believed() and TORCH not in agent.session.believed()
+    assert TWO_PHASES in agent._choosing.believed() and TORCH not in agent._choosing.believed()
     job.ended = 20
     trained(job, agent, 15)
-    assert {WHOLE, TWO_PHASES, TORCH} == agent.session.believed().keys()
+    assert {WHOLE, TWO_PHASES, TORCH} == agent._choosing.believed().keys()
 
 
 def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
