@@ -6,16 +6,21 @@ BIN := $(VENV)/bin
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet
 STAMP := $(VENV)/.installed
 NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyproject.toml prophet-autoload.pth
+# Distributions of their own, beside core's.
+PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
 .PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
 
+# Runs a tool that measures, makes the pages of what is kept then, and ends as the tool did.
+then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
+
 setup: $(STAMP)
 
-$(VENV)/.packages: setup.py
+$(VENV)/.packages: setup.py $(PLUGINS:=/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
-	$(INSTALL) --editable ".[experiments,mxnet,report,docs,dev]"
+	$(INSTALL) --editable ".[experiments,mlfabric,mxnet,papers,report,docs,dev]" $(PLUGINS:%=--editable %)
 	@touch $@ $(VENV)/.package
 
 # Python is run where it lies; what is compiled is compiled anew when it changes.
@@ -47,7 +52,7 @@ sanitize: $(VENV)/.package
 EXAMPLES ?= 2000
 fuzz: $(VENV)/.package
 	EXAMPLES=$(EXAMPLES) SANITIZERS=required $(BIN)/pytest --hypothesis-profile fuzz \
-		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/mlfabric tests/watch --include='test_*.py')
+		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/plugins/mlfabric tests/watch --include='test_*.py')
 
 # The hook on older releases of BytePS, each built once: some minutes a release.
 releases: setup
@@ -62,65 +67,65 @@ lint: setup
 
 # The queue and the planner, beside the last figures of this machine (docs/results/data/bench.jsonl).
 bench: setup
-	$(BIN)/python -m tools.bench build/bench.json
+	$(call then-pages,bench build/bench.json)
 
 # The simulator against real runs: about an hour on a quiet machine. With --allreduce it takes the all-reduces that are kept.
 validate: setup
-	$(BIN)/python -m tools.validate --out build
+	$(call then-pages,validate)
 
 # ResNet-50's gradients under every policy on a real slow network: about 25 minutes on a quiet machine.
 replay: setup
-	$(BIN)/python -m tools.replay
+	$(call then-pages,studies replay-resnet50)
 
 # Prophet on DistributedDataParallel beside DDP at its best, on real networks: two and a half hours on a quiet machine,
 # and it can be interrupted.
 allreduce: setup
-	$(BIN)/python -m tools.allreduce
+	$(call then-pages,studies allreduce)
 
 # PACE and Caramel with real all-reduces, at an eighth of the papers' bytes and rates: about a quarter of an hour.
 eighth: setup
-	$(BIN)/python -m tools.eighth
+	$(call then-pages,studies eighth)
 
 # How the simulator's cost grows: about five minutes.
 scaling: setup
-	$(BIN)/python -m tools.scaling
+	$(call then-pages,measure scaling)
 
 # Blocks that adapt beside blocks of one size, simulated: about a quarter of an hour.
 blocks: setup
-	$(BIN)/python -m tools.blocks
+	$(call then-pages,studies blocks-simulated)
 
 # The same on real networks: two and a half hours on a quiet machine, and it can be interrupted.
 real-blocks: setup
-	$(BIN)/python -m tools.real_blocks
+	$(call then-pages,studies blocks)
 
 # What each part of Prophet is worth, simulated: some minutes.
 ablation: setup
-	$(BIN)/python -m tools.ablation
+	$(call then-pages,studies ablation-simulated)
 
 # The same on real networks: a little over two hours on a quiet machine, and it can be interrupted.
 real-ablation: setup
-	$(BIN)/python -m tools.ablation --real
+	$(call then-pages,studies ablation)
 
 # Networks that change under a job, real: about a quarter of an hour on a quiet machine.
 changing: setup
-	$(BIN)/python -m tools.changing
+	$(call then-pages,measure changing)
 
 # The papers' tables, simulated: about two minutes.
 papers: setup
-	$(BIN)/python -m tools.papers
+	$(call then-pages,measure papers)
 
-# MLfabric's nine cells on real transfers: about half an hour on a quiet machine, and it can be interrupted. With --simulated
-# what needs no network: about two minutes.
+# MLfabric's nine cells, simulated and on real transfers: about half an hour on a quiet machine, and it can be interrupted.
 mlfabric: setup
-	$(BIN)/python -m tools.mlfabric_real
+	$(BIN)/python -m tools.measure mlfabric-simulated
+	$(call then-pages,measure mlfabric)
 
 # The paper's experiments on real engines: a little over two hours on a quiet machine, and it can be interrupted.
 results: setup
-	$(BIN)/python -m tools.results
+	$(call then-pages,studies real --missing)
 
 # What `prophet advise` predicts beside real runs with the change made: about 20 minutes on a quiet machine.
 advice: setup
-	$(BIN)/python -m tools.advise
+	$(call then-pages,measure advice)
 
 # The tests of DistributedDataParallel that the installed torch ships, plain and under Prophet: about six minutes.
 # TORCH_PYTHON names an interpreter with another torch.
@@ -134,11 +139,11 @@ stacks: setup
 
 # What watching every use of a parameter costs: about two minutes on a quiet machine.
 guard: setup
-	$(BIN)/python -m tools.guard
+	$(call then-pages,measure guard)
 
 # What it costs to be watched: status, record and figures, each on and off. About ten minutes on a quiet machine.
 overhead: setup
-	$(BIN)/python -m tools.overhead
+	$(call then-pages,measure watching)
 
 # The pictures of docs/watching.md, from a short job that is started for them; needs chromium.
 screenshots: setup
@@ -146,37 +151,37 @@ screenshots: setup
 
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup
-	$(BIN)/python -m tools.memory
+	$(call then-pages,measure memory)
 
 # What the coordinator of MLfabric jobs costs and withstands: about four minutes on a quiet machine.
 coordinator: setup
-	$(BIN)/python -m tools.coordinator
+	$(call then-pages,measure coordinator)
 
 # What it costs a job to find out which blocks are its best, simulated: some five minutes.
 regret: setup
-	$(BIN)/python -m tools.regret_page
+	$(call then-pages,measure regret)
 
 # Whether jobs of many small gradients end on BytePS as released: up to half an hour.
 backlog: setup
-	$(BIN)/python -m tools.backlog
+	$(call then-pages,measure backlog)
 
 # Starts, tasks, long training and faults, and docs/reliability.md: about four hours, and it can be interrupted.
 soak: setup
-	$(BIN)/python -m tools.soak
+	$(call then-pages,soak)
 
 # What the testbed's links do, with and without a delay: about three minutes on a quiet machine.
 testbed: setup
-	$(BIN)/python -m tools.testbed
+	$(call then-pages,measure testbed)
 
 # What one of gloo's all-reduces takes, which the simulator has its numbers of: about ten minutes on a quiet machine.
 operations: setup
-	$(BIN)/python -m tools.operations
+	$(call then-pages,measure operations)
 
 # The pages of docs/results from what is kept in docs/results/data, and the README's picture; nothing is measured.
 pages: setup
 	$(BIN)/python -m tools.pages
 	$(BIN)/python -m tools.picture
-	$(BIN)/python -m tools.simulator_errors
+	$(BIN)/python -m tools.validate --errors
 
 # The pages of docs/ as a site that needs no network, in build/site.
 site: $(VENV)/.package
@@ -194,9 +199,9 @@ profiles: setup
 golden: setup
 	$(BIN)/pytest --write-golden $$(grep -rl golden.check tests --include='test_*.py' | grep -v tests/support/)
 
-# Source distribution, and a wheel for each Python that is at hand, built and tried: a minute each. PYTHONS="A B" names more.
+# Source distribution, and a wheel for this Python or those of PYTHONS="A B", built and tried: a minute each.
 release: setup
-	$(BIN)/python -m tools.release --out dist $(PYTHONS:%=--python %)
+	$(BIN)/python -m tools.release --out dist $(PYTHONS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info

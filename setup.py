@@ -4,6 +4,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from runpy import run_path
 
 from pybind11.setup_helpers import Pybind11Extension
 from setuptools import Extension, find_packages, setup
@@ -14,16 +15,10 @@ from setuptools.errors import BaseError, CCompilerError, SetupError
 HERE = Path(__file__).parent
 CORE, PLUGIN, DDP_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
 """Source roots of prophet_scheduler, prophet_byteps and prophet_ddp. `import prophet` is a forecasting library's."""
+VERSION = run_path(str(HERE / CORE / "prophet_scheduler" / "__init__.py"))["__version__"]
 AUTOLOAD = "prophet-autoload.pth"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""`make release` makes a wheel for each that is at hand (tools/interpreters.py reads them from the classifiers)."""
-
-
-def version() -> str:
-    """The one in prophet_scheduler/__init__.py."""
-    namespace: dict[str, str] = {}
-    exec((HERE / CORE / "prophet_scheduler" / "__init__.py").read_text(), namespace)
-    return namespace["__version__"]
+"""Versions that wheels are made for."""
 
 
 def require_compiler() -> None:
@@ -77,7 +72,7 @@ COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
 setup(
     name="prophet-scheduler",
-    version=version(),
+    version=VERSION,
     description="A communication scheduler that makes data-parallel training faster on slow networks",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -112,7 +107,8 @@ setup(
             cxx_std=17,
             extra_compile_args=COMPILE,
             depends=[
-                f"{NATIVE}/{name}.h" for name in (*SHARED, "link", "simulation_spec", "simulator", "simulator_module")
+                f"{NATIVE}/{name}.h"
+                for name in (*SHARED, "calls", "link", "simulation_spec", "simulator", "simulator_module")
             ],
         ),
         # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.
@@ -145,12 +141,8 @@ setup(
             "setuptools",
             "wheel",
         ],
-        # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, which
-        # is not to be had for Python 3.12 and later.
-        "mxnet": [
-            f"{package}; python_version < '3.12'"
-            for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")
-        ],
+        # Plugins of this checkout, which no index has: `pip install . ./plugins/papers`.
+        **{plugin: [f"prophet-{plugin}=={VERSION}"] for plugin in ("mlfabric", "mxnet", "papers")},
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
@@ -175,6 +167,15 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["prophet=prophet_scheduler.cli.main:main"]},
+    entry_points={
+        "console_scripts": ["prophet=prophet_scheduler.cli.main:main"],
+        # prophet_scheduler/plugins.py says what is in a group. Those of plugins/ are in their own pyproject.toml.
+        "prophet.policies": [
+            f"{name}=prophet_scheduler.policies.{name.replace('-', '_')}:POLICIES"
+            for name in ("bytescheduler", "ddp", "fifo", "p3", "prophet", "prophet-paper")
+        ],
+        "prophet.byteps_front_ends": ["torch=prophet_byteps.torch.front_end:install"],
+        "prophet.engines": [f"{name}=prophet_scheduler.engines.{name}:ENGINE" for name in ("byteps", "ddp")],
+    },
     cmdclass={"build_py": BuildWithAutoload},
 )

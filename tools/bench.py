@@ -1,7 +1,7 @@
 """`make bench`: how fast the queue and the planner are, and how that has changed. A benchmark, not a test.
 
-Rule of this file: measurements of pure parts in one process; whole jobs are measured by `prophet run`, and what is kept
-of each time is bench_history.py's. Usage: python -m tools.bench [FILE.json]
+Rule of this file: measurements of pure parts in one process, and their history, a line each time in
+docs/results/data/bench.jsonl; whole jobs are measured by `prophet run`. Usage: python -m tools.bench [FILE.json]
 """
 
 from __future__ import annotations
@@ -11,23 +11,47 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from prophet_scheduler.core import _native
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies import get_policy
-from tools import kept, replay_page
-from tools.bench_history import PENDING, Entry, history, history_file, last
 from tools.command_line import exit_status, page_parser
-from tools.pieces import add_piece
-from tools.provenance import here
+from tools.kept import add_piece, read_pieces
+from tools.provenance import Provenance, here
 
+PENDING = 10_000
+"""Tasks that wait while the queue is measured."""
 OPERATIONS = 200_000
 GRADIENTS = 1_000
 PLANS = 15
 BUSY = 0.5
 """Load average above which figures measure more than this process."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the history: the figures by name, and where they were measured.
+
+    `load` is the machine's load average of the last minute before.
+    """
+
+    measured: Provenance
+    figures: Mapping[str, float]
+    load: float
+
+
+def history_file(results: Path) -> Path:
+    """Return the file of the history."""
+    return results / "data" / "bench.jsonl"
+
+
+def last(entries: Sequence[Entry], machine: str | None = None) -> Entry | None:
+    """Return the newest entry, of `machine` if given; None if there is none."""
+    return next((entry for entry in reversed(entries) if machine in (None, entry.measured.machine)), None)
 
 
 def plan_seconds() -> float:
@@ -59,14 +83,11 @@ def measure() -> dict[str, float]:
     }
 
 
-def change(name: str, value: float, before: Entry | None) -> str:
-    """Return how much a figure has changed, "" if there is nothing to compare it with."""
-    old = None if before is None else before.figures.get(name)
-    return f"{value / old - 1:+8.1%}" if old else ""
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print figures with their change to the last entry of this machine, and add an entry."""
+    """Measure, print figures with their change to the last entry of this machine, and add an entry.
+
+    Exit status 2 with one line for an error of the user's; an entry is added only when all was measured.
+    """
     parser = page_parser("bench", __doc__)
     parser.add_argument("file", type=Path, nargs="?", help="where the figures go as JSON, too")
     options = parser.parse_args(arguments)
@@ -74,8 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(file: Path | None, results: Path) -> int:
-    """Do what `main` says. Raises UserError and OSError; an entry is added only when all was measured."""
-    entries = history(results)
+    """Do what `main` says. Raises UserError and OSError."""
+    entries = read_pieces(history_file(results), Entry)
     load = os.getloadavg()[0]
     entry = Entry(here(), measure(), load)
     before = last(entries, entry.measured.machine)
@@ -83,15 +104,15 @@ def run(file: Path | None, results: Path) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(entry.figures, indent=2) + "\n", encoding="utf-8")
     add_piece(history_file(results), entry)
-    kept.write_page(results, replay_page.PAGE, replay_page.page)
     for name, value in entry.figures.items():
-        print(f"{name:26} {value:>12} {change(name, value, before)}".rstrip())
+        old = None if before is None else before.figures.get(name)
+        print(f"{name:26} {value:>12} {f'{value / old - 1:+8.1%}' if old else ''}".rstrip())
     if load > BUSY:
         print(f"the load average was {load:.1f} before: leave the machine idle for figures that can be compared")
-    if before is None:
-        print(f"no earlier figures of this machine ({entry.measured.machine})")
-    else:
-        print(f"changes are to {before.measured.date}, commit {before.measured.commit}, on the same machine")
+    earlier = (
+        "no earlier figures of this machine" if before is None else f"changes are to {before.measured.line('those')}"
+    )
+    print(f"{earlier} ({entry.measured.machine})")
     return 0
 
 

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from rich.console import Console
 
@@ -24,7 +24,8 @@ from prophet_byteps.build.build import provide
 from prophet_byteps.build.recipe import UNCORRECTED, recipe_for
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
-from prophet_scheduler.engines.spec import RunNetwork, is_worker
+from prophet_scheduler.core.settings import FUSION, SCHEDULER
+from prophet_scheduler.engines.spec import STOCK, RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
@@ -43,19 +44,6 @@ Process = subprocess.Popen[bytes]
 End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
-class Script(Protocol):
-    """Program that workers run; it prints the marks."""
-
-    @property
-    def command(self) -> Sequence[str]:
-        """Path of the script and its arguments."""
-        ...
-
-    def settings(self, node: str) -> Mapping[str, str]:
-        """Return the additional environment of this node, besides that of the engine and the policy."""
-        ...
-
-
 @dataclass(frozen=True)
 class ManyGradientsJob:
     """Job of tools/many_gradients.py: `gradients` of `size_bytes` each, for so many iterations."""
@@ -64,15 +52,10 @@ class ManyGradientsJob:
     size_bytes: int
     iterations: int
 
-    @property
-    def command(self) -> Sequence[str]:
-        """Path of the script and its arguments."""
+    def command(self) -> list[str]:
+        """Return the script with its arguments."""
         sizes = (self.gradients, self.size_bytes, self.iterations)
         return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
-
-    def settings(self, node: str) -> Mapping[str, str]:
-        """Return the environment of a Script."""
-        return ONE_THREAD
 
 
 @dataclass(frozen=True)
@@ -148,6 +131,11 @@ def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
     return {"PYTHONPATH": str(folder.resolve())}
 
 
+def unfused(policy: str, env: Mapping[str, str]) -> Contender:
+    """Return a policy whose gradients travel one by one, with the environment of its build."""
+    return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits in seconds: without any progress, and for the whole job."""
@@ -160,18 +148,23 @@ def run_job(
     testbed: Testbed,
     cluster: ClusterConfig,
     policy: Contender,
-    job: Script,
+    command: Sequence[str],
     folder: Path,
     port: int,
     limits: Limits,
     look: Look = lambda marks, processes: None,
+    settings: Callable[[str], Mapping[str, str]] = lambda node: ONE_THREAD,
 ) -> Ended:
-    """Run `job` on the testbed, whose nodes are the cluster's; logs go into `folder`. Nothing is left running."""
+    """Run workers with this script and its arguments on the testbed, whose nodes are the cluster's, and the other
+    roles.
+
+    Workers print the marks. `settings` are of a node, besides those of the engine and the policy. Logs go into
+    `folder`. Nothing is left running.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = nodes_of(policy.engine, cluster)
     workers = [node for node in nodes if is_worker(node)]
     addresses = {node: testbed.address(node) for node in cluster.nodes}
-    script = [sys.executable, *job.command]
     with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
         processes: dict[str, Process] = {}
         try:
@@ -179,8 +172,8 @@ def run_job(
                 Path(sockets, node).mkdir()
                 interface, place = testbed.interface(node), str(Path(sockets, node))
                 network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, port, place)
-                env = {**environment(policy, node, network, os.environ), **job.settings(node)}
-                argv = script if node in workers else server_command(policy.engine, node)
+                env = {**environment(policy, node, network, os.environ), **settings(node)}
+                argv = [sys.executable, *command] if node in workers else server_command(policy.engine, node)
                 started = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=Path(sockets, node))
                 processes[node] = started
             return watched(processes, workers, folder, limits, look)

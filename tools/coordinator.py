@@ -1,8 +1,8 @@
-"""What MLfabric's coordinator costs and withstands: the page docs/results/coordinator.md.
+"""What MLfabric's coordinator costs and withstands.
 
-Rule of this file: which loads are put on a real coordinator, what is read of it, and the page from what is kept.
-The coordinator is `prophet coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but
-for those that outlive it, which are real clients. `make coordinator` takes about four minutes on a quiet machine.
+Rule of this file: which loads are put on a real coordinator, and what is read of it. The coordinator is `prophet
+coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but for those that outlive it,
+which are real clients. `make coordinator` takes about four minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -21,27 +21,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
-from rich.console import Console
 
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.mlfabric.client import CoordinatorClient
-from tools import kept
-from tools.command_line import exit_status, page_parser
-from tools.coordinator_clients import TENANT, Flood, Seen, WorkerLoad, drive, flood
-from tools.markdown import table
-from tools.provenance import Provenance
+from tools.coordinator_clients import TENANT, Seen, WorkerLoad, drive, flood
 
-PAGE = "coordinator.md"
-NAME = "coordinator"
-TITLE = "# MLfabric's coordinator\n\nMade by `make coordinator`."
-ABOUT = """What the coordinator of MLfabric jobs ([page](../mlfabric.md)) adds to an update, how many workers one core
-carries, and what happens when it is killed or flooded. The coordinator is the real one, a process of its own on
-loopback; workers are synthetic: they talk as real ones do, over a connection each, and send no updates."""
 TOKEN = "0123456789abcdef"
 PROBES = 10
 """Workers in a process of their own, whose waits are shown: the process that makes the load is busy with others."""
@@ -59,84 +48,13 @@ REQUESTS = 1_000_000
 START_S = 20.0
 
 
-@dataclass(frozen=True)
-class Carried:
-    """Workers that ask while nothing else is on the wire. Seconds, from an Ask to the start in its Grant; `core` is the
-    share of a core that the coordinator used.
-    """
-
-    workers: int
-    asked_per_s: float
-    applied_per_s: float
-    wait_p50_s: float
-    wait_p99_s: float
-    core: float
-    ungranted: int
-
-
-@dataclass(frozen=True)
-class Handed:
-    """Workers that always wait for the wire: its idle time between one update's end and the next one's start."""
-
-    workers: int
-    push_s: float
-    applied_per_s: float
-    idle_p50_s: float
-    idle_p99_s: float
-    greatest_delay: int
-
-
-@dataclass(frozen=True)
-class Outlived:
-    """Real clients before, while and after their coordinator was dead. `longest_wait_s` is the longest that one update
-    waited for it meanwhile, for its grant and for its Done to be heard.
-    """
-
-    bound_s: float
-    away_s: float
-    applied_before: int
-    applied_away: int
-    longest_wait_s: float
-    warnings: int
-    counted_of: tuple[int, int]
-    """Updates that the second coordinator has counted, of all that were pushed."""
-
-
-@dataclass(frozen=True)
-class Flooded:
-    """Others' waits during a flood of requests, and its remains. Bytes are resident ones of the coordinator."""
-
-    requests: int
-    seconds: float
-    refused: int
-    wait_p50_s: float
-    wait_p99_s: float
-    before_bytes: int
-    after_bytes: int
-
-
-@dataclass(frozen=True)
-class CoordinatorData:
-    """Data of the page; `load` is the load average of the last minute when all was measured."""
-
-    carried: list[Carried]
-    handed: Handed
-    outlived: Outlived
-    flooded: Flooded
-    load: float
-
-
-@dataclass
 class Coordinator:
     """A running `prophet coordinate`."""
 
-    process: subprocess.Popen[str]
-    address: str
-    status: Path
-    handle: psutil.Process = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.handle = psutil.Process(self.process.pid)
+    def __init__(self, process: subprocess.Popen[str], address: str, status: Path) -> None:
+        self.process, self.address = process, address
+        self.handle = psutil.Process(process.pid)
+        self._status = status
 
     @property
     def cpu_s(self) -> float:
@@ -147,7 +65,7 @@ class Coordinator:
         """End it as an operator does, and return its counts."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(START_S)
-        status = json.loads(self.status.read_text(encoding="utf-8"))
+        status = json.loads(self._status.read_text(encoding="utf-8"))
         return {**status["tenants"][TENANT], "refused_unheard": status["refused"]}
 
 
@@ -171,11 +89,9 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
             process.kill()
 
 
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
+def percentiles(what: str, values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 99th percentile; nan without values."""
-    if not values:
-        return float("nan"), float("nan")
-    return float(np.percentile(values, 50)), float(np.percentile(values, 99))
+    return {f"{what}_p{share}_s": float(np.percentile(values or [np.nan], share)) for share in (50, 99)}
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
@@ -183,8 +99,10 @@ def pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
 
 
-def carried(workers: int, rate: float, seconds: float) -> Carried:
-    """Measure `workers` with `rate` updates a second in all, ten of them watched."""
+def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
+    """Measure `workers` with `rate` updates a second in all, ten of them watched: waits from an Ask to its start, and
+    the share of a core that the coordinator used. Nothing else is on the wire.
+    """
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         rest, share = workers - PROBES, rate / workers
         probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
@@ -198,26 +116,34 @@ def carried(workers: int, rate: float, seconds: float) -> Carried:
         began, cpu_s = time.monotonic(), coordinator.cpu_s
         seen = [watched.result()]
         core = (coordinator.cpu_s - cpu_s) / (time.monotonic() - began)
-        if running is not None:
-            seen.append(running.result())
-    p50, p99 = percentiles(seen[0].waits_s)
+        seen += [] if running is None else [running.result()]
     per_s = sum(process.updates / (seconds if process is seen[0] else seconds + 2.0) for process in seen)
-    return Carried(workers, rate, per_s, p50, p99, core, sum(process.ungranted for process in seen))
+    ungranted = sum(process.ungranted for process in seen)
+    waits = percentiles("wait", seen[0].waits_s)
+    return {
+        "workers": workers,
+        "asked_per_s": rate,
+        "applied_per_s": per_s,
+        **waits,
+        "core": core,
+        "ungranted": ungranted,
+    }
 
 
-def handed(seconds: float) -> Handed:
-    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth."""
-    size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
+def handed(seconds: float) -> dict[str, float]:
+    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth: the
+    wire's idle time between one update's end and the next one's start.
+    """
     options = ["--delay-bound", str(2 * WIRE_WORKERS)]
+    size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
-        load = WorkerLoad(
-            coordinator.address, TOKEN, 0, WIRE_WORKERS, seconds, size_bytes=size, push_s=WIRE_PUSH_S, takes=(0.7, 1.2)
-        )
+        address = coordinator.address
+        load = WorkerLoad(address, TOKEN, 0, WIRE_WORKERS, seconds, 0.0, size, WIRE_PUSH_S, takes=(0.7, 1.2))
         with pool(1) as processes:
             seen: Seen = processes.submit(drive, load).result()
         counts = coordinator.end()
-    p50, p99 = percentiles(seen.idle_s)
-    return Handed(WIRE_WORKERS, WIRE_PUSH_S, seen.updates / seconds, p50, p99, counts["greatest_delay"])
+    shown = {"applied_per_s": seen.updates / seconds, "greatest_delay": counts["greatest_delay"]}
+    return {"workers": WIRE_WORKERS, "push_s": WIRE_PUSH_S, **shown, **percentiles("idle", seen.idle_s)}
 
 
 class Warnings(logging.Handler):
@@ -268,8 +194,12 @@ class Outliving:
             client.close()
 
 
-def outlived(seconds: float) -> Outlived:
-    """Kill a coordinator in the middle of its work, and start another at the same place after a while."""
+def outlived(seconds: float) -> dict[str, Any]:
+    """Kill a coordinator in the middle of its work, and start another at the same place after a while.
+
+    `longest_wait_s` is the longest that one update waited for it meanwhile, for its grant and for its Done to be heard;
+    `counted_of` has the updates that the second one has counted, and all that were pushed.
+    """
     logger, warnings = logging.getLogger("prophet_scheduler"), Warnings()
     logger.addHandler(warnings)
     logger.propagate = False
@@ -294,125 +224,47 @@ def outlived(seconds: float) -> Outlived:
     finally:
         logger.removeHandler(warnings)
         logger.propagate = True
-    return Outlived(
-        OUTLIVING_BOUND_S,
-        seconds,
-        before,
-        away - before,
-        longest,
-        warnings.count,
-        (counts["version"], workers.pushed),
-    )
+    return {
+        **{"bound_s": OUTLIVING_BOUND_S, "away_s": seconds, "longest_wait_s": longest, "warnings": warnings.count},
+        **{"applied_before": before, "applied_away": away - before, "counted_of": [counts["version"], workers.pushed]},
+    }
 
 
-def flooded(requests: int, seconds: float) -> Flooded:
-    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second."""
+def flooded(requests: int, seconds: float) -> dict[str, float]:
+    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second.
+
+    Bytes are resident ones of the coordinator.
+    """
     with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
         settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
         processes.submit(drive, settled).result()
         before = coordinator.handle.memory_info().rss
         raining = processes.submit(flood, coordinator.address, TOKEN, 5000, requests // 2)
         waits: list[float] = []
-        first = 100
-        while True:
+        first, rains = 100, True
+        while rains:
             rains = not raining.done()
             load = WorkerLoad(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
             waits += processes.submit(drive, load).result().waits_s
             first += PROBES
-            if not rains:
-                break
-        rained: Flood = raining.result()
+        sent, took_s = raining.result()
         after = coordinator.handle.memory_info().rss
         counts = coordinator.end()
-    p50, p99 = percentiles(waits)
-    return Flooded(rained.sent, rained.seconds, counts["refused"] + counts["refused_unheard"], p50, p99, before, after)
+    refused = counts["refused"] + counts["refused_unheard"]
+    shown = {"requests": sent, "seconds": took_s, "refused": refused, "before_bytes": before, "after_bytes": after}
+    return {**shown, **percentiles("wait", waits)}
 
 
-def page(results: Path) -> str:
-    """Return the page, made from the kept data."""
-    return kept.joined(TITLE, ABOUT, kept.section(results, NAME, CoordinatorData, "make coordinator", text))
+def measure(out: Path, results: Path, *, short: int = 0) -> dict[str, Any]:
+    """Measure all; `short`: two seconds each, to see that it works. Raises UserError.
 
-
-def text(data: CoordinatorData, measured: Provenance) -> str:
-    """Return the measurements, part by part."""
-    handed, outlived, flooded = data.handed, data.outlived, data.flooded
-    rows = [
-        (
-            f"{row.workers:,}",
-            f"{row.asked_per_s:,.0f}",
-            f"{row.applied_per_s:,.0f}",
-            milliseconds(row.wait_p50_s),
-            milliseconds(row.wait_p99_s),
-            f"{row.core:.0%}",
-            str(row.ungranted),
-        )
-        for row in data.carried
-    ]
-    columns = ("workers", "updates asked for a second", "applied a second", "median wait", "99% wait", "of a core")
-    how = f"{measured.line()} The load average of the last minute was {data.load:.1f}."
-    counted, pushed = outlived.counted_of
-    return kept.joined(
-        how,
-        "## What it adds, and how many workers it carries",
-        "Updates are small and the wire is idle, so a grant has nothing to wait for: what is left, from a worker's Ask "
-        f"to its start, is what the coordinator adds. Shown is what {PROBES} of the workers saw; the others are "
-        "made by a process beside, on the same machine.",
-        table((*columns, "without a grant"), rows),
-        "## From one update to the next",
-        f"{handed.workers} workers always have an update waiting, which takes {handed.push_s * 1e3:g} ms by the rates "
-        f"and 0.7 to 1.2 times that in truth: {handed.applied_per_s:.0f} updates a second. Between the end of one and "
-        f"the start of the next the wire is idle for {milliseconds(handed.idle_p50_s)} in the median and "
-        f"{milliseconds(handed.idle_p99_s)} in 1% of cases: a Done, the decision, a Grant. The greatest delay was "
-        f"{handed.greatest_delay} versions, with a bound of {2 * handed.workers}.",
-        "## Killed",
-        f"{OUTLIVING} real clients with a bound of {outlived.bound_s:g} s, each with an update every 10 ms or more. "
-        f"{outlived.applied_before:,} updates were applied before SIGKILL, and {outlived.applied_away:,} in the "
-        f"{outlived.away_s:.1f} s after it; one update waited {milliseconds(outlived.longest_wait_s)} at most. "
-        f"There were {outlived.warnings} warnings, one a client. A coordinator that was started in the same place then "
-        f"has counted {counted:,} of the {pushed:,} updates in all.",
-        "## Flooded",
-        f"{flooded.requests:,} requests in {flooded.seconds:.0f} s, half of them by a worker, half "
-        "by a stranger and with a negative size, while other workers ask for 100 updates a second. "
-        f"{flooded.refused:,} of them were read, and refused. The others' waits were "
-        f"{milliseconds(flooded.wait_p50_s)} in the median and {milliseconds(flooded.wait_p99_s)} at 99%; the "
-        f"coordinator had {flooded.before_bytes / 1e6:.0f} MB before and {flooded.after_bytes / 1e6:.0f} MB after.",
-    )
-
-
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
-
-
-def run(results: Path, short: bool) -> int:
-    """Measure all, keep it and write the page. Raises UserError."""
-    console = Console()
+    `load` is the machine's load average of the last minute at the end.
+    """
     seconds = 2.0 if short else 15.0
-    rows = []
-    for workers, rate in LOADS:
-        console.print(f"{workers} workers, {rate:g} updates a second")
-        rows.append(carried(workers, rate, seconds))
-        console.print(rows[-1])
-    console.print("from one update to the next")
-    hand = handed(seconds)
-    console.print(hand)
-    console.print("killed")
-    outlive = outlived(seconds / 3)
-    console.print(outlive)
-    console.print("flooded")
-    rain = flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0)
-    console.print(rain)
-    data = CoordinatorData(rows, hand, outlive, rain, os.getloadavg()[0])
-    kept.publish(results, NAME, CoordinatorData, data, PAGE, page)
-    return 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure and write; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("coordinator", __doc__)
-    parser.add_argument("--short", action="store_true", help="two seconds each, to see that it works")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: run(options.results, options.short))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    data = {
+        "carried": [carried(workers, rate, seconds) for workers, rate in LOADS],
+        "handed": handed(seconds),
+        "outlived": outlived(seconds / 3),
+        "flooded": flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0),
+    }
+    return {**data, "load": os.getloadavg()[0]}

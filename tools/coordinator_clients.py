@@ -1,7 +1,7 @@
 """Synthetic workers for tools.coordinator: many in one process, each with a connection of its own.
 
 Rule of this file: when workers ask and what they see, in seconds of the steady clock. They talk as a real worker does
-(prophet_scheduler/mlfabric/conversation.py), without the update, which takes as long as it is told to.
+(prophet_mlfabric/conversation.py), without the update, which takes as long as it is told to.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
-from prophet_scheduler.mlfabric.conversation import Conversation, Result
-from prophet_scheduler.mlfabric.messages import (
+from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
     Ask,
@@ -29,8 +26,10 @@ from prophet_scheduler.mlfabric.messages import (
     framed,
     take_frames,
 )
-from prophet_scheduler.mlfabric.ports import Outcome, Permission
-from prophet_scheduler.studies.agenda import Agenda
+from prophet_mlfabric.ports import Outcome, Permission
+from prophet_mlfabric.studies.agenda import Agenda
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
 
 TENANT = "load"
 BOUND_S = 5.0
@@ -112,14 +111,15 @@ class _Process:
         self._stop_s = math.inf
 
     def run(self) -> Seen:
-        began = time.monotonic()
-        while len(self._workers) < self._load.workers or self._waiting:
-            if len(self._workers) < self._load.workers and self._waiting < MOST_WAITING:
+        until_s, waiting = time.monotonic() + START_S, 0
+        while (more := len(self._workers) < self._load.workers) or waiting:
+            if more and waiting < MOST_WAITING:
                 first = self._load.first + len(self._workers)
                 self._workers.append(_Worker(self._load, first, self, time.monotonic()))
                 self._wake(self._workers[-1])
             self._once()
-            if time.monotonic() > began + START_S:
+            waiting = sum(not worker.conversation.welcomed for worker in self._workers)
+            if time.monotonic() > until_s:
                 raise UserError(f"only some of {self._load.workers} workers were welcome within {START_S:g} s")
         now = time.monotonic()
         self._stop_s = now + self._load.seconds
@@ -129,10 +129,6 @@ class _Process:
         while time.monotonic() < self._stop_s:
             self._once()
         return self._seen
-
-    @property
-    def _waiting(self) -> int:
-        return sum(not worker.conversation.welcomed for worker in self._workers)
 
     def _once(self) -> None:
         """Wait for the next event or message, and handle it."""
@@ -197,18 +193,10 @@ class _Process:
         self._look(worker)
 
 
-@dataclass
-class Flood:
-    """Result of a flood: requests sent, and seconds until the last was answered."""
-
-    sent: int
-    seconds: float
-
-
-def flood(address: str, token: str, worker: int, requests: int) -> Flood:
+def flood(address: str, token: str, worker: int, requests: int) -> tuple[int, float]:
     """Let one worker with the token, and a stranger without, send `requests` each as fast as they can.
 
-    Answers are read and forgotten.
+    Answers are read and forgotten. Returns (requests sent, seconds until the last was answered).
     """
     talk = Conversation(
         Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()
@@ -219,14 +207,8 @@ def flood(address: str, token: str, worker: int, requests: int) -> Flood:
         for data in take_frames(connection.received, MOST_ANSWER_BYTES):
             talk.receive(decode_answer(data), time.monotonic())
 
-    def forget(connection: Connection) -> None:
-        connection.received.clear()
-
-    def most(received: Callable[[Connection], None]) -> Owner:
-        return Owner(1 << 30, received=received)
-
     try:
-        welcome = hub.adopt(_connected(address), most(heard))
+        welcome = hub.adopt(_connected(address), Owner(1 << 30, received=heard))
         until_s = time.monotonic() + START_S
         while not talk.welcomed:
             talk.turn(time.monotonic())
@@ -235,12 +217,13 @@ def flood(address: str, token: str, worker: int, requests: int) -> Flood:
             hub.turn(time.monotonic() + 0.1)
             if time.monotonic() > until_s:
                 raise UserError(f"the flood was not welcome within {START_S:g} s")
-        stranger = hub.adopt(_connected(address), most(forget))
+        forgetful = Owner(1 << 30, received=lambda connection: connection.received.clear())
+        stranger = hub.adopt(_connected(address), forgetful)
         nonsense = b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}'
         began = time.monotonic()
         for number in range(requests):
             if not stranger.open:  # its time is over
-                stranger = hub.adopt(_connected(address), most(forget))
+                stranger = hub.adopt(_connected(address), forgetful)
             welcome.send(framed(Ask(update=number, size_bytes=1, version=0)))
             stranger.send(len(nonsense).to_bytes(LENGTH_BYTES, "big") + nonsense)
             hub.turn(time.monotonic())
@@ -248,6 +231,6 @@ def flood(address: str, token: str, worker: int, requests: int) -> Flood:
             connection.end()
         while len(hub):
             hub.turn(math.inf)
-        return Flood(2 * requests, time.monotonic() - began)
+        return 2 * requests, time.monotonic() - began
     finally:
         hub.close()

@@ -299,6 +299,23 @@ def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, A
         raise Wrong(f"{job}: ranks changed cuts at different times: {results}")
 
 
+def stress(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> int:
+    """Make each start, those without Prophet first. Returns the changes of cuts. Raises Wrong at the first error."""
+    plain = {(job.ranks, job.kind): dataclasses.replace(job, prophet=False, delay_s=0.0) for job in jobs}
+    truths: dict[StressJob, list[dict[str, Any]]] = {}
+    for ranks in {job.ranks for job in jobs}:
+        alike = [job for job in plain.values() if job.ranks == ranks]
+        truths |= zip(alike, start_all(alike, folder, limit_s), strict=True)
+    changes = 0
+    for number, job in enumerate(jobs):
+        results = start(job, folder, limit_s)
+        check(job, truths[plain[job.ranks, job.kind]], results)
+        changes += results[0]["changes"]
+        if number % 20 == 19:
+            print(f"{number + 1} starts", file=sys.stderr, flush=True)
+    return changes
+
+
 def main() -> None:
     """Report what was run, or end with status 1 at the first error."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -309,36 +326,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120.0, help="for one start")
     options = parser.parse_args()
-    began, iterations, changes = time.monotonic(), 0, 0
     gc.freeze()  # or the end of each rank would look at all that was imported
-    # No `with`: a forked rank leaves through here as well.
-    folder = Path(tempfile.mkdtemp())
     jobs = []
     for number in range(options.starts):
         ranks, kind = options.ranks[number % len(options.ranks)], number // len(options.ranks) % KINDS
         jobs.append(StressJob(ranks, kind, options.iterations, options.seed + number // 2, options.delay_ms / 1e3))
-    plain = {(job.ranks, job.kind): dataclasses.replace(job, prophet=False, delay_s=0.0) for job in jobs}
-    truths: dict[StressJob, list[dict[str, Any]]] = {}
+    folder = Path(tempfile.mkdtemp())  # No `with`: a forked rank leaves through here as well.
     try:
-        for ranks in {job.ranks for job in jobs}:
-            alike = [job for job in plain.values() if job.ranks == ranks]
-            truths |= zip(alike, start_all(alike, folder, options.limit_s), strict=True)
-        for number, job in enumerate(jobs):
-            results = start(job, folder, options.limit_s)
-            check(job, truths[plain[job.ranks, job.kind]], results)
-            iterations += job.iterations
-            changes += results[0]["changes"]
-            if number % 20 == 19:
-                print(f"{number + 1} starts", file=sys.stderr, flush=True)
+        changes = stress(jobs, folder, options.limit_s)
     except Wrong as wrong:
         print(wrong)
         sys.exit(1)
     shutil.rmtree(folder)
-    seconds = time.monotonic() - began
-    print(
-        f"{options.starts} starts, {iterations} iterations, {changes} changes of cut or sequence: no hang, the bits of "
-        f"plain DistributedDataParallel; {seconds:.0f} s"
-    )
+    said = f"{options.starts} starts, {options.starts * options.iterations} iterations, {changes} changes of cut or"
+    print(f"{said} sequence: no hang, the bits of plain DistributedDataParallel")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import sys
 import time
@@ -68,7 +69,37 @@ def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Ten
     return tokens, tokens.roll(-1, 1).flatten()
 
 
-class OnByteps:
+class OnDdp:
+    """DistributedDataParallel, over NCCL where there is a GPU."""
+
+    def __init__(self) -> None:
+        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        self.rank = torch.distributed.get_rank()
+
+    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[Any, Any]:
+        on_gpu = next(model.parameters()).is_cuda
+        ddp = nn.parallel.DistributedDataParallel(model, device_ids=[0] if on_gpu else None)
+        if half:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            ddp.register_comm_hook(None, fp16_compress_hook)
+        return ddp, optimizer
+
+    def unsynchronized(self, model: Any) -> Any:
+        return model.no_sync()
+
+    def sums(self, device: torch.device) -> None: ...
+
+    def gradients(self, optimizer: Any) -> None: ...
+
+    def step_synchronized(self, optimizer: Any) -> None:
+        optimizer.step()
+
+    def end(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+class OnByteps(OnDdp):
     """BytePS as its examples use it."""
 
     def __init__(self) -> None:
@@ -78,17 +109,15 @@ class OnByteps:
         self._bps = bps
         self.rank: int = bps.rank()
 
-    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[nn.Module, Any]:
+    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[Any, Any]:
         more: dict[str, Any] = {"compression": self._bps.Compression.fp16} if half else {}
         named = model.named_parameters()
-        distributed = self._bps.DistributedOptimizer(
-            optimizer, named_parameters=named, backward_passes_per_step=passes, **more
-        )
+        distributed = self._bps.DistributedOptimizer(optimizer, named, backward_passes_per_step=passes, **more)
         self._bps.broadcast_parameters(model.state_dict(), root_rank=0)
         self._bps.broadcast_optimizer_state(distributed, root_rank=0)
         return model, distributed
 
-    def unsynchronized(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def unsynchronized(self, model: Any) -> Any:
         return contextlib.nullcontext()
 
     def sums(self, device: torch.device) -> None:
@@ -107,41 +136,7 @@ class OnByteps:
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    def end(self) -> None:
-        pass
-
-
-class OnDdp:
-    """DistributedDataParallel, over NCCL where there is a GPU."""
-
-    def __init__(self) -> None:
-        torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        self.rank = torch.distributed.get_rank()
-
-    def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[nn.Module, Any]:
-        on_gpu = next(model.parameters()).is_cuda
-        ddp = nn.parallel.DistributedDataParallel(model, device_ids=[0] if on_gpu else None)
-        if half:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-            ddp.register_comm_hook(None, fp16_compress_hook)
-        return ddp, optimizer
-
-    def unsynchronized(self, model: Any) -> contextlib.AbstractContextManager[Any]:
-        context: contextlib.AbstractContextManager[Any] = model.no_sync()
-        return context
-
-    def sums(self, device: torch.device) -> None:
-        pass
-
-    def gradients(self, optimizer: Any) -> None:
-        pass
-
-    def step_synchronized(self, optimizer: Any) -> None:
-        optimizer.step()
-
-    def end(self) -> None:
-        torch.distributed.destroy_process_group()
+    def end(self) -> None: ...
 
 
 def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
@@ -163,13 +158,11 @@ def main() -> None:
     if on_gpu:
         torch.cuda.set_device(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     engine = OnDdp() if name == "ddp" else OnByteps()
     torch.manual_seed(engine.rank)  # Rank 0's initial weights are broadcast.
     model = model_of(kind).to(device)
     params = list(model.parameters())
-    size = sum(param.numel() * param.element_size() for param in params)
     engine.sums(device)
     print("connected", flush=True)
     own: Any = (
@@ -180,10 +173,10 @@ def main() -> None:
     batches = [tuple(part.to(device) for part in batch_of(kind, n, engine.rank)) for n in range(BATCHES)]
     beside = torch.cuda.Stream() if on_gpu else None
     loss_of = nn.CrossEntropyLoss()
-    seconds, seen = list[float](), list[float]()
+    seen = list[float]()
     if on_gpu:
         torch.cuda.synchronize()
-    began = time.monotonic()
+    marks = [time.monotonic()]
     for iteration in range(int(iterations)):
         inputs, classes = batches[iteration % BATCHES]
         optimizer.zero_grad()
@@ -207,16 +200,14 @@ def main() -> None:
         if looks and on_gpu:
             torch.cuda.synchronize()
         seen.append(float(loss))
-        now = time.monotonic()
-        seconds.append(now - began)
-        began = now
+        marks.append(time.monotonic())
         print("iteration", iteration + 1, flush=True)
     digest = hashlib.sha256(repr(seen).encode())
     for value in model.state_dict().values():
         digest.update(value.cpu().numpy().tobytes())
     result = {
-        "gradient_bytes": size,
-        "seconds": seconds,
+        "gradient_bytes": sum(param.numel() * param.element_size() for param in params),
+        "seconds": [after - before for before, after in itertools.pairwise(marks)],
         "seen": seen,
         "digest": digest.hexdigest()[:12],
         "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,

@@ -1,18 +1,17 @@
-"""What it costs to notice every use of a parameter: the page docs/results/guard.md.
+"""What it costs to notice every use of a parameter.
 
-Rule of this file: measuring on one core, and the page from what is kept. No network: a stand-in for BytePS keeps an
-update pending for as long as a measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
+Rule of this file: measuring on one core. No network: a stand-in for BytePS keeps an update pending for as long as a
+measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ import torch
 from rich.progress import track
 from torch import nn
 
-from tools import kept
-from tools.command_line import exit_status, page_parser
-from tools.markdown import table
-from tools.provenance import Provenance
-
-PAGE = "guard.md"
-NAME = "guard"
-TITLE = "# What watching costs\n\nMade by `make guard`."
-ABOUT = """While updates are pending, the PyTorch front end looks at every call of torch that gets a tensor
-([what the front end needs](../enabling.md#what-the-front-end-needs-pytorch)). *Watched* is a forward pass in which that
-is so from its first call to its last; in a job it ends with the last update. What it costs more hangs on the calls and
-not on what they compute, so it is measured with one sample. *step()* is all that step() does until it returns. An
-*iteration* is that of the same model with its optimizer alone, without any communication; for the replay it
-is what the replay sleeps. The share falls as layers grow."""
 REPEATS = 9
 WIDTHS = (64, 128, 256)
 """Widths of the transformer's layers."""
@@ -52,18 +37,8 @@ class Held:
         self.arrived = 0
         self.DistributedOptimizer: Callable[..., Any] = lambda *arguments: None
         self.init = self.shutdown = self.suspend = self.resume = lambda *arguments: None
-
-    def size(self) -> int:
-        return 2
-
-    def rank(self) -> int:
-        return 0
-
-    def local_size(self) -> int:
-        return 1
-
-    def declare(self, name: str) -> None:
-        pass
+        self.declare = self.synchronize = self.init
+        self.size, self.local_size, self.rank = (lambda number=number: number for number in (2, 1, 0))
 
     def byteps_push_pull(self, tensor: torch.Tensor, average: bool, name: str, priority: int) -> int:
         self.handles += 1
@@ -71,9 +46,6 @@ class Held:
 
     def poll(self, handle: int) -> bool:
         return handle <= self.arrived
-
-    def synchronize(self, handle: int) -> None:
-        pass
 
     def release(self) -> None:
         self.arrived = self.handles
@@ -92,21 +64,6 @@ class Cost:
     step_s: float
     iteration_s: float
 
-    @property
-    def share(self) -> float:
-        """Share that watching adds to an iteration."""
-        return (self.watched_s - self.forward_s + self.step_s) / self.iteration_s
-
-
-@dataclass(frozen=True)
-class GuardData:
-    """Data of the page; `load` is the load average of the last minute when all was measured."""
-
-    costs: list[Cost]
-    repeats: int
-    torch: str
-    load: float
-
 
 def timed(work: Callable[[], Any]) -> float:
     """Return the processor seconds of this process for `work`."""
@@ -115,7 +72,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
+def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
     """Measure the costs of one model; `iteration_s` is given if its computing is slept elsewhere.
 
     Watching adds to a forward pass by its calls and not by what they compute. So both are measured on one sample, where
@@ -149,10 +106,7 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         unused.grad = torch.zeros(1)
         other.step()
 
-    plain: list[float] = []
-    watched: list[float] = []
-    steps: list[float] = []
-    iterations: list[float] = []
+    took: dict[str, list[float]] = {name: [] for name in ("plain", "watched", "step", "iteration")}
     original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
     for _ in range(3):  # as long as step() waits, to see how the program reaches its parameters
         optimizer.zero_grad()
@@ -162,23 +116,23 @@ def measure(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     held.poll = original  # type: ignore[method-assign]
     settle()
     for _ in track(range(REPEATS), name, transient=True):
-        plain.append(timed(lambda: model(sample)))
+        took["plain"].append(timed(lambda: model(sample)))
         step_other()
-        watched.append(timed(lambda: model(sample)))
+        took["watched"].append(timed(lambda: model(sample)))
         settle()
         optimizer.zero_grad()
         backward()
-        steps.append(timed(optimizer.step))
+        took["step"].append(timed(optimizer.step))
         settle()
-        if iteration_s is None and len(iterations) < 5:
-            iterations.append(timed(whole_iteration))
+        if iteration_s is None and len(took["iteration"]) < 5:
+            took["iteration"].append(timed(whole_iteration))
             # The hooks have sent these gradients too.
             optimizer.step()
             settle()
+    if iteration_s is None:
+        iteration_s = statistics.median(took["iteration"])
     # The machine's speed drifts by more than the difference, which the least of many shows best.
-    forward_s, watched_s = min(plain), min(watched)
-    step_s = statistics.median(steps)
-    iteration_s = iteration_s if iteration_s is not None else statistics.median(iterations)
+    forward_s, watched_s, step_s = min(took["plain"]), min(took["watched"]), statistics.median(took["step"])
     return Cost(name, len(list(model.parameters())), forward_s, watched_s, step_s, iteration_s)
 
 
@@ -195,59 +149,12 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
-def page(results: Path) -> str:
-    """Return the page, made from the kept data."""
-    return kept.joined(TITLE, kept.section(results, NAME, GuardData, "make guard", text))
-
-
-def text(data: GuardData, measured: Provenance) -> str:
-    """Return the measurements, and how they were made."""
-    how = (
-        f"{measured.line()} PyTorch {data.torch}, processor time of one process on one core, {data.repeats} "
-        "interleaved repeats (the least of the first two columns, else medians); BytePS is stood in for, and nothing "
-        "travels. The "
-        f"load average of the last minute was {data.load:.1f}."
-    )
-    return kept.joined(how, ABOUT, costs_table(data.costs))
-
-
-def costs_table(costs: list[Cost]) -> str:
-    """Return a row for each model."""
-    rows = [
-        [
-            cost.name,
-            str(cost.parameters),
-            *(f"{1e3 * value:.2f}" for value in (cost.forward_s, cost.watched_s, cost.step_s, cost.iteration_s)),
-            f"{cost.share:.2%}",
-        ]
-        for cost in costs
-    ]
-    columns = (
-        *("model", "parameters", "one sample (ms)", "watched (ms)", "step() (ms)", "iteration (ms)"),
-        "watching, of an iteration",
-    )
-    return table(columns, rows)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, keep and write the page."""
-    parser = page_parser("guard", __doc__)
-    options = parser.parse_args(arguments)
+def measure(out: Path, results: Path) -> dict[str, Any]:
+    """Measure the replay's model and transformers; `load` is the load average of the last minute at the end."""
     torch.set_num_threads(1)
-
-    def work() -> int:
-        costs = [
-            measure("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
-            *(measure(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
-        ]
-        data = GuardData(costs, REPEATS, torch.__version__, os.getloadavg()[0])
-        kept.publish(options.results, NAME, GuardData, data, PAGE, page)
-        for cost in costs:
-            print(f"{cost.name}: {cost.share:.2%} of an iteration")
-        return 0
-
-    return exit_status(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    costs = [
+        cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
+        *(cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
+    ]
+    load = os.getloadavg()[0]
+    return {"costs": [asdict(cost) for cost in costs], "repeats": REPEATS, "torch": torch.__version__, "load": load}

@@ -1,33 +1,29 @@
 """Data of the pages of results: data/NAME.json beside the pages, and dated notes.
 
-Rule of this file: reading and writing what is kept, and no text of a page. A tool that measures keeps its numbers here
-and makes its page from them, so that a page can be made again without measuring. `notes/NAME.md` is written by hand and
-says when it was measured: numbers whose data is gone, and single observations. A note with a section's name stands in
-for it until the section is measured anew.
+Rule of this file: reading and writing what is kept, and no page. A tool that measures keeps its numbers here, so that
+`make pages` needs no measurement. `notes/NAME.md` is written by hand and says when it was measured: numbers whose data
+is gone, and single observations.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
-from prophet_scheduler.lab import iterations
 from prophet_scheduler.lab.config import Experiment
-from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, read
+from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, first_error, read
 from tools.provenance import Provenance, here
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
-VALIDATION = "validation"
-"""Name of what `make validate` keeps, of which two pages are made."""
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
@@ -55,18 +51,10 @@ class Study:
     config: Mapping[str, JsonValue]
     points: Sequence[Point]
 
-
-def basis(results: Path, names: Iterable[str], *, at_rest: bool = False) -> str:
-    """Return a sentence on the times of a page made of these studies; "" if none is kept."""
-    stored = [kept(results, name, Study) for name in names]
-    cells = [point.cell for each in stored if each is not None for point in each[1].points]
-    return said_of(cells, at_rest=at_rest) if cells else ""
-
-
-def said_of(cells: Iterable[CellResult], *, at_rest: bool = False) -> str:
-    """Return the same for these cells."""
-    several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
-    return iterations.basis(several, at_rest)
+    @property
+    def cells(self) -> list[CellResult]:
+        """Return the cells as they were run."""
+        return [point.cell for point in self.points]
 
 
 def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
@@ -85,14 +73,11 @@ def still_simulated(study: Study, former: Study) -> Study:
     """Return `study`, with the simulated results of cells whose measurements are those of the `former` one."""
 
     def simulated(point: Point) -> CellResult | None:
-        alike = (other for other in former.points if _measured_alike(point.cell, other.cell))
-        return next((other.simulated for other in alike), point.simulated)
+        cell = point.cell
+        alike = (old for old in former.points if old.cell.setting == cell.setting and old.cell.times_s == cell.times_s)
+        return next((old.simulated for old in alike), point.simulated)
 
     return replace(study, points=[replace(point, simulated=simulated(point)) for point in study.points])
-
-
-def _measured_alike(cell: CellResult, other: CellResult) -> bool:
-    return dict(cell.setting) == dict(other.setting) and cell.times_s == other.times_s
 
 
 def small(cell: CellResult) -> CellResult:
@@ -105,15 +90,21 @@ def small(cell: CellResult) -> CellResult:
 
 
 def keep(
-    results: Path, name: str, kind: type[T], data: T, measured: Provenance, *, replaces: Sequence[str] = ()
+    results: Path,
+    name: str,
+    kind: type[T],
+    data: T,
+    measured: Provenance | None = None,
+    *,
+    replaces: Sequence[str] = (),
 ) -> None:
     """Write data/`name`.json, whole or not at all, and remove the notes that it replaces.
 
-    They are that of the same name, and those that `replaces` names.
+    They are that of the same name, and those that `replaces` names. `measured` is here and now where left out.
     """
     content = {
         "schema": 1,
-        "measured": TypeAdapter(Provenance).dump_python(measured),
+        "measured": asdict(measured or here()),
         "data": TypeAdapter(kind).dump_python(data, mode="json", exclude_unset=True),
     }
     path = data_file(results, name)
@@ -121,27 +112,6 @@ def keep(
     write_whole(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", path)
     for gone in (name, *replaces):
         (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
-
-
-def publish(
-    results: Path,
-    name: str,
-    kind: type[T],
-    data: T,
-    file: str,
-    page: Callable[[Path], str],
-    *,
-    replaces: Sequence[str] = (),
-) -> None:
-    """Keep what was measured here and now, and make its page anew."""
-    keep(results, name, kind, data, here(), replaces=replaces)
-    write_page(results, file, page)
-
-
-def write_page(results: Path, file: str, page: Callable[[Path], str]) -> None:
-    """Make a page from what is kept, and print where it is."""
-    (results / file).write_text(page(results), encoding="utf-8")
-    print(f"the page is {results / file}")
 
 
 def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:
@@ -169,53 +139,29 @@ def note(results: Path, name: str) -> str:
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
-def section(
-    results: Path,
-    name: str,
-    kind: type[T],
-    command: str,
-    text: Callable[[T, Provenance], str],
-    *,
-    stand_in: str | None = None,
-) -> str:
-    """Return a page's `text` of what is kept under `name`, or its stand-in (`otherwise`). Raises UserError.
+def read_pieces(path: Path, kind: type[T]) -> list[T]:
+    """Return the pieces of a long measurement, a line of JSON each, of the dataclass `kind`; none if there is no file.
 
-    `stand_in` is the note that stands in, if its name differs.
+    Raises UserError.
     """
-    stored = kept(results, name, kind)
-    if stored is None:
-        return otherwise(results, stand_in or name, command)
-    measured, data = stored
-    return text(data, measured)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); remove it") from None
+    adapter, pieces = TypeAdapter(kind), []
+    for number, line in enumerate(lines, 1):
+        try:
+            pieces.append(adapter.validate_json(line))
+        except ValidationError as error:
+            raise UserError(f"{path}:{number}: cannot be read ({first_error(error)}); remove the line") from None
+    return pieces
 
 
-def study_page(
-    results: Path,
-    introduction: str,
-    name: str,
-    command: str,
-    text: Callable[[Study, Provenance], str],
-    *,
-    at_rest: bool = False,
-) -> str:
-    """Return a page of one study, with the kind of its times, and its note. `at_rest`: it shows only times at rest."""
-    said = basis(results, [name], at_rest=at_rest)
-    return joined(introduction, said, section(results, name, Study, command, text), note(results, f"{name}-seen"))
-
-
-def otherwise(results: Path, name: str, command: str) -> str:
-    """Return the stand-in where no data is kept: the dated note, or how to measure."""
-    return note(results, name) or f"{not_measured(command)}\n"
-
-
-def not_measured(command: str) -> str:
-    """Return the sentence for something never measured."""
-    return f"Not measured yet: `{command}`."
-
-
-def joined(*parts: str) -> str:
-    """Join a page's parts with an empty line between them; leave out empty ones."""
-    return "\n\n".join(part.strip("\n") for part in parts if part.strip("\n")) + "\n"
+def add_piece(path: Path, piece: Any) -> None:
+    """Add a piece, a dataclass. Makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(piece)) + "\n")
 
 
 _NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")

@@ -14,22 +14,43 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from prophet_mlfabric.scheduler import Scheduler
+from prophet_mlfabric.studies.cluster import METHODS, Consistency
+from prophet_mlfabric.studies.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
+from prophet_mlfabric.studies.tables import PAPER_SCHEDULING_MS, RATES, random_batch
+from prophet_mlfabric.studies.training import SgdProblem, StepSize, train
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import parse_rate, parse_size
-from prophet_scheduler.mlfabric.scheduler import Scheduler
 from prophet_scheduler.models.profiles import find_profile
-from prophet_scheduler.studies.mlfabric.cluster import METHODS, Consistency
-from prophet_scheduler.studies.mlfabric.settings import COMPUTE, NETWORK, RESNET50_BYTES, Setting
-from prophet_scheduler.studies.mlfabric.tables import PAPER_SCHEDULING_MS, RATES, random_batch
-from prophet_scheduler.studies.mlfabric.training import SgdProblem, StepSize, Trained, train
 from tools.command_line import exit_status
 
 AGGREGATORS = (1, 4, 16)
 """Numbers of aggregators tried; the paper does not say how many there were."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--method": {"choices": list(METHODS), "default": "mlfabric-a"},
+    "--compute": {"choices": list(COMPUTE), "default": "C1", "help": "stragglers"},
+    "--network": {"choices": list(NETWORK), "default": "N1", "help": "background traffic"},
+    "--delay-bound": {"type": int, "help": "tau_max; none where left out"},
+    "--staleness": {"type": int, "default": 2, "help": "K of stale synchronous servers"},
+    "--divergence-bound": {"type": float, "help": "Div_max; with it there is a replica"},
+    "--momentum": {"type": float, "default": 0.0},
+    "--learning-rate": {"type": float, "default": 0.1},
+    "--seconds": {"type": float, "default": 60.0, "help": "virtual time"},
+    "--workers": {"type": int, "default": 30},
+    "--machines": {"type": int, "help": "half as many as workers where left out"},
+    "--bandwidth": {"default": "10gbit", "help": "of each machine's NIC"},
+    "--profile": {"help": "take model size and computing time from it: a file, or such as resnet50"},
+    "--model-size": {"help": "of a model and of an update; 100MB where left out"},
+    "--compute-s": {"type": float, "help": "seconds to compute one update; 0.1 where left out"},
+    "--seed": {"type": int, "default": 0},
+    "--json": {"action": "store_true"},
+}
+"""Options of `train`."""
 
 
 def scheduling_ms(count: int, rates: str, aggregators: int, repeats: int = 5) -> list[float]:
@@ -59,15 +80,6 @@ def scheduler_times(repeats: int = 5) -> dict[tuple[str, int], dict[int, float]]
     }
 
 
-def scheduler_table(times: dict[tuple[str, int], dict[int, float]]) -> Table:
-    """Return the measured times, one row each, and the paper's."""
-    table = Table("rates", "aggregators", *(f"{count} updates" for count in PAPER_SCHEDULING_MS))
-    for (rates, aggregators), row in times.items():
-        table.add_row(rates, str(aggregators), *(f"{milliseconds:.1f} ms" for milliseconds in row.values()))
-    table.add_row("the paper", "", *(f"{milliseconds:.0f} ms" for milliseconds in PAPER_SCHEDULING_MS.values()))
-    return table
-
-
 def setting_of_arguments(options: argparse.Namespace) -> Setting:
     """Return the cluster that the arguments describe. Raises UserError if it is impossible."""
     try:
@@ -94,60 +106,34 @@ def setting_of_arguments(options: argparse.Namespace) -> Setting:
 def train_job(options: argparse.Namespace) -> dict[str, object]:
     """Train as the arguments say. Returns the outcome in seconds, bytes and updates."""
     setting = setting_of_arguments(options)
-    method = replace(
-        METHODS[options.method],
-        delay_bound=options.delay_bound,
-        staleness=options.staleness,
-        divergence_bound=options.divergence_bound,
-        momentum=options.momentum,
-    )
+    own = {name: getattr(options, name) for name in ("delay_bound", "staleness", "divergence_bound", "momentum")}
+    method = replace(METHODS[options.method], **own)
     problem = SgdProblem.synthetic()
     # A synchronous step sums all workers' updates.
     share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
     trained = train(setting, method, problem, StepSize(options.learning_rate / share), options.seconds)
-    return _summary(trained, setting.workers, problem.least_loss())
-
-
-def _summary(trained: Trained, workers: int, least_loss: float) -> dict[str, object]:
-    record = trained.record
-    summary: dict[str, object] = {
+    record, loss = trained.record, trained.curve.losses[-1]
+    return {
         "updates_applied": len(record.applied_s),
         "updates_dropped": len(record.dropped_s),
-        "seconds_for_as_many_updates_as_workers": workers / record.updates_per_s if record.applied_s else None,
+        "seconds_for_as_many_updates_as_workers": setting.workers / record.updates_per_s if record.applied_s else None,
         "greatest_delay": max(record.delays, default=0),
         "mean_delay": statistics.fmean(record.delays) if record.delays else 0.0,
         "messages_to_server": record.sent_to_server,
         "messages_to_replica": record.sent_to_replica,
         "updates_replicated": record.replicated,
-        "loss": trained.curve.losses[-1],
-        "loss_above_least": trained.curve.losses[-1] - least_loss,
+        "loss": loss,
+        "loss_above_least": loss - problem.least_loss(),
+        **({} if trained.most_diverged is None else {"greatest_divergence": trained.most_diverged}),
     }
-    if trained.most_diverged is not None:
-        summary["greatest_divergence"] = trained.most_diverged
-    return summary
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.mlfabric", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     job = commands.add_parser("train", help="train a small problem on the paper's cluster, on a virtual clock")
-    job.add_argument("--method", choices=list(METHODS), default="mlfabric-a")
-    job.add_argument("--compute", choices=list(COMPUTE), default="C1", help="stragglers")
-    job.add_argument("--network", choices=list(NETWORK), default="N1", help="background traffic")
-    job.add_argument("--delay-bound", type=int, help="tau_max; none where left out")
-    job.add_argument("--staleness", type=int, default=2, help="K of stale synchronous servers")
-    job.add_argument("--divergence-bound", type=float, help="Div_max; with it there is a replica")
-    job.add_argument("--momentum", type=float, default=0.0)
-    job.add_argument("--learning-rate", type=float, default=0.1)
-    job.add_argument("--seconds", type=float, default=60.0, help="virtual time")
-    job.add_argument("--workers", type=int, default=30)
-    job.add_argument("--machines", type=int, help="half as many as workers where left out")
-    job.add_argument("--bandwidth", default="10gbit", help="of each machine's NIC")
-    job.add_argument("--profile", help="take model size and computing time from it: a file, or such as resnet50")
-    job.add_argument("--model-size", help="of a model and of an update; 100MB where left out")
-    job.add_argument("--compute-s", type=float, help="seconds to compute one update; 0.1 where left out")
-    job.add_argument("--seed", type=int, default=0)
-    job.add_argument("--json", action="store_true")
+    for name, about in OPTIONS.items():
+        job.add_argument(name, **about)
     timing = commands.add_parser("scheduler", help="how long one large batch takes to schedule, on this machine")
     timing.add_argument("--repeats", type=int, default=5)
     return parser
@@ -161,20 +147,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Run the command and print its result. Raises UserError."""
-    console = Console()
     if options.command == "scheduler":
         if options.repeats < 1:
             raise UserError(f"--repeats {options.repeats}: give 1 or more")
-        console.print(scheduler_table(scheduler_times(options.repeats)))
-        return 0
-    summary = train_job(options)
-    if options.json:
-        print(json.dumps(summary, indent=2))
-        return 0
-    table = Table("", "value")
-    for name, value in summary.items():
-        table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
-    console.print(table)
+        table = Table("rates", "aggregators", *(f"{count} updates" for count in PAPER_SCHEDULING_MS))
+        rows = [
+            (rates, str(aggregators), row) for (rates, aggregators), row in scheduler_times(options.repeats).items()
+        ]
+        for rates, aggregators, times in [*rows, ("the paper", "", PAPER_SCHEDULING_MS)]:
+            table.add_row(rates, aggregators, *(f"{milliseconds:.1f} ms" for milliseconds in times.values()))
+    else:
+        summary = train_job(options)
+        if options.json:
+            print(json.dumps(summary, indent=2))
+            return 0
+        table = Table("", "value")
+        for name, value in summary.items():
+            table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    Console().print(table)
     return 0
 
 

@@ -1,6 +1,6 @@
 """MLfabric's runs for the page of the papers' tables, as values that are kept.
 
-Rule of this file: what is simulated and timed, and no text; mlfabric_page.py makes the page. Times are seconds.
+Rule of this file: what is simulated and timed, and no text. Times are seconds.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from prophet_scheduler.studies.mlfabric.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
-from prophet_scheduler.studies.mlfabric.figures import draw_loss_curves
-from prophet_scheduler.studies.mlfabric.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
-from prophet_scheduler.studies.mlfabric.tables import (
+from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
+from prophet_mlfabric.studies.figures import draw_loss_curves
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
+from prophet_mlfabric.studies.tables import (
     PAPER_TABLE_2,
     TableCell,
     iteration_s,
@@ -24,7 +25,7 @@ from prophet_scheduler.studies.mlfabric.tables import (
     setting_of,
     table_2_cell,
 )
-from prophet_scheduler.studies.mlfabric.training import SgdProblem, Trained, loss_curves
+from prophet_mlfabric.studies.training import SgdProblem, Trained, loss_curves
 from tools.mlfabric import scheduler_times
 
 FIGURE = "mlfabric-delay-bound.png"
@@ -37,72 +38,6 @@ NEAR = 0.01
 HORIZON_S = 120.0
 
 
-@dataclass(frozen=True)
-class TextNumbers:
-    """Numbers in section 7's text. Shares are of 1; `sync_*` is MLfabric-S's iteration over the ring's."""
-
-    n2_s: float
-    lag_n2: float
-    lag_skewed: float
-    lda_async_s: float
-    lda_30_s: float
-    lda_60_s: float
-    lda_ring_s: float
-    slowed: float
-    """RR-Sync's iteration in C2-N1 over that of an undisturbed cluster."""
-    calm_s: float
-    sync_least: float
-    sync_most: float
-    sync_c2_n1: float
-    large_tree_s: float
-    large_s: float
-    small_saved: float
-    savings: Sequence[tuple[float, float]]
-    """Updates a message to the replica, by bound of divergence."""
-
-
-@dataclass(frozen=True)
-class SchedulingTime:
-    """Milliseconds by updates in a batch, for one kind of rates and one number of aggregators."""
-
-    rates: str
-    aggregators: int
-    by_updates_ms: Mapping[int, float]
-
-
-@dataclass(frozen=True)
-class Scheduling:
-    """Section 7.4; `load` is the machine's load average of the last minute before."""
-
-    load: float
-    times: Sequence[SchedulingTime]
-
-
-@dataclass(frozen=True)
-class Converged:
-    """A job with one delay bound; None if it did not come near the least loss."""
-
-    bound: int | None
-    mean_delay: float
-    greatest_delay: int
-    dropped: float
-    applied: int
-    above_least: float
-    updates_to_near: float | None
-    seconds_to_near: float | None
-
-
-@dataclass(frozen=True)
-class MlfabricRuns:
-    """All runs: Table 2 by cell and seed, the text, scheduling, and convergence with the step's `constant`."""
-
-    table_2: Sequence[Sequence[TableCell]]
-    text: TextNumbers
-    scheduling: Scheduling
-    constant: float
-    convergence: Sequence[Converged]
-
-
 def table_2_cells() -> list[list[TableCell]]:
     """Return Table 2; the first seed of each cell trains, too."""
     problem = SgdProblem.synthetic()
@@ -111,14 +46,18 @@ def table_2_cells() -> list[list[TableCell]]:
     ]
 
 
-def text_numbers() -> TextNumbers:
-    """Run the settings of section 7's text."""
+def text_numbers() -> dict[str, Any]:
+    """Run the settings of section 7's text.
+
+    Shares are of 1; `sync_*` is MLfabric-S's iteration over the ring's, `slowed` RR-Sync's iteration in C2-N1 over that
+    of an undisturbed cluster, and `savings` the updates a message to the replica, by bound of divergence.
+    """
     bounded = mlfabric_a(30)
     lag = {
         name: iteration_s(replace(setting, report_lag_s=2.0), bounded) / iteration_s(setting, bounded) - 1
         for name, setting in {
-            "N2": setting_of("C1", "N2"),
-            "skewed": replace(setting_of("C1", "N1"), traffic=TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))),
+            "lag_n2": setting_of("C1", "N2"),
+            "lag_skewed": replace(setting_of("C1", "N1"), traffic=TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))),
         }.items()
     }
     ratios = {
@@ -131,35 +70,30 @@ def text_numbers() -> TextNumbers:
     large, small = replace(setting_of("C2", "N2"), model_bytes=RESNET152_BYTES), setting_of("C2", "N2")
     calm = replace(Setting(traffic=TrafficMix((10 * GBIT,), (1.0,))), stragglers=replace(COMPUTE["C1"], chance=0.0))
     calm_s, lda = iteration_s(calm, RR_SYNC), lda_setting()
-    return TextNumbers(
-        n2_s=iteration_s(setting_of("C1", "N2"), bounded),
-        lag_n2=lag["N2"],
-        lag_skewed=lag["skewed"],
-        lda_async_s=iteration_s(lda, ASYNC),
-        lda_30_s=iteration_s(lda, bounded),
-        lda_60_s=iteration_s(lda, mlfabric_a(60)),
-        lda_ring_s=iteration_s(lda, RR_SYNC),
-        slowed=iteration_s(setting_of("C2", "N1"), RR_SYNC) / calm_s,
-        calm_s=calm_s,
-        sync_least=min(others),
-        sync_most=max(others),
-        sync_c2_n1=ratios["C2", "N1"],
-        large_tree_s=iteration_s(large, TR_SYNC),
-        large_s=iteration_s(large, MLFABRIC_S),
-        small_saved=1 - iteration_s(small, MLFABRIC_S) / iteration_s(small, TR_SYNC),
-        savings=[(saving.divergence_bound, saving.saving) for saving in replication_savings((1.0, 30.0, 600.0))],
-    )
+    return {
+        **lag,
+        "n2_s": iteration_s(setting_of("C1", "N2"), bounded),
+        "lda_async_s": iteration_s(lda, ASYNC),
+        "lda_30_s": iteration_s(lda, bounded),
+        "lda_60_s": iteration_s(lda, mlfabric_a(60)),
+        "lda_ring_s": iteration_s(lda, RR_SYNC),
+        "slowed": iteration_s(setting_of("C2", "N1"), RR_SYNC) / calm_s,
+        "calm_s": calm_s,
+        "sync_least": min(others),
+        "sync_most": max(others),
+        "sync_c2_n1": ratios["C2", "N1"],
+        "large_tree_s": iteration_s(large, TR_SYNC),
+        "large_s": iteration_s(large, MLFABRIC_S),
+        "small_saved": 1 - iteration_s(small, MLFABRIC_S) / iteration_s(small, TR_SYNC),
+        "savings": [(saving.divergence_bound, saving.saving) for saving in replication_savings((1.0, 30.0, 600.0))],
+    }
 
 
-def scheduling() -> Scheduling:
-    """Measure section 7.4's times here."""
-    load = os.getloadavg()[0]
-    times = [SchedulingTime(rates, aggregators, row) for (rates, aggregators), row in scheduler_times().items()]
-    return Scheduling(load, times)
+def convergence(figures: Path) -> tuple[float, list[dict[str, Any]]]:
+    """Return (the step's constant, loss against delay bound), and draw the figure.
 
-
-def convergence(figures: Path) -> tuple[float, list[Converged]]:
-    """Return (the step's constant, loss against delay bound), and draw the figure."""
+    A job with one bound has None for what it did not come to.
+    """
     problem, setting = SgdProblem.synthetic(), Setting()
     least = problem.least_loss()
 
@@ -174,21 +108,35 @@ def convergence(figures: Path) -> tuple[float, list[Converged]]:
         return None if value == math.inf else value
 
     return constant, [
-        Converged(
-            bound=bound,
-            mean_delay=statistics.fmean(trained.record.delays),
-            greatest_delay=max(trained.record.delays),
-            dropped=trained.record.dropped_part,
-            applied=len(trained.record.delays),
-            above_least=trained.curve.losses[-1] - least,
-            updates_to_near=reached(trained.curve.updates_to(least + NEAR)),
-            seconds_to_near=reached(trained.curve.time_to(least + NEAR)),
-        )
+        {
+            "bound": bound,
+            "mean_delay": statistics.fmean(trained.record.delays),
+            "greatest_delay": max(trained.record.delays),
+            "dropped": trained.record.dropped_part,
+            "applied": len(trained.record.delays),
+            "above_least": trained.curve.losses[-1] - least,
+            "updates_to_near": reached(trained.curve.updates_to(least + NEAR)),
+            "seconds_to_near": reached(trained.curve.time_to(least + NEAR)),
+        }
         for bound, trained in curves.items()
     ]
 
 
-def measure(figures: Path) -> MlfabricRuns:
-    """Run everything. The figure goes into the folder `figures`, which is the page's."""
+def measure(figures: Path) -> dict[str, Any]:
+    """Run everything. The figure goes into the folder `figures`, which is the page's.
+
+    Table 2 is by cell and seed, and scheduling has the machine's load average of the last minute before.
+    """
     constant, rows = convergence(figures)
-    return MlfabricRuns(table_2_cells(), text_numbers(), scheduling(), constant, rows)
+    load = os.getloadavg()[0]
+    times = [
+        {"rates": rates, "aggregators": aggregators, "by_updates_ms": row}
+        for (rates, aggregators), row in scheduler_times().items()
+    ]
+    return {
+        "table_2": [[asdict(cell) for cell in cells] for cells in table_2_cells()],
+        "text": text_numbers(),
+        "scheduling": {"load": load, "times": times},
+        "constant": constant,
+        "convergence": rows,
+    }

@@ -1,6 +1,6 @@
 """MLfabric's nine cells simulated: the clusters of configs/mlfabric with their very job, and the paper's 30 workers.
 
-Rule of this file: configs in, numbers out, and no text; mlfabric_real.py makes the page. Nothing runs on a real
+Rule of this file: configs in, numbers out, and no text; mlfabric_cells.py runs the real ones. Nothing runs on a real
 network, no clock is read, and one config gives one result. Times are virtual seconds.
 
 A cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow computations (of
@@ -21,9 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from prophet_mlfabric.engine import DELAY_BOUND
+from prophet_mlfabric.studies.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
+from prophet_mlfabric.studies.settings import Rates, Setting, Stragglers, TrafficMix
+from prophet_mlfabric.studies.tables import RingComparison, compare_with_ring, setting_of
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
-from prophet_scheduler.engines.byteps_async import DELAY_BOUND
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.convergence import converged
 from prophet_scheduler.lab.job_config import AsynchronousJob
@@ -31,9 +34,6 @@ from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
 from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
 from prophet_scheduler.lab.records import ConvergenceResult
-from prophet_scheduler.studies.mlfabric.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
-from prophet_scheduler.studies.mlfabric.settings import Rates, Setting, Stragglers, TrafficMix
-from prophet_scheduler.studies.mlfabric.tables import RingComparison, compare_with_ring, setting_of
 
 OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
 """Contenders of the configs."""

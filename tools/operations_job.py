@@ -42,11 +42,11 @@ def main() -> None:
     group = wide_group(store, rank, ranks, patience)
     issuer = Issuer(group, EventLog(False))
     found = {
-        "bare": [[size, at_once, timed(group, Bare(group, size, at_once))] for size, at_once in pairs],
-        "issued": [[size, timed(group, Issued(issuer, size))] for size in json.loads(sys.argv[2])],
-        "copied": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
-        "renewed": greatest(group, RENEWED_BYTES / renewed_s()),
-        "updated": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
+        "bare_s": [[size, at_once, timed(group, Bare(group, size, at_once))] for size, at_once in pairs],
+        "issued_s": [[size, timed(group, Issued(issuer, size))] for size in json.loads(sys.argv[2])],
+        "copied_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
+        "renewed_rate": greatest(group, RENEWED_BYTES / renewed_s()),
+        "updated_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
     }
     if rank == 0:
         print(json.dumps(found), flush=True)

@@ -73,61 +73,34 @@ def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
 
 
-def clocked(owner: type, name: str) -> Callable[[], float]:
-    """Count the owner's calls of that name from now on. The returned function gives the processor seconds of all so
-    far, each by the clock of its own thread.
+@contextmanager
+def timed(
+    owner: object, *names: str, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[dict[str, list[float]]]:
+    """Time the calls of the owner's functions while the context lasts. Yields the seconds of each call, by name.
+
+    A median of them is of the call alone: in few does another thread take over.
     """
-    call = getattr(owner, name)
-    taken_s = 0.0
+    took: dict[str, list[float]] = {name: [] for name in names}
+    before = {name: getattr(owner, name) for name in names}
 
-    def counted(*arguments: object, **keywords: object) -> object:
-        nonlocal taken_s
-        began_s = time.thread_time()
-        try:
-            return call(*arguments, **keywords)
-        finally:
-            taken_s += time.thread_time() - began_s
+    def timing(name: str) -> Callable[..., object]:
+        def call(*arguments: object, **keywords: object) -> object:
+            began_s = clock()
+            try:
+                return before[name](*arguments, **keywords)
+            finally:
+                took[name].append(clock() - began_s)
 
-    setattr(owner, name, counted)
-    return lambda: taken_s
+        return call
 
-
-class TimedCalls:
-    """Seconds of each call, by name. A median of them is of the call alone: in few does another thread take over."""
-
-    def __init__(self) -> None:
-        self._took: dict[str, list[float]] = {}
-
-    @contextmanager
-    def of(self, owner: object, names: tuple[str, ...]) -> Iterator[None]:
-        """Time calls of the owner's functions while the context lasts."""
-        before = {name: getattr(owner, name) for name in names}
+    for name in names:
+        setattr(owner, name, timing(name))
+    try:
+        yield took
+    finally:
         for name, call in before.items():
-            setattr(owner, name, self._timed(name, call))
-        try:
-            yield
-        finally:
-            for name, call in before.items():
-                setattr(owner, name, call)
-
-    def _timed(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
-        took = self._took.setdefault(name, [])
-
-        def timed(*arguments: object) -> object:
-            began_s = time.perf_counter()
-            result = call(*arguments)
-            took.append(time.perf_counter() - began_s)
-            return result
-
-        return timed
-
-    def rows(self, iterations: int) -> list[dict[str, Any]]:
-        """Return for each call its count an iteration, and its seconds."""
-        made = {name: took for name, took in self._took.items() if took}
-        return [
-            {"call": name, "count": len(took) / iterations, "call_s": statistics.median(took)}
-            for name, took in made.items()
-        ]
+            setattr(owner, name, call)
 
 
 class WatchedJob:
@@ -145,7 +118,8 @@ class WatchedJob:
         self._decides = dist.get_rank() == 0
         self._told = takeover.settings()
         # The deciding rank has its agent in any case; the others have one for watching alone.
-        self._looks_s = clocked(Observer if self._decides else WatchingAgent, "turn")
+        self._timing = timed(Observer if self._decides else WatchingAgent, "turn", clock=time.thread_time)
+        self._looks_s = self._timing.__enter__()["turn"]
 
     def iterate(self, count: int) -> list[float]:
         """Train, and return the seconds of each iteration."""
@@ -172,19 +146,22 @@ class WatchedJob:
             self._events.close()
 
     def time_calls(self) -> list[dict[str, Any]]:
-        """Return the calls of training's own threads for watching, whatever is watched: TimedCalls.rows."""
+        """Return for each call of training's own threads for watching its count an iteration, and its seconds."""
         self.say("status")
         self.iterate(PASSED_OVER)
-        calls = TimedCalls()
         # The deciding rank keeps events in any case.
         events = () if self._decides else ("_write",)
-        with calls.of(training, ("iteration_ended", "waiting", "over")), calls.of(self._events, events):
+        with timed(training, "iteration_ended", "waiting", "over") as calls, timed(self._events, *events) as writes:
             self.iterate(TIMED_ITERATIONS)
-        return calls.rows(TIMED_ITERATIONS)
+        return [
+            {"call": name, "count": len(took) / TIMED_ITERATIONS, "call_s": statistics.median(took)}
+            for name, took in {**calls, **writes}.items()
+            if took
+        ]
 
     def watching_s(self) -> float:
         """Return the processor seconds so far of code that only watches, without calls of training's own threads."""
-        return self._looks_s() + threads_s((ANSWERING,))
+        return sum(self._looks_s) + threads_s((ANSWERING,))
 
     @property
     def _events(self) -> EventLog:

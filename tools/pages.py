@@ -1,77 +1,126 @@
-"""All pages of results that commands make, made again from what is kept: nothing is measured.
+"""Pages of results: the templates of docs/results/templates, filled with what is kept. Nothing is measured.
 
-Rule of this file: which pages there are. `make pages` writes them; a test looks that they are what their data gives.
+Rule of this file: which pages there are, and what a template may use. A template has the prose of its page, and its
+tables row by row; numbers that take more than a look at the data are in figures.py. `make pages` writes all pages.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from tools import (
-    ablation,
-    advise,
-    allreduce,
-    backlog,
-    blocks,
-    changing,
-    coordinator,
-    eighth,
-    gpu,
-    guard,
-    memory,
-    mlfabric_real,
-    operations,
-    overhead,
-    papers,
-    real_blocks,
-    replay_page,
-    results,
-    scaling,
-    soak_page,
-    testbed,
-    validate,
-)
+import jinja2
+
+from prophet_mlfabric.studies import tables as papers_tables
+from prophet_mlfabric.studies.settings import Setting
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.units import format_rate, format_size, format_time
+from prophet_scheduler.lab import iterations
+from prophet_scheduler.lab.records import CellResult
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
+from tools import changing, figures, kept
+from tools.bench import Entry, history_file, last
+from tools.changing import Series
 from tools.command_line import exit_status, page_parser
+from tools.kept import Study
+from tools.mlfabric_cells import RealCells
+from tools.mlfabric_simulated import MlfabricSimulated
+from tools.papers import PapersData
+from tools.regret import Regrets
+from tools.soak_records import SoakData
 
-PAGES: Mapping[str, Callable[[Path], str]] = {
-    tool.PAGE: tool.page
-    for tool in (
-        ablation,
-        advise,
-        allreduce,
-        backlog,
-        blocks,
-        changing,
-        coordinator,
-        eighth,
-        gpu,
-        guard,
-        memory,
-        mlfabric_real,
-        operations,
-        overhead,
-        papers,
-        real_blocks,
-        replay_page,
-        results,
-        scaling,
-        soak_page,
-        testbed,
-        validate,
-    )
+TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
+PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md"}
+"""Pages that are not in the folder of results, and where they are."""
+KINDS: Mapping[str, Any] = {
+    "changing": list[list[Series]],
+    "changing-simulated": list[list[Series]],
+    "mlfabric": RealCells,
+    "mlfabric-simulated": MlfabricSimulated,
+    "papers": PapersData,
+    "regret": Regrets,
+    "soak": SoakData,
 }
-"""Maker of each page's text from the folder of results, by the page's file relative to that folder."""
+"""Types of what is kept, where a template needs more than the values as they are in the file."""
+
+
+def names() -> list[str]:
+    """Return the pages' files, relative to the folder of results."""
+    files = sorted(path.name.removesuffix(".j2") for path in TEMPLATES.glob("*.md.j2"))
+    return [PLACES.get(file, file) for file in files]
+
+
+def page(results: Path, name: str) -> str:
+    """Return a page's text. Raises UserError if its data cannot be read or lacks something."""
+    try:
+        text = _environment(results).get_template(f"{Path(name).name}.j2").render()
+    except jinja2.UndefinedError as error:
+        raise UserError(f"{name}: its data lacks something ({error.message})") from None
+    return figures.joined(text)
+
+
+def _environment(results: Path) -> jinja2.Environment:
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters.update(f=figures.shown, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
+    env.globals.update(
+        data=lambda name: _read(results, name, KINDS.get(name, Any)),
+        study=lambda name: _read(results, name, Study),
+        note=lambda name: kept.note(results, name),
+        basis=basis,
+        setting=describe_setting,
+        figures=figures,
+        changing=changing,
+        iterations=iterations,
+        statistics=statistics,
+        least_at_once=LEAST_AT_ONCE,
+        simulator_config=SimulatorConfig(),
+        papers_cluster=Setting(),
+        papers_tables=papers_tables,
+        benchmark=lambda: last(kept.read_pieces(history_file(results), Entry)),
+    )
+    return env
+
+
+class _Kept:
+    """What is kept under a name: when and where it was measured, and the data."""
+
+    def __init__(self, measured: Any, data: Any) -> None:
+        self.measured, self.data = measured, data
+
+
+def _read(results: Path, name: str, kind: Any) -> _Kept | None:
+    stored = kept.kept(results, name, kind)
+    return None if stored is None else _Kept(*stored)
+
+
+def attribute(value: Any, name: str) -> Any:
+    """Return an attribute, None if there is no value."""
+    return None if value is None else getattr(value, name)
+
+
+def basis(cells: list[CellResult], at_rest: bool = False) -> str:
+    """Return what the times of these cells are: means or medians. `at_rest`: only times at rest are shown."""
+    times = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
+    return iterations.basis(times, at_rest)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write all pages; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("pages", __doc__)
-    options = parser.parse_args(arguments)
+    options = page_parser("pages", __doc__).parse_args(arguments)
 
     def work() -> int:
-        texts = {name: make(options.results) for name, make in PAGES.items()}
+        texts = {name: page(options.results, name) for name in names()}
         for name, text in texts.items():
             (options.results / name).write_text(text, encoding="utf-8")
         return 0

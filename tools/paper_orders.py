@@ -1,8 +1,8 @@
 """TicTac's own measure on its own models: the paper's E and S of one worker, and the gain of an order.
 
-Rule of this file: one table for tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`). No
+Rule of this file: one part of tools/papers.py. The graphs are those of MXNet's model zoo (the extra `mxnet`). No
 network and no framework runs, only the model of the paper's section 3
-(prophet_scheduler/policies/algorithms/tictac/worker.py).
+(prophet_papers/algorithms/tictac/worker.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prophet_mxnet.graph import graph_of_symbol
+from prophet_papers.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
 from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need
-from prophet_scheduler.models.graph_mxnet import graph_of_symbol
 from prophet_scheduler.models.graph_patterns import Pattern
-from prophet_scheduler.policies.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
-from tools.markdown import table
 
 NETWORK = Network(bandwidth=125e6)
 """Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""
@@ -28,15 +27,6 @@ TIES = 20
 """Ways to break TIO's ties."""
 ZOO = {"AlexNet": ("alexnet", 224), "Inception-v3": ("inception_v3", 299), "VGG-16": ("vgg16", 224)}
 """Model of the paper: (name in the model zoo, side of an image). The paper's InceptionV2 cites that of Inception-v3."""
-
-COLUMNS = ("model", "S", "E by chance", "E, TIO", "E, TAO", "TAO against the median order")
-
-ABOUT = f"""Graphs of MXNet's model zoo with the batch size for which computing forward takes as long as receiving (the
-paper chooses one with S > 0.9); the model of the paper's section 3, so neither TensorFlow nor a network; medians of
-{ORDERS} orders by chance. The paper's values by model are bars without numbers: E is near 1 for TIO and TAO, and
-throughput grows by up to 82% in inference and 20% in training. Par-32 gains nothing from an order, Seq-32 a lot."""
-REMARKS = """What an order gains here is what it gains alone on an ideal worker; the paper's cluster adds costs to every
-run that no order changes. That TIO is as good as TAO on these models is the paper's finding too."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +39,6 @@ class Order:
     tio: float
     tao: float
     gain: float
-
-    def row(self) -> tuple[str, ...]:
-        numbers = (self.speedup, self.chance, self.tio, self.tao)
-        return (self.model, *(f"{number:.2f}" for number in numbers), f"{self.gain:+.0%}")
 
 
 def judge(model: str, graph: Graph, seed: int = 0) -> Order:
@@ -88,10 +74,7 @@ def balanced(make: Callable[[float], Graph]) -> float:
 def forward_orders() -> list[Order]:
     """Judge inference: parameters are received, then forward."""
     layer_s = (2 << 20) / NETWORK.bandwidth
-    toys = [
-        judge("Par-32", flat_graph(time_s=layer_s)),
-        judge("Seq-32", sequential_graph(time_s=layer_s)),
-    ]
+    toys = [judge("Par-32", flat_graph(time_s=layer_s)), judge("Seq-32", sequential_graph(time_s=layer_s))]
     return [judge(model, _zoo_graph(model, Pattern.RECEIVE)) for model in ZOO] + toys
 
 
@@ -128,11 +111,3 @@ class Orders:
 def measure() -> Orders:
     """Judge all models. Raises MissingPackage if MXNet is not installed."""
     return Orders(forward_orders(), training_orders())
-
-
-def section(judged: Orders) -> str:
-    """Return the table as a section of docs/results/papers.md."""
-    parts = ["## TicTac: ordering efficiency of one worker, 1 Gbit/s\n", ABOUT + "\n"]
-    for title, orders in (("Inference", judged.inference), ("Training", judged.training)):
-        parts += [f"{title}:\n", table(COLUMNS, [order.row() for order in orders])]
-    return "\n".join([*parts, REMARKS, ""])

@@ -1,8 +1,8 @@
 """The README's picture: what a worker computes and sends in one iteration, with DDP and under Prophet.
 
 Rule of this file: from simulated runs of one cell of configs/allreduce.yaml to docs/images/iteration.svg. Nothing is
-measured, and every run draws the same; the page of that config has the measured times. Times are seconds, lengths of
-the drawing pixels.
+measured, and every run draws the same; the page of that config has the measured times. The drawing is a template beside
+the picture. Times are seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import escape
+
+import jinja2
 
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.lab.config import load_experiment
@@ -21,10 +22,11 @@ from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.transfers import pair_events
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
-from tools.allreduce import OURS, STOCK
 
 CONFIG = Path("configs/allreduce.yaml")
+ROOT = Path(__file__).parents[1]
 PICTURE = Path("docs/images/iteration.svg")
+STOCK, OURS = "ddp-gloo", "ddp-prophet"
 SHOWN = {
     STOCK: "DistributedDataParallel as it comes",
     f"{STOCK}-2": "with its best bucket size, 2 MB",
@@ -32,23 +34,10 @@ SHOWN = {
 }
 """Contenders of the config's first cell, from top to bottom."""
 
-WIDTH, MARGIN, LEFT, RIGHT = 800, 16, 92, 24
-ROW, BETWEEN_ROWS, TITLE, PANEL = 20, 4, 22, 82
-FOOT = 58
 COLOURS = ((0x35, 0x66, 0xB8), (0x2A, 0x9D, 0x8F), (0xE0, 0xB0, 0x40), (0xD9, 0x5F, 0x3B))
 """Colours from the first layers to the last; those between are mixed."""
 JOINED_S = 0.0005
 """Largest gap in seconds between strokes of one step that are drawn as one."""
-TICK_S = 0.5
-LEGEND_STRIPES, LEGEND_WIDTH = 13, 130
-STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f }
-.title { font-weight: 600 } .small { font-size: 12px; fill: #57606a }
-.in { font-size: 12px; fill: #fff; stroke: #0008; stroke-width: 2px; paint-order: stroke }
-.page { fill: #fff } .idle { fill: #eaeef2 } .tick { stroke: #d0d7de }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .small { fill: #9198a1 } .in { fill: #fff }
-.page { fill: #0d1117 } .idle { fill: #21262d } .tick { stroke: #3d444d }
-}"""
 
 
 class Span(NamedTuple):
@@ -134,62 +123,10 @@ def colour(share: float) -> str:
 
 def drawing(panels: list[Panel]) -> str:
     """Return the picture as SVG, which fetches nothing and follows the reader's light or dark."""
-    longest_s = max(each.iteration_s for each in panels)
-    scale = (WIDTH - LEFT - RIGHT) / longest_s
     latest = max(span.step for each in panels for span in (*each.computing, *each.sending)) or 1
-    bottom = MARGIN + len(panels) * PANEL
-    height = bottom + FOOT
-    words = "; ".join(f"{each.title}: {each.iteration_s:.2f} s" for each in panels)
-    rows = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-        f"<title>One iteration of a worker, simulated. {escape(words)}</title>",
-        f"<style>{STYLE}</style>",
-        f'<rect class="page" width="{WIDTH}" height="{height}" rx="6"/>',
-    ]
-    for tick in range(int(longest_s / TICK_S) + 1):
-        x = LEFT + tick * TICK_S * scale
-        rows.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom - 6}" y2="{bottom}"/>')
-        rows.append(_text(x, bottom + 14, f"{tick * TICK_S:g} s", "small", "middle"))
-    for place, each in enumerate(panels):
-        rows += _panel(each, MARGIN + place * PANEL, scale, latest)
-    rows += _legend(bottom + 40)
-    return "\n".join([*rows, "</svg>", ""])
-
-
-def _panel(shown: Panel, top: float, scale: float, latest: int) -> Iterator[str]:
-    yield _text(LEFT, top + 14, f"{shown.title}: {shown.iteration_s:.2f} s", "title")
-    for place, (name, spans) in enumerate((("computing", shown.computing), ("network", shown.sending))):
-        y = top + TITLE + place * (ROW + BETWEEN_ROWS)
-        yield _text(LEFT - 8, y + 14, name, "small", "end")
-        yield _bar(LEFT, y, shown.iteration_s * scale, 'class="idle"')
-        for span in spans:
-            fill = f'fill="{colour(span.step / latest)}"'
-            yield _bar(LEFT + span.start_s * scale, y, (span.end_s - span.start_s) * scale, fill)
-    y = top + TITLE + 14
-    forward = [span for span in shown.computing if span.start_s >= shown.backward_s]
-    waited_s = forward[0].start_s - shown.backward_s
-    yield _text(LEFT + 8, y, "backward", "in")
-    yield _text(LEFT + forward[0].start_s * scale + 8, y, "forward", "in")
-    if waited_s * scale > 100:
-        yield _text(LEFT + (shown.backward_s + waited_s / 2) * scale, y, "waiting", "small", "middle")
-
-
-def _legend(y: float) -> Iterator[str]:
-    yield _text(LEFT, y + 11, "first layers", "small")
-    x = LEFT + 72
-    for stripe in range(LEGEND_STRIPES):
-        fill = f'fill="{colour(stripe / (LEGEND_STRIPES - 1))}"'
-        yield _bar(x + stripe * LEGEND_WIDTH / LEGEND_STRIPES, y, LEGEND_WIDTH / LEGEND_STRIPES, fill, 12)
-    yield _text(x + LEGEND_WIDTH + 8, y + 11, "last layers; grey is idle", "small")
-    yield _text(WIDTH - RIGHT, y + 11, "since backward began, simulated", "small", "end")
-
-
-def _bar(x: float, y: float, width: float, look: str, height: float = ROW) -> str:
-    return f'<rect {look} x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}"/>'
-
-
-def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+    env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    template = env.from_string((ROOT / f"{PICTURE}.j2").read_text(encoding="utf-8"))
+    return template.render(panels=panels, latest=latest, colour=colour)
 
 
 def panels() -> list[Panel]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
 from prophet_scheduler.policies import all_definitions
-from tools.markdown import table
+from tools.figures import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "enabling.md"
 

@@ -6,7 +6,6 @@ profiles` records them anew on the machine at hand, which takes about five minut
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from prophet_scheduler.cli.profiles_view import plot_profile
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.lab.config import Cell, load_experiment
@@ -22,12 +22,14 @@ from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.records import read_worker
 from prophet_scheduler.lab.session import run_session
 from prophet_scheduler.models.profiles import load_profile, save_profile
-from tools.command_line import exit_status
+from tools.command_line import exit_status, page_parser
 from tools.provenance import processor
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
 """Policies of the config, named for the front end, and the package that computes under each."""
+DRAWN = "gluon-resnet50"
+"""Profile whose picture is on a page of results."""
 
 
 def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
@@ -73,16 +75,19 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Record and write; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.record", description=__doc__)
+    parser = page_parser("record", __doc__)
     parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
     parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
     parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")
     options = parser.parse_args(arguments)
-    return exit_status(lambda: record(options.profiles, options.out, options.where))
+    return exit_status(lambda: record(options.profiles, options.out, options.where, options.results))
 
 
-def record(profiles: Path, out: Path, where: str) -> int:
-    """Run the config in `profiles` and write a profile of each run beside it, all or none. Raises UserError."""
+def record(profiles: Path, out: Path, where: str, results: Path) -> int:
+    """Run the config in `profiles` and write a profile of each run beside it, all or none; a picture goes to `results`.
+
+    Raises UserError.
+    """
     experiment = load_experiment(profiles / CONFIG)
     run_session(experiment, out)
     recorded = [
@@ -94,6 +99,8 @@ def record(profiles: Path, out: Path, where: str) -> int:
         assert isinstance(cell.job, SyntheticJob)
         path = profiles / f"{profile.name}.json"
         save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where))
+        if profile.name == DRAWN:
+            plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
         Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
     return 0
 

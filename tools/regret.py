@@ -1,7 +1,8 @@
 """`make regret`: the cost for a job of finding its best arm, on jobs whose times are drawn.
 
-Rule of this file: jobs whose truth is known, and a decider's results on them; regret_page.py makes the page. Times are
-seconds of a virtual clock.
+Rule of this file: jobs whose truth is known, and a decider's results on them. Times are seconds of a virtual clock. The
+jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner a judge of cuts decided, by
+rules and thresholds; it was run on the same jobs, and its figures are kept as they were.
 
 A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and the cost of a change. The truth
 comes from shapes that no decider knows, predictions err in correlated ways, and iterations scatter, are slow together,
@@ -14,11 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from rich.progress import track
 
 from prophet_scheduler.session.tuner import Arm, Model, Tuner
+from tools import kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +38,6 @@ BAD = 0.10
 ITERATION_S = 0.3
 FIRST = 3
 """Arm that jobs begin with."""
-DEFAULT = Model()
 
 
 @dataclass(frozen=True)
@@ -146,30 +149,20 @@ def _predicted(random: np.random.Generator, effects: Array, error: float) -> Arr
     return np.array(np.median(effects) + random.normal(0, 2 * error) + blind * far + tilt + bend + own)
 
 
-class Decider(Protocol):
-    """Decider on the next arm; arms are places in SIZES."""
-
-    def predicted(self, iterations_s: Sequence[float]) -> None:
-        """Take the predicted time of each arm from here on."""
-        ...
-
-    def ended(self, arm: int, iteration_s: float) -> int:
-        """Take the time of an iteration under this arm. Returns the next arm."""
-        ...
-
-
 class ByTuner:
-    """Prophet's tuner, as a job of this family has it."""
+    """Prophet's tuner as the decider on the next arm, as a job of this family has it; arms are places in SIZES."""
 
-    def __init__(self, family: Family, model: Model = DEFAULT) -> None:
-        self._tuner = Tuner(model)
+    def __init__(self, family: Family) -> None:
+        self._tuner = Tuner(Model())
         self._family = family
 
     def predicted(self, iterations_s: Sequence[float]) -> None:
+        """Take the predicted time of each arm from here on."""
         costs = self._family.first_cost, self._family.cost
         self._tuner.predict([Arm(arm, float(s), SIZES[arm], "", *costs) for arm, s in enumerate(iterations_s)])
 
     def ended(self, arm: int, iteration_s: float) -> int:
+        """Take the time of an iteration under this arm. Returns the next arm."""
         self._tuner.observe(arm, iteration_s)
         following = self._tuner.next(arm).arm
         assert isinstance(following, int)
@@ -186,10 +179,10 @@ class Course(NamedTuple):
     job: DrawnJob
 
 
-def run(job: DrawnJob, decider: Decider, first: int = FIRST) -> Course:
-    """Run the job with this decider, from the `first` arm on."""
+def run(job: DrawnJob, decider: Any) -> Course:
+    """Run the job with this decider, from the arm FIRST on."""
     arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
-    had, arm, before, row = {first}, first, first, -1
+    had, arm, before, row = {FIRST}, FIRST, FIRST, -1
     for iteration in range(ITERATIONS):
         if job.truth(iteration) != row:
             row = job.truth(iteration)
@@ -223,36 +216,56 @@ class Figures(NamedTuple):
 
 def figures(courses: Iterable[Course]) -> Figures:
     """Return the figures of `courses`."""
-    rows = [_row(course) for course in courses]
-    columns = np.array(rows)
-    means = columns.mean(axis=0)
-    off, rest = columns[:, -3], columns[:, -2]
+    several = list(courses)
+    ends = [course.job.effects[-1][course.arms[-1]] / course.job.effects[-1].min() - 1 for course in several]
+    after = [_regret(course, at, at + 100) for course in several if (at := course.job.family.change_at) is not None]
     return Figures(
-        tuple(float(value) for value in means[: len(COUNTS)]),
-        None if math.isnan(means[len(COUNTS)]) else float(means[len(COUNTS)]),
-        float(off.mean()),
-        float(np.quantile(off, 0.9)),
-        float(np.median(rest)),
-        float(means[-1]),
+        tuple(float(np.mean([_regret(course, 0, count) for course in several])) for count in COUNTS),
+        float(np.mean(after)) if after else None,
+        float(np.mean(ends)),
+        float(np.quantile(ends, 0.9)),
+        float(np.median([_until_rest(course) for course in several])),
+        float(np.mean([_bad(course) for course in several])),
     )
 
 
-def _row(course: Course) -> list[float]:
-    spent, best = np.cumsum(course.took_s), np.cumsum(course.best_s)
-    regret = [float(spent[count - 1] / best[count - 1] - 1) for count in COUNTS]
-    job = course.job
-    change_at = job.family.change_at
-    after = math.nan
-    if change_at is not None:
-        window = slice(change_at, change_at + 100)
-        after = float(course.took_s[window].sum() / course.best_s[window].sum() - 1)
-    last = course.arms[-1]
-    effects = job.effects[-1]
-    other = np.flatnonzero(course.arms != last)
-    until = int(other[-1]) + 1 if len(other) else 0
-    per_iteration = [
-        job.effects[job.truth(place)][arm] / job.effects[job.truth(place)].min()
-        for place, arm in enumerate(course.arms)
-    ]
-    bad = float(np.count_nonzero(np.array(per_iteration) > 1 + BAD))
-    return [*regret, after, float(effects[last] / effects.min() - 1), float(until), float(bad)]
+def _regret(course: Course, first: int, end: int) -> float:
+    return float(course.took_s[first:end].sum() / course.best_s[first:end].sum() - 1)
+
+
+def _until_rest(course: Course) -> int:
+    return int(max(np.flatnonzero(course.arms != course.arms[-1]), default=-1)) + 1
+
+
+def _bad(course: Course) -> int:
+    effects = [course.job.effects[course.job.truth(place)] for place in range(len(course.arms))]
+    return sum(bool(each[arm] > (1 + BAD) * each.min()) for each, arm in zip(effects, course.arms, strict=True))
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One family of jobs at one noise; `judge` has the figures of the earlier rules, if kept."""
+
+    family: str
+    noise: float
+    tuner: Figures
+    judge: Figures | None = None
+
+
+@dataclass(frozen=True)
+class Regrets:
+    """Data of the page."""
+
+    jobs: int
+    rows: Sequence[FamilyRow]
+
+
+def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
+    """Run `jobs` of each family at each noise. Raises UserError."""
+    before = kept.kept(results, "regret", Regrets)
+    judges = {(row.family, row.noise): row.judge for row in (before[1].rows if before else ())}
+    rows = []
+    for family, noise in track([(family, noise) for noise in NOISES for family in FAMILIES], "regret"):
+        found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))
+        rows.append(FamilyRow(family.name, noise, found, judges.get((family.name, noise))))
+    return Regrets(jobs, rows)

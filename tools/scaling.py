@@ -1,32 +1,26 @@
 """How the simulator's cost grows: wall time, events and memory over the number of workers and gradients.
 
-Rule of this file: measuring, drawing and the page docs/results/scaling.md. Each size runs in a process of its own, so
+Rule of this file: measuring and drawing. Each size runs in a process of its own, so
 that its memory is its own. `make scaling` runs it, for about five minutes.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
+import multiprocessing
 import resource
-import subprocess
-import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from tools import kept
-from tools.command_line import exit_status, page_parser
-from tools.markdown import table
-from tools.provenance import Provenance
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.simulate import Cluster, Costs, Options, job_of_profile, simulate
+from prophet_scheduler.simulate.job import alone
 
-PAGE = "scaling.md"
-NAME = "scaling"
 FIGURE = "simulator-scaling.png"
-TITLE = "# What the simulator costs\n\nMade by `make scaling`."
 RATE = 125e6
 """Bytes per second of each worker's link."""
 SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 10_000), (1000, 10_000))
@@ -44,29 +38,6 @@ class SizeCost:
     peak_bytes: int
 
 
-def page(results: Path) -> str:
-    """Return the page, made from the kept data."""
-    return kept.joined(TITLE, kept.section(results, NAME, list[SizeCost], "make scaling", text))
-
-
-def text(rows: list[SizeCost], measured: Provenance) -> str:
-    """Return the measurements: a row for each size, and the figure."""
-    cells = [
-        (
-            str(row.workers),
-            f"{row.gradients:,}",
-            f"{row.wall_s:.2f}",
-            f"{row.events:,}",
-            f"{row.events / row.wall_s / 1e6:.1f}",
-            f"{row.peak_bytes / 2**30:.2f}",
-        )
-        for row in rows
-    ]
-    columns = ("workers", "gradients", "seconds", "events", "million events a second", "GiB")
-    about = "One iteration, on one core; time grows as n log n of the events where the points lie on the dashed line."
-    return kept.joined(measured.line(), about, table(columns, cells), f"![wall time over n log n]({FIGURE})")
-
-
 def profile(gradients: int) -> Profile:
     """Return `gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
@@ -79,12 +50,8 @@ def profile(gradients: int) -> Profile:
     )
 
 
-def measure(workers: int, gradients: int) -> SizeCost:
+def cost_of(workers: int, gradients: int) -> SizeCost:
     """Measure one iteration and the transfers that lead to the next: seconds, events, this process's peak memory."""
-    from prophet_scheduler.policies import get_policy
-    from prophet_scheduler.simulate import Cluster, Costs, Options, job_of_profile, simulate
-    from prophet_scheduler.simulate.job import alone
-
     job_profile = profile(gradients)
     began = time.perf_counter()
     job = job_of_profile(job_profile, alone(job_profile))
@@ -115,35 +82,14 @@ def draw(rows: list[SizeCost], path: Path) -> None:
     pyplot.close(figure)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all sizes, keep them, and write the page and its figure."""
-    parser = page_parser("scaling", __doc__)
-    parser.add_argument("--one", nargs=2, type=int, metavar=("WORKERS", "GRADIENTS"), help="measure one size")
-    options = parser.parse_args(arguments)
-    if options.one:
-        print(json.dumps(dataclasses.asdict(measure(*options.one))))
-        return 0
-    return exit_status(lambda: run(options.results))
-
-
-def run(results: Path) -> int:
-    """Do what `main` says. Raises MissingPackage without matplotlib, and OSError."""
+def measure(out: Path, results: Path) -> list[SizeCost]:
+    """Measure all sizes, and draw the figure into `results`. Raises MissingPackage without matplotlib, and OSError."""
     need_pyplot()  # before five minutes are spent
     rows = []
-    for workers, gradients in SIZES:
-        command = [sys.executable, "-m", "tools.scaling", "--one", str(workers), str(gradients)]
-        # The error of a failed size is on the console.
-        row = SizeCost(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-        rows.append(row)
-        print(
-            f"{row.workers:5} workers {row.gradients:6} gradients: {row.wall_s:7.2f} s, {row.events:>11,} events,"
-            f" {row.peak_bytes / 2**30:.2f} GiB",
-            flush=True,
-        )
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        for row in pool.map(cost_of, *zip(*SIZES, strict=True)):
+            rows.append(row)
+            print(row, flush=True)
     draw(rows, results / FIGURE)
-    kept.publish(results, NAME, list[SizeCost], rows, PAGE, page)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return rows

@@ -6,13 +6,10 @@ looks that they are those of the types.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
 
 from prophet_scheduler.lab.records import RECORDS
-from tools.command_line import exit_status
 
 FOLDER = Path("docs/schemas")
 
@@ -25,20 +22,6 @@ def schemas() -> dict[str, str]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write all of them."""
-    parser = argparse.ArgumentParser(prog="python -m tools.schemas", description=__doc__)
-    parser.add_argument("--out", type=Path, default=FOLDER)
-    options = parser.parse_args(arguments)
-
-    def work() -> int:
-        options.out.mkdir(parents=True, exist_ok=True)
-        for name, text in schemas().items():
-            (options.out / name).write_text(text, encoding="utf-8")
-        return 0
-
-    return exit_status(work)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    for name, text in schemas().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -64,13 +64,6 @@ class Looks:
             self.last, self.at_s = seen, time.time()
 
 
-def _without_place(record: Path) -> None:
-    """Remove the folder of this checkout from the job's own record: it does not interest a reader."""
-    here = f"{Path.cwd()}/"
-    for file in record.glob("*.jsonl"):
-        file.write_text(file.read_text(encoding="utf-8").replace(here, ""), encoding="utf-8")
-
-
 def draw_top(documents: list[Document], now: float, out: Path) -> None:
     """Draw the screen."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
@@ -79,24 +72,18 @@ def draw_top(documents: list[Document], now: float, out: Path) -> None:
     out.write_text(FONTS.sub("\n", svg), encoding="utf-8")
 
 
-def browser() -> str:
-    """Return a browser. Raises UserError if there is none."""
-    program = find_browser()
-    if program is None:
-        raise UserError(f"a picture of the report needs a browser; {INSTALL}")
-    return program
-
-
-def draw_report(page: Path, out: Path, dark: bool) -> None:
+def draw_report(browser: str, page: Path, out: Path, dark: bool) -> None:
     """Draw the page as a browser shows it."""
     with tempfile.TemporaryDirectory() as profile:
-        command = headless(browser(), page, Path(profile), WINDOW, dark, f"--screenshot={out.resolve()}")
+        command = headless(browser, page, Path(profile), WINDOW, dark, f"--screenshot={out.resolve()}")
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
 
-def make(out: Path, work: Path, iterations: int) -> None:
+def make(out: Path, work: Path, iterations: int) -> int:
     """Run the job and draw. Raises UserError."""
-    browser()
+    browser = find_browser()
+    if browser is None:
+        raise UserError(f"a picture of the report needs a browser; {INSTALL}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     record = work.resolve() / "record"
@@ -111,10 +98,12 @@ def make(out: Path, work: Path, iterations: int) -> None:
         raise UserError(f"the job failed, or said nothing; see {work}")
     out.mkdir(parents=True, exist_ok=True)
     draw_top(looks.last, looks.at_s, out / "top.svg")
-    _without_place(record)
+    for file in record.glob("*.jsonl"):  # The folder of this checkout does not interest a reader.
+        file.write_text(file.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
     write_report(record, work / "report.html")
     for name, dark in (("report", False), ("report-dark", True)):
-        draw_report(work / "report.html", out / f"{name}.png", dark)
+        draw_report(browser, work / "report.html", out / f"{name}.png", dark)
+    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,13 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=Path("build/screenshots"), help="folder for what the job leaves")
     parser.add_argument("--iterations", type=int, default=70)
     options = parser.parse_args(arguments)
-
-    def work() -> int:
-        make(options.out, options.work, options.iterations)
-        print(f"the pictures are in {options.out}")
-        return 0
-
-    return exit_status(work)
+    return exit_status(lambda: make(options.out, options.work, options.iterations))
 
 
 if __name__ == "__main__":

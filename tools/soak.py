@@ -1,4 +1,4 @@
-"""A soak: starts, tasks, long training and faults, again and again; the page docs/reliability.md.
+"""A soak: starts, tasks, long training and faults, again and again.
 
 Rule of this file: what is still to be run, in which pieces, and where it is kept. A piece that is there already is not
 run again, so it can be interrupted and goes on later; each part keeps its figures as soon as it has run. `make soak`
@@ -12,41 +12,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import Any, TypeVar
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
 from tools.command_line import exit_status, page_parser
+from tools.kept import add_piece, read_pieces
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
-from tools.pieces import add_piece, read_pieces
 from tools.provenance import here
-from tools.soak_page import NAME, PAGE, faults_of, kept_data, page
 from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
+NAME = "soak"
 ROOT = Path(__file__).parents[1]
 PARTS = ("starts", "tasks", "training", "faults")
 BATCH_S = 45.0
-"""Seconds of starts that one program makes before it ends, and the bar moves on."""
+"""Seconds of starts that one program makes before it ends."""
 RUN_TASKS = 500_000
-"""Tasks of one run of the stress program: it steps aside once in each run."""
-CHECKED_RUN_TASKS = 50_000
-"""Tasks of a run with a check, which takes about ten times as long."""
+"""Tasks of one run of the stress program: it steps aside once in each run. With a check a tenth, which is as slow."""
 PIECE_S = 900.0
 """Seconds of one job of long training."""
 EVERY_S = 10.0
 """Mean seconds that a rate stays in long training."""
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
 class Amounts:
     """Amounts to run: `starts` under Prophet on each engine, `tasks` plain and under each check, seconds of training
-    under each of its policies, and how often each fault.
+    under each of its policies, and how often each fault. No piece begins after `seconds`.
     """
 
     starts: int = 500
@@ -54,32 +52,26 @@ class Amounts:
     checked_tasks: int = 1_000_000
     training_s: float = 3600.0
     rounds: int = 2
+    seconds: float = float("inf")
     checks: tuple[str, ...] = tuple(CHECKS)
     training_policies: tuple[str, ...] = PROPHETS
     only_short_faults: bool = False
 
 
-SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
+SHORT = Amounts(2, 100_000, 0, 5.0, 1, float("inf"), (), PROPHETS[:1], True)
 
 
 class Soak:
-    """The pieces of a soak in a folder, and time for more of them until `seconds` have passed."""
+    """The pieces of a soak in a folder, and time for more of them."""
 
-    def __init__(self, out: Path, amounts: Amounts, seconds: float, progress: Progress) -> None:
+    def __init__(self, out: Path, amounts: Amounts) -> None:
         self._out = out
         self._amounts = amounts
-        self._ends_at = time.monotonic() + seconds
-        self._progress = progress
+        self._ends_at = time.monotonic() + amounts.seconds
 
     def run(self, part: str, data: SoakData) -> SoakData:
         """Return `data` with the figures of the part, after the missing pieces. Raises UserError."""
-        parts: dict[str, Callable[[SoakData], SoakData]] = {
-            "starts": self._starts,
-            "tasks": self._tasks,
-            "training": self._training,
-            "faults": self._faults,
-        }
-        done = parts[part](data)
+        done = replace(data, **{part: getattr(self, f"_{part}")()})
         if done == data:
             return data
         load = {**done.load, part: round(os.getloadavg()[0], 1)}
@@ -89,159 +81,130 @@ class Soak:
         """True if another piece may begin."""
         return time.monotonic() < self._ends_at
 
-    def _bar(self, words: str, total: int, done: int) -> Callable[[int], None]:
-        """Draw a progress bar. The returned function is called with the number done."""
-        task = self._progress.add_task(words, total=total, completed=min(done, total))
-
-        def update(count: int) -> None:
-            self._progress.update(task, completed=min(count, total))
-            self._progress.refresh()
-
-        return update
-
-    def _starts(self, data: SoakData) -> SoakData:
+    def _starts(self) -> Any:
         file, wanted = self._out / "starts.jsonl", self._amounts.starts
-        counts = {engine: self._count_starts(file, engine) for engine in ENGINES}
-        updates = {engine: self._bar(f"starts: {engine}", wanted, counts[engine][0]) for engine in ENGINES}
+
+        def made(engine: str) -> list[SoakStart]:
+            return [start for start in read_pieces(file, SoakStart) if start.engine == engine]
+
+        def missing() -> list[str]:
+            return [engine for engine in ENGINES if sum(start.prophet for start in made(engine)) < wanted]
+
         # The engines take turns, so that a soak that is cut short has as much time for each.
-        while (missing := [e for e in ENGINES if counts[e][0] < wanted]) and self.time_left():
-            for engine in missing:
-                before, counts[engine] = counts[engine], self._batch(file, engine)
-                updates[engine](counts[engine][0])
-                if counts[engine] == before:
-                    raise UserError(f"no start of {engine} came to an end; see {file.parent}/starts")
-        return replace(data, starts=starts_of(read_pieces(file, SoakStart)))
+        while self.time_left() and (engines := missing()):
+            for engine in engines:
+                before = len(made(engine))
+                command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
+                command += ["--starts", str(wanted), "--seconds", str(BATCH_S)]
+                ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
+                if ended.returncode != 0 or len(made(engine)) == before:
+                    said = (ended.stderr.strip().splitlines() or [f"none came to an end; see {file.parent}/starts"])[-1]
+                    raise UserError(f"starts of {engine} cannot be made: {said}")
+                print(f"starts of {engine}: {len(made(engine))}", flush=True)
+        return starts_of(read_pieces(file, SoakStart))
 
-    def _batch(self, file: Path, engine: str) -> tuple[int, int]:
-        """Make some more starts. Returns the new `_count_starts`. Raises UserError."""
-        command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
-        command += ["--starts", str(self._amounts.starts), "--seconds", str(BATCH_S)]
-        ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
-        if ended.returncode != 0:
-            said = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise UserError(f"starts of {engine} cannot be made: {said}")
-        return self._count_starts(file, engine)
-
-    @staticmethod
-    def _count_starts(file: Path, engine: str) -> tuple[int, int]:
-        """Return (starts under Prophet, all starts) of the engine."""
-        mine = [start for start in read_pieces(file, SoakStart) if start.engine == engine]
-        return sum(start.prophet for start in mine), len(mine)
-
-    def _tasks(self, data: SoakData) -> SoakData:
+    def _tasks(self) -> Any:
         file = self._out / "tasks.jsonl"
         for check in (PLAIN, *self._amounts.checks):
-            if check != PLAIN and (why := why_not(check)):
-                self._progress.console.print(f"tasks under the check of {check}: not run, {why}")
-                continue
-            total = self._amounts.tasks if check == PLAIN else self._amounts.checked_tasks
-            each = RUN_TASKS if check == PLAIN else CHECKED_RUN_TASKS
-            self._tasks_under(check, total, min(each, total), file)
-        return replace(data, tasks=tasks_of(read_pieces(file, StressRun)))
+            plain = check == PLAIN
+            total, each = (self._amounts.tasks, RUN_TASKS) if plain else (self._amounts.checked_tasks, RUN_TASKS // 10)
+            if not plain and (why := why_not(check)):
+                print(f"tasks under the check of {check}: not run, {why}")
+            else:
+                self._tasks_under(check, total, min(each, total), file)
+        return tasks_of(read_pieces(file, StressRun))
 
     def _tasks_under(self, check: str, total: int, each: int, file: Path) -> None:
         runs = [run for run in read_pieces(file, StressRun) if run.check == check]
-        done = sum(run.tasks for run in runs)
-        update = self._bar(f"tasks: {check}", total, done)
-        if done >= total or not self.time_left():
-            return
-        folder = self._out / f"stress-{check}"
-        folder.mkdir(parents=True, exist_ok=True)
-        built = build_stress(folder, CHECKS.get(check, ()))
-        seed = len(runs)
+        done, seed, built = sum(run.tasks for run in runs), len(runs), None
         while done < total and self.time_left():
+            folder = self._out / f"stress-{check}"
+            folder.mkdir(parents=True, exist_ok=True)
+            built = built or build_stress(folder, CHECKS.get(check, ()))
             seed += 1
             run = run_tasks(built, check, min(each, max(total - done, 1)), seed, limit_s=120.0)
             add_piece(file, run)
             done += run.tasks
-            update(done)
+            print(f"tasks under {check}: {done:,} {run.wrong}", flush=True)
             if run.wrong:
-                self._progress.console.print(f"tasks under {check}: {run.wrong}", style="red", markup=False)
                 return
 
-    def _training(self, data: SoakData) -> SoakData:
-        file = self._out / "training.jsonl"
+    def _training(self) -> Any:
         each_s = min(PIECE_S, self._amounts.training_s)
-        pieces = max(1, round(self._amounts.training_s / each_s))
-        wanted = [policy for _ in range(pieces) for policy in self._amounts.training_policies]
-        done = read_pieces(file, LongTraining)
-        update = self._bar("training", len(wanted), len(done))
-        for number, policy in enumerate(wanted):
-            if [job.policy for job in done].count(policy) > wanted[:number].count(policy) or not self.time_left():
-                continue
+        wanted = [*self._amounts.training_policies] * max(1, round(self._amounts.training_s / each_s))
+
+        def train(number: int, policy: str) -> LongTraining:
             experiment = soak_jobs.long_training(policy, each_s, number, EVERY_S)
-            job = soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
-            add_piece(file, job)
-            done.append(job)
-            update(len(done))
-        return replace(data, training=done)
+            return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
 
-    def _faults(self, data: SoakData) -> SoakData:
-        file = self._out / "faults.jsonl"
+        works = [(policy, partial(train, number, policy)) for number, policy in enumerate(wanted)]
+        return self._jobs("training", LongTraining, works, lambda job: job.policy)
+
+    def _faults(self) -> Any:
         jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
-        wanted = [job for _ in range(self._amounts.rounds) for job in jobs]
-        done = read_pieces(file, FaultRun)
-        update = self._bar("faults", len(wanted), len(done))
-        for number, (experiment, fault, policy) in enumerate(wanted):
-            earlier = sum(job[1:] == (fault, policy) for job in wanted[:number])
-            made = sum((run.fault, run.policy) == (fault, policy) for run in done)
-            if made > earlier or not self.time_left():
-                continue
-            run = soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
-            add_piece(file, run)
-            done.append(run)
-            update(len(done))
-        return replace(data, faults=done)
+        works = []
+        for number, (experiment, fault, policy) in enumerate(jobs * self._amounts.rounds):
+            folder = self._out / "faults" / f"{number}-{policy}"
+            works.append(((fault, policy), partial(soak_jobs.fault_run, experiment, fault, folder)))
+        return self._jobs("faults", FaultRun, works, lambda run: (run.fault, run.policy))
+
+    def _jobs(
+        self,
+        part: str,
+        kind: type[Piece],
+        works: Sequence[tuple[Any, Callable[[], Piece]]],
+        key_of: Callable[[Piece], Any],
+    ) -> list[Piece]:
+        """Run the jobs that are not there yet, each given with its key; as many have a key as shall be run."""
+        file = self._out / f"{part}.jsonl"
+        done = read_pieces(file, kind)
+        there = [key_of(piece) for piece in done]
+        for key, work in works:
+            if key in there:
+                there.remove(key)
+            elif self.time_left():
+                done.append(work())
+                add_piece(file, done[-1])
+                print(f"{part}: {len(done)} of {len(works)}", flush=True)
+        return done
 
 
-def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts, seconds: float) -> int:
-    """Run what is missing of the parts, keep their figures and write the page. Returns 1 if something was wrong under
-    Prophet. Raises UserError.
+def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts) -> int:
+    """Run what is missing of the parts, and keep their figures. Returns 1 if something was wrong under Prophet.
+
+    Raises UserError.
     """
     if {"training", "faults"} & set(parts):
         reexec_in_user_namespace()
-    console = Console()
-    data = kept_data(results)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawn by the soak's own calls: a thread that draws would take time from what is measured.
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
-        soak = Soak(out, amounts, seconds, progress)
-        for part in parts:
-            data = soak.run(part, data)
-            kept.keep(results, NAME, SoakData, data, here())
-            (results / PAGE).write_text(page(results), encoding="utf-8")
+    stored = kept.kept(results, NAME, SoakData)
+    data = SoakData() if stored is None else stored[1]
+    soak = Soak(out, amounts)
+    for part in parts:
+        data = soak.run(part, data)
+        kept.keep(results, NAME, SoakData, data)
     if not soak.time_left():
-        console.print("time was over before all was run: call it again to go on")
-    for line in (wrong := faults_of(data)):
-        console.print(line, style="red", markup=False, soft_wrap=True)
-    console.print(f"the page is {(results / PAGE).resolve()}", markup=False, soft_wrap=True)
+        print("time was over before all was run: call it again to go on")
+    print(*(wrong := data.wrong()), sep="\n")
     return 1 if wrong else 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and write; exit status 2 with one line for an error of the user's."""
+    """Run and keep; exit status 2 with one line for an error of the user's."""
     parser = page_parser("soak", __doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all where left out")
     parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the pieces")
     parser.add_argument("--short", action="store_true", help="as little as shows that every part works")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no piece begins after so many seconds")
-    parser.add_argument("--starts", type=int, help="under Prophet on each engine")
-    parser.add_argument("--tasks", type=int, help="through the hook, plain")
-    parser.add_argument("--checked-tasks", type=int, help="under each of the compiler's checks")
-    parser.add_argument("--training-seconds", type=float, help="under each policy")
-    parser.add_argument("--rounds", type=int, help="how often each fault")
+    numbers = {
+        each.name: int if each.type == "int" else float for each in fields(Amounts) if each.type in ("int", "float")
+    }
+    for name, kind in numbers.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"in place of {getattr(Amounts(), name):,}")
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.parts) - set(PARTS)):
         parser.error(f"{unknown[0]!r} is no part of the soak; they are {', '.join(PARTS)}")
-    given = {
-        "starts": options.starts,
-        "tasks": options.tasks,
-        "checked_tasks": options.checked_tasks,
-        "training_s": options.training_seconds,
-        "rounds": options.rounds,
-    }
-    amounts = replace(SHORT if options.short else Amounts(), **{k: v for k, v in given.items() if v is not None})
-    return exit_status(lambda: run(options.parts or PARTS, options.out, options.results, amounts, options.seconds))
+    given = {name: value for name in numbers if (value := getattr(options, name)) is not None}
+    amounts = replace(SHORT if options.short else Amounts(), **given)
+    return exit_status(lambda: run(options.parts or PARTS, options.out, options.results, amounts))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """The soak's jobs on the testbed: long training under changing rates, and the faults of configs/faults.yaml.
 
 Rule of this file: which jobs they are, how each is run, and what is kept of it. tools/soak.py knows what is done
-already, and tools/soak_page.py shows it. Times are seconds, sizes bytes.
+already. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from prophet_scheduler.lab.cluster_config import Bandwidth
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.faults import FaultKind
-from prophet_scheduler.lab.records import read_worker
+from prophet_scheduler.lab.records import PolicyResult, read_worker
 from prophet_scheduler.lab.results import summarize
-from prophet_scheduler.lab.runner import Edges, run_experiment
-from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.runner import run_experiment
+from prophet_scheduler.lab.runs import Run
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from tools.soak_records import FaultRun, LongTraining
 
@@ -38,6 +39,8 @@ LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
 """Settings of a job that is too short to learn; its weights are compared."""
+Samples = dict[str, list[tuple[int, int]]]
+"""By node: iterations done, and resident bytes then."""
 
 
 def short_fault_job() -> tuple[Experiment, str, str]:
@@ -48,44 +51,46 @@ def short_fault_job() -> tuple[Experiment, str, str]:
     soon = fault.model_copy(update={"from_s": 0.5, "until_s": 1.5})
     job = cell.job.model_copy(update={"iterations": LEAST_ITERATIONS, **ANY_LENGTH})
     cell = replace(cell, job=job, cluster=cell.cluster.model_copy(update={"faults": [soon]}))
-    return replace(experiment, cells=(cell,)), in_words(cell), "prophet"
+    return replace(experiment, cells=(cell,)), soon.words(), "prophet"
 
 
 def fault_jobs() -> list[tuple[Experiment, str, str]]:
     """Return (an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
     experiment = load_experiment(FAULTS)
     return [
-        (_only(experiment, cell, policy), in_words(cell), policy.name)
+        (
+            replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1),
+            ", ".join(fault.words() for fault in cell.cluster.faults),
+            policy.name,
+        )
         for cell in experiment.cells
         for policy in cell.policies
     ]
-
-
-def in_words(cell: Cell) -> str:
-    """Return the faults of a cell; "" for none."""
-    return ", ".join(fault.words() for fault in cell.cluster.faults)
-
-
-def _only(experiment: Experiment, cell: Cell, policy: Contender) -> Experiment:
-    return replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1)
 
 
 class MemoryWatch:
     """Watch on the memory of a job's processes, which looks whenever its workers have finished more iterations."""
 
     def __init__(self) -> None:
-        self.error: str | None = None
         self.seconds = 0.0
+        self.samples: Samples = {}
         self._processes: dict[str, psutil.Process] = {}
-        self._edges = Edges()
-        self._began = 0.0
-        self.samples: dict[str, list[tuple[int, int]]] = {}
+        self._began_s = 0.0
 
-    def started(self, node: str, pid: int) -> None:
-        self._processes[node] = psutil.Process(pid)
+    def testbed(self, cell: Cell) -> Testbed:
+        """Return a testbed that tells which process runs where."""
+
+        class Sampled(Testbed):
+            def popen(own, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
+                # A record of all events is kept in memory until the job's end, and would be taken for growth.
+                process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
+                self._processes[node] = psutil.Process(process.pid)
+                return process
+
+        return Sampled([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
 
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
-        self._began = self._edges.now()
+        self._began_s = time.monotonic()
 
     def iterations(self, done: int) -> None:
         for node, process in self._processes.items():
@@ -97,52 +102,24 @@ class MemoryWatch:
                     continue
 
     def run_ends(self, error: str | None) -> None:
-        self.error = error
-        self.seconds = self._edges.now() - self._began
+        self.seconds = time.monotonic() - self._began_s
 
 
-class SampledTestbed(Testbed):
-    """A testbed that tells which process runs where."""
-
-    def __init__(self, nodes: Sequence[NodeSpec], watched: MemoryWatch) -> None:
-        super().__init__(nodes)
-        self._watched = watched
-
-    def popen(self, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
-        # A record of all events is kept in memory until the job's end, and would be taken for growth.
-        process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
-        self._watched.started(node, process.pid)
-        return process
-
-
-def run(experiment: Experiment, out: Path) -> tuple[CellRuns, MemoryWatch]:
+def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, MemoryWatch]:
     """Run an experiment of one cell and policy. Raises UserError if there can be no testbed."""
-    watched = MemoryWatch()
-
-    def testbed(cell: Cell) -> Testbed:
-        cluster = cell.cluster
-        return SampledTestbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes], watched)
-
-    (done,) = run_experiment(experiment, out, testbed, watched)
-    return done, watched
+    watch = MemoryWatch()
+    (done,) = run_experiment(experiment, out, watch.testbed, watch)
+    ((name, (job,)),) = done.runs.items()
+    return name, job, summarize(experiment, [done]).cells[0].policies[name], watch
 
 
 def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
     """Run one job of `fault_jobs`."""
-    done, watched = run(experiment, out)
-    ((name, (job,)),) = done.runs.items()
-    found = summarize(experiment, [done]).cells[0].policies[name]
+    name, job, found, watch = run(experiment, out)
     digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
+    weights = digests if isinstance(digests, str) else "workers differ"
     longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
-    return FaultRun(
-        fault,
-        name,
-        digests if isinstance(digests, str) else "workers differ",
-        found.error or "",
-        found.ended_after_s,
-        longest_s,
-        watched.seconds,
-    )
+    return FaultRun(fault, name, weights, found.error or "", found.ended_after_s, longest_s, watch.seconds)
 
 
 def left_weights(folder: Path, workers: int) -> str | list[str]:
@@ -179,14 +156,11 @@ def changing_bandwidth(seed: int, seconds: float, every_s: float) -> Bandwidth:
 
 def train_long(experiment: Experiment, out: Path) -> LongTraining:
     """Run one job of `long_training`."""
-    done, watched = run(experiment, out)
-    ((name, (job,)),) = done.runs.items()
+    name, job, found, watch = run(experiment, out)
     (cell,) = experiment.cells
-    found = summarize(experiment, [done]).cells[0].policies[name]
     weights = found.weights_sha256 or ""
-    trained_s = sum(job.workers[0].iteration_s) if job.workers else watched.seconds
+    trained_s = sum(job.workers[0].iteration_s) if job.workers else watch.seconds
     hooks = [status.hook for status in job.statuses if status.hook is not None]
-    unfinished = sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks)
     return LongTraining(
         policy=name,
         iterations=cell.job.iterations,
@@ -194,20 +168,20 @@ def train_long(experiment: Experiment, out: Path) -> LongTraining:
         rates=sum(at_s <= trained_s for at_s, _ in cell.cluster.bandwidth.changes),
         weights=weights if isinstance(weights, str) else "workers differ",
         messages=hooks[0].tasks if hooks else None,
-        unfinished=unfinished,
+        unfinished=sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks),
         watchdog_releases=sum(hook.watchdog_releases for hook in hooks),
         recuts=job.statuses[0].recuts if job.statuses else 0,
-        growth_bytes=growth(watched.samples),
-        resident_bytes={node: samples[-1][1] for node, samples in watched.samples.items() if samples},
+        growth_bytes=growth(watch.samples),
+        resident_bytes={node: samples[-1][1] for node, samples in watch.samples.items() if samples},
         error=found.error or "",
     )
 
 
-def growth(samples: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, float]:
-    """Return bytes an iteration by node, of (iterations done, resident bytes), over the second half of the samples."""
+def growth(samples: Samples) -> dict[str, float]:
+    """Return bytes an iteration by node, over the second half of the samples."""
     slopes = {}
-    for node, pairs in samples.items():
-        half = [pair for pair in pairs if pair[0] >= pairs[-1][0] / 2]
+    for node, several in samples.items():
+        half = [pair for pair in several if pair[0] >= several[-1][0] / 2]
         if len(half) >= LEAST_SAMPLES:
             iterations, resident = np.array(half, dtype=float).T
             slopes[node] = float(np.polyfit(iterations, resident, 1)[0])

@@ -1,12 +1,15 @@
 """Records of a soak: of each start, job and run of tasks, and of all of them together.
 
-Rule of this file: values and their sums. Times are seconds, sizes bytes.
+Rule of this file: values, their sums, and what counts as wrong. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from tools.native_stress import StressRun
@@ -17,6 +20,9 @@ ENGINES = (BYTEPS.name, DDP.name)
 """Names of the engines in records."""
 PROPHETS = ("prophet", DDP.called_here("prophet"))
 """The policy on each of them."""
+ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
+"""Order of a fault's rows."""
+ERROR_LETTERS = 230
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,30 @@ class FaultRun:
     longest_iteration_s: float | None
     seconds: float
 
+    @property
+    def under_prophet(self) -> bool:
+        """True if Prophet ran."""
+        return self.policy in PROPHETS
+
+    @property
+    def kills(self) -> bool:
+        """True if the fault killed a role."""
+        return "killed" in self.fault
+
+    @property
+    def hangs(self) -> bool:
+        """True if the harness had to end it."""
+        return "hung: " in self.error
+
+    @property
+    def end(self) -> str:
+        """`trained`, or when and how it ended otherwise."""
+        if not self.error:
+            return "trained"
+        error = textwrap.shorten(self.error.removeprefix("repeat 1 of 1: ").removeprefix("hung: "), ERROR_LETTERS)
+        after = "" if self.ended_after_s is None else f" {self.ended_after_s:.0f} s after the fault began"
+        return f"hung: {error}" if self.hangs else f"ended{after}: {error}"
+
 
 @dataclass(frozen=True)
 class LongTraining:
@@ -71,6 +101,19 @@ class LongTraining:
     """Resident bytes at the end."""
     error: str = ""
 
+    def growth(self, role: str, iterations: float = 1.0) -> float | None:
+        """Return the growth in bytes in so many iterations of the role's process that grows most, if known."""
+        slopes = [slope for node, slope in self.growth_bytes.items() if node.startswith(role)]
+        return max(slopes) * iterations if slopes else None
+
+    def growth_a_million(self, role: str) -> float | None:
+        """Return the same in a million messages."""
+        grown = self.growth(role)
+        if not self.messages or grown is None:
+            return None
+        workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
+        return grown / (self.messages / self.iterations * workers) * 1e6
+
 
 @dataclass(frozen=True)
 class StartsOf:
@@ -82,6 +125,10 @@ class StartsOf:
     evaluations: int
     first_s: list[float]
     wrong: list[str]
+
+    def percentile(self, percent: float) -> float:
+        """Return the time of the first iteration that so many percent of the starts have at most."""
+        return float(np.percentile(self.first_s or [np.nan], percent))
 
 
 @dataclass(frozen=True)
@@ -109,6 +156,39 @@ class SoakData:
     tasks: list[TasksOf] = field(default_factory=list)
     training: list[LongTraining] = field(default_factory=list)
     faults: list[FaultRun] = field(default_factory=list)
+
+    @property
+    def right_weights(self) -> set[str]:
+        """Digests of the jobs without a fault: one, where all is well."""
+        return {run.weights for run in self.faults if not run.fault and run.weights}
+
+    def alone(self, engine: str) -> StartsOf:
+        """Return the starts of an engine without Prophet. Raises StopIteration if there are none."""
+        return next(part for part in self.starts if part.engine == engine and not part.prophet)
+
+    def by_fault(self) -> list[tuple[str, str, list[FaultRun]]]:
+        """Return the runs of each fault and policy."""
+        groups = {(run.fault, run.policy) for run in self.faults}
+        ranked = sorted(groups, key=lambda group: (group[0], ORDER.index(group[1])))
+        return [(*group, [run for run in self.faults if (run.fault, run.policy) == group]) for group in ranked]
+
+    def wrong(self) -> list[str]:
+        """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
+        lines = [f"start of {part.engine}: {line}" for part in self.starts if part.prophet for line in part.wrong]
+        lines += [f"tasks, {part.check}: {line}" for part in self.tasks for line in part.wrong]
+        for job in self.training:
+            lines += [f"training under {job.policy}: {job.error}"] if job.error else []
+            lines += [f"training under {job.policy}: {job.unfinished} tasks lost"] if job.unfinished else []
+        lengths = {(job.iterations, job.weights) for job in self.training if job.weights}
+        alike = len(lengths) == len({iterations for iterations, _ in lengths})
+        lines += [] if alike else ["training: jobs of one length have different weights"]
+        right = self.right_weights
+        lines += [f"jobs without a fault have {len(right)} different models"] if len(right) > 1 else []
+        for run in self.faults:
+            lost = right and run.weights not in right if run.weights else not run.error
+            if run.under_prophet and (run.hangs or lost):
+                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if lost else ''}{run.end}")
+        return lines
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:

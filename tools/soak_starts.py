@@ -38,7 +38,7 @@ from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
 from tools.builds import ONE_THREAD
 from tools.ddp_stress import StressJob, Wrong
-from tools.pieces import add_piece, read_pieces
+from tools.kept import add_piece, read_pieces
 from tools.ports import free_port
 from tools.soak_records import ENGINES, SoakStart
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 
-from prophet_scheduler import policies
+from prophet_scheduler import plugins, policies
 
-
-def imported() -> list[str]:
-    files = [module.name for module in pkgutil.iter_modules(policies.__path__) if not module.ispkg]
-    return [file for file in files if f"prophet_scheduler.policies.{file}" in sys.modules]
-
+MODULES = {entry.module for entry in plugins.entries(plugins.POLICIES).values()}
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        for file in imported():
-            del sys.modules[f"prophet_scheduler.policies.{file}"]
+        for module in MODULES:
+            sys.modules.pop(module, None)
         policies.get_policy(name).plan(None, None)
-        print(name, *imported())
+        print(name, *sorted(MODULES & sys.modules.keys()))

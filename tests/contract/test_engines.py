@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import prophet_scheduler.engines
+from prophet_scheduler import plugins
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.registry import engine_of, engines, peers, scheduled_engine
@@ -47,7 +47,7 @@ def contender(variant: Variant, framework: Framework) -> Contender:
     return only
 
 
-def test_the_folders_are_the_engines() -> None:
+def test_the_entry_points_are_the_engines() -> None:
     assert list(engines()) == ["byteps", "byteps_async", "ddp", "kvstore"]
     assert scheduled_engine().name == "byteps"
     assert {spec.name for spec in peers().values()} == {"byteps_async", "ddp", "kvstore"}
@@ -227,7 +227,7 @@ from prophet_scheduler.engines.topology import ALL_REDUCE
 ENGINE = EngineSpec(
     name="toy",
     words="A toy",
-    exchanges={"torch": "prophet_scheduler.engines.toy.torch_exchange:Toy"},
+    exchanges={"torch": "toy.torch_exchange:Toy"},
     environment=lambda node, network: {"TOY_RANK": node.removeprefix("worker"), "TOY_PORT": str(network.port)},
     prefixes=("TOY_",),
     settings=("TOY_",),
@@ -239,19 +239,24 @@ ENGINE = EngineSpec(
 
 
 @pytest.fixture
-def with_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """prophet_scheduler/engines as if it had one more folder."""
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "__init__.py").write_text(NEW_ENGINE, encoding="utf-8")
-    monkeypatch.setattr(prophet_scheduler.engines, "__path__", [*prophet_scheduler.engines.__path__, str(tmp_path)])
-    engines.cache_clear()
+def with_a_new_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One more distribution is installed."""
+    (tmp_path / "toy.py").write_text(NEW_ENGINE, encoding="utf-8")
+    metadata = tmp_path / "toy-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n", encoding="utf-8")
+    (metadata / "entry_points.txt").write_text("[prophet.engines]\ntoy = toy:ENGINE\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for cached in (plugins.entries, engines):
+        cached.cache_clear()
     yield
-    engines.cache_clear()
-    sys.modules.pop("prophet_scheduler.engines.toy", None)
+    for cached in (plugins.entries, engines):
+        cached.cache_clear()
+    sys.modules.pop("toy", None)
 
 
-@pytest.mark.usefixtures("with_a_new_folder")
-def test_a_new_engine_as_a_contender_is_one_folder() -> None:
+@pytest.mark.usefixtures("with_a_new_engine")
+def test_a_new_engine_as_a_contender_is_one_distribution() -> None:
     assert list(engines()) == ["byteps", "byteps_async", "ddp", "kvstore", "toy"]
     assert known_policies()[-1] == "toy-ring"
     mine = contender(engines()["toy"].variants[0], "torch")
@@ -261,7 +266,7 @@ def test_a_new_engine_as_a_contender_is_one_folder() -> None:
         "-m",
         "prophet_scheduler.lab.jobs.pytorch.replay",
         "--exchange",
-        "prophet_scheduler.engines.toy.torch_exchange:Toy",
+        "toy.torch_exchange:Toy",
     ]
     env = environment(mine, "worker1", NETWORK, {"TOY_RING": "9", "PATH": "/bin"})
     assert {key: env[key] for key in ("TOY_RANK", "TOY_PORT", "TOY_RING")} == {

@@ -1,4 +1,4 @@
-"""A policy that somebody adds is one file: everything else that shows or sets its options follows from that."""
+"""A policy that somebody adds is a file and its entry point: all that shows or sets its options follows from those."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from prophet_scheduler import policies
+from prophet_scheduler import plugins
 from prophet_scheduler.cli.main import app
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.simulated import prepare
@@ -18,15 +18,16 @@ from support.configs import REPLAY, changed, loaded
 from tools.policy_tables import options_table, policies_table
 
 ADDED = Path(__file__).with_name("added_policy")
-"""A folder with the file that is added."""
+"""The distribution that is added, as it is installed."""
 
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(policies, "__path__", [*policies.__path__, str(ADDED)])
+    monkeypatch.syspath_prepend(ADDED)
+    plugins.entries.cache_clear()
     yield
-    sys.modules.pop("prophet_scheduler.policies.half_rate", None)
-    vars(policies).pop("half_rate", None)
+    plugins.entries.cache_clear()
+    sys.modules.pop("half_rate", None)
 
 
 def test_its_options_are_variables_of_a_job() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import prophet_papers
 from prophet_scheduler import policies
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.cut import Borders, blocks_of
@@ -157,7 +158,12 @@ def test_only_the_file_of_the_policy_is_imported() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     imported = {name: files for name, *files in (line.split() for line in done.stdout.splitlines())}
     assert list(imported) == policy_names()
-    files = {module.name for module in pkgutil.iter_modules(policies.__path__) if not module.ispkg}
+    files = {
+        f"{package.__name__}.{module.name}"
+        for package in (policies, prophet_papers)
+        for module in pkgutil.iter_modules(package.__path__)
+        if not module.ispkg
+    }
     assert {name: len(loaded) for name, loaded in imported.items()} == dict.fromkeys(imported, 1)
     assert {file for loaded in imported.values() for file in loaded} == files, "a file without a policy"
 

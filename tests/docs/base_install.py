@@ -1,4 +1,4 @@
-"""Runs the `prophet` command as after `pip install .` in an empty environment: packages of the extras cannot be seen.
+"""Runs the `prophet` command as after `pip install .` in an empty environment: what the extras bring cannot be seen.
 
 Usage: python -P base_install.py ARGUMENT...
        python -P base_install.py --in-sight MODULE...   prints those of them that can be found
@@ -13,7 +13,7 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -50,10 +50,10 @@ def hidden_modules() -> frozenset[str]:
 
 
 class Without:
-    """A finder that does not find the hidden modules, in front of one that would."""
+    """A finder of modules and distributions that finds none outside of the base, in front of one that would."""
 
-    def __init__(self, finder: Any, hidden: frozenset[str]) -> None:
-        self._finder, self._hidden = finder, hidden
+    def __init__(self, finder: Any, hidden: frozenset[str], base: set[str]) -> None:
+        self._finder, self._hidden, self._base = finder, hidden, base
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -63,14 +63,19 @@ class Without:
         spec: ModuleSpec | None = self._finder.find_spec(name, path, target)
         return spec
 
+    def find_distributions(self, *of: Any) -> Iterator[importlib.metadata.Distribution]:
+        if hasattr(self._finder, "find_distributions"):
+            found = self._finder.find_distributions(*of)
+            yield from (distribution for distribution in found if normalized(distribution.name) in self._base)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._finder, name)
 
 
 def hide() -> None:
     """For the rest of this process."""
-    hidden = hidden_modules()
-    sys.meta_path[:] = [Without(finder, hidden) for finder in sys.meta_path]
+    hidden, base = hidden_modules(), base_distributions()
+    sys.meta_path[:] = [Without(finder, hidden, base) for finder in sys.meta_path]
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from support.pages import BLOCK, PAGES, ROOT, blocks
 from support.programs import without_switches
 
 BASE = Path(__file__).with_name("base_install.py")
+EXTRA = "comes with the extra {0}: `pip install ./plugins/{0}` in Prophet's checkout"
 
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
@@ -158,6 +159,18 @@ def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
         ),
         (["run", "configs/quickstart.yaml"], "job.kind: digits: sklearn is not installed; `pip install scikit-learn`"),
         (
+            ["run", "configs/mlfabric/c1-n1.yaml"],
+            f"configs/mlfabric/c1-n1.yaml: engine: byteps_async {EXTRA.format('mlfabric')}",
+        ),
+        (
+            ["simulate", "configs/replay-resnet50.yaml", "--policy", "tictac"],
+            f"--policy: tictac {EXTRA.format('papers')}",
+        ),
+        (
+            ["simulate", "configs/papers/tictac.yaml"],
+            f"configs/papers/tictac.yaml: sweep[0].policies[1]: tictac-tio {EXTRA.format('papers')}",
+        ),
+        (
             ["run", "configs/bert-large-64.yaml"],
             "engine: bert-large-64 is for the simulator; run it with: prophet simulate configs/bert-large-64.yaml",
         ),
@@ -212,7 +225,8 @@ def check_pip(arguments: list[str], whole: bool) -> None:
     assert arguments[0] in ("install", "uninstall")
     for word in arguments[1:]:
         local = re.fullmatch(r"\.(?:\[([\w,]+)\])?", word)
-        assert not word.startswith("prophet-scheduler"), "no index has it"
+        assert not word.startswith("prophet-"), "no index has it"
+        assert not word.startswith("./") or (ROOT / word / "pyproject.toml").is_file()
         if local and local.group(1):
             extras = importlib.metadata.metadata("prophet-scheduler").get_all("Provides-Extra") or []
             assert set(local.group(1).split(",")) <= set(extras)
@@ -249,11 +263,7 @@ def check_torchrun(arguments: list[str], whole: bool) -> None:
 def test_what_python_snippets_import_is_there(page: Path) -> None:
     for text in blocks(page, "python"):
         for node in ast.walk(ast.parse(text)):
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module
-                and node.module.split(".")[0] in ("prophet_scheduler", "prophet_byteps")
-            ):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("prophet_"):
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     has = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-import warnings
 
 import pytest
 
@@ -55,24 +53,3 @@ def test_the_first_rank_speaks_for_all_but_of_what_is_a_ranks_own(
     notices.speaks(False)
     notices.warn_once("of all")
     assert caplog.messages == ["Prophet: alone", "Prophet: of this one", "Prophet: of all"]
-
-
-def test_a_warning_passes_over_what_stands_between() -> None:
-    def torchs(level: int) -> None:
-        warnings.warn("too old", stacklevel=level)
-
-    def between(level: int) -> None:
-        torchs(level)
-
-    def over(level: int) -> None:
-        torchs(level)
-
-    passed_over = notices.passed_over(over)
-    for function, level in ((torchs, 2), (passed_over, 2)):
-        with pytest.warns(UserWarning) as warned:
-            function(level)
-            line = sys._getframe().f_lineno - 1
-        assert (warned[0].filename, warned[0].lineno) == (__file__, line)
-    with pytest.warns(UserWarning) as warned:
-        between(2)
-    assert warned[0].lineno == between.__code__.co_firstlineno + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
 from prophet_scheduler.frontends.torch import references
 
@@ -204,3 +208,99 @@ def test_somebodys_own_function_may_read_whatever_its_arguments_hold(used: Used,
     assert not used
     nested(torch.ones(1), [pending])
     assert used == [("update",)]
+
+
+class OfTheProgram(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+WARN: dict[str, Callable[[], object]] = {
+    "a function": lambda: torch.add(torch.ones(2), 1, out=torch.ones(5)),
+    "an attribute": lambda: (torch.ones(2, requires_grad=True) * 2).grad,
+    "an index": lambda: torch.ones(2)[torch.tensor([0, 1], dtype=torch.uint8)],
+}
+
+
+@pytest.mark.parametrize("name", WARN)
+def test_torch_warns_of_the_programs_line(used: Used, name: str) -> None:
+    with pytest.warns(UserWarning) as warned:
+        WARN[name]()
+    code = WARN[name].__code__
+    assert [(each.filename, each.lineno) for each in warned] == [(__file__, code.co_firstlineno)]
+
+
+FAIL: dict[str, Callable[[], object]] = {
+    "a function": lambda: torch.mm(torch.ones(2), torch.ones(3)),
+    "by name": lambda: torch.add(torch.ones(2), 1, alpha="one"),  # type: ignore[call-overload]
+    "an attribute": lambda: setattr(torch.ones(2), "grad", torch.ones(3)),
+    "no attribute": lambda: torch.ones(2).nonsense,  # type: ignore[attr-defined]
+    "a function of Python": lambda: torch.split(torch.ones(2), "one"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", FAIL)
+def test_torch_fails_as_without_being_watched(used: Used, name: str) -> None:
+    def failed() -> tuple[type, str, list[str]]:
+        with pytest.raises(Exception) as raised:
+            FAIL[name]()
+        frames = traceback.extract_tb(raised.value.__traceback__)
+        return (
+            raised.type,
+            str(raised.value),
+            [frame.filename for frame in frames if "torch/overrides" not in frame.filename],
+        )
+
+    watched = failed()
+    references.stop_here()
+    kind, text, files = failed()
+    assert watched[:2] == (kind, text)
+    # torch calls its functions in Python anew where a mode is.
+    assert list(dict.fromkeys(watched[2])) == list(dict.fromkeys(files))
+
+
+def test_a_gradient_is_looked_at_under_a_lock_which_is_free_after_an_error(
+    used: Used, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[bool] = []
+    monkeypatch.setattr(warnings, "showwarning", lambda *_: held.append(owned()))
+
+    def owned() -> bool:
+        return bool(references.swapping._is_owned())  # type: ignore[attr-defined]
+
+    with warnings.catch_warnings(action="always"):
+        assert WARN["an attribute"]() is None
+    assert held == [True] and not owned()
+    with pytest.raises(RuntimeError, match="assign a gradient"):
+        FAIL["an attribute"]()
+    assert not owned()
+
+
+def faked(tensor: torch.Tensor) -> torch.Size:
+    with FakeTensorMode() as mode:
+        return mode.from_tensor(tensor).mm(torch.empty(3, 2)).shape
+
+
+def in_modes(tensor: torch.Tensor) -> torch.Tensor:
+    with OfTheProgram(), torch.device("meta"), OfTheProgram():
+        return tensor.add(other=torch.ones(3, 3, device="cpu"), alpha=2)
+
+
+WAYS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "vmap": lambda p: torch.func.vmap(lambda value: value * 2)(p) + p,
+    "a derivative": lambda p: torch.func.grad(lambda value: value.square().sum())(p) + p,
+    "fake tensors": faked,
+    "modes": in_modes,
+    "a graph": lambda p: make_fx(lambda value: value.relu() + 1)(p).code,
+    "a subclass": lambda p: p.as_subclass(nn.Parameter).add(1).type(),
+    "a function of Python": lambda p: torch.nn.functional.softmax(p, dim=0, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_torch_works_as_without_being_watched(used: Used, pending: torch.Tensor, name: str) -> None:
+    watched = WAYS[name](pending)
+    references.stop_here()
+    plain = WAYS[name](pending)
+    assert torch.equal(watched, plain) if isinstance(plain, torch.Tensor) else watched == plain
+    assert used

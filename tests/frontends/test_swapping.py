@@ -27,13 +27,19 @@ class SpeakingLock:
         self._lock = threading.RLock()
         self._said = said
 
-    def __enter__(self) -> None:
+    def acquire(self) -> None:
         if not self._lock.acquire(blocking=False):
             self._said.put("waits")
             self._lock.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Job:
@@ -42,7 +48,10 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps.install()
         self._said: SimpleQueue[str] = SimpleQueue()
-        monkeypatch.setattr(references, "swapping", SpeakingLock(self._said))
+        lock = SpeakingLock(self._said)
+        for function in [each for each, held in references.READ_NOTHING.items() if held is references.swapping]:
+            monkeypatch.setitem(references.READ_NOTHING, function, lock)
+        monkeypatch.setattr(references, "swapping", lock)
         self.model = nn.Linear(2, 1, bias=False)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
         self.rounds = LateRounds(self.model, AVERAGE / GRADIENT)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
+from prophet_mxnet.graph import graph_of_symbol
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import EventRecord, load_events, load_record
@@ -36,7 +37,6 @@ from prophet_scheduler.lab.records import read_results, read_status, read_worker
 from prophet_scheduler.lab.report import story_of
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.transfers import pair_events
-from prophet_scheduler.models.graph_mxnet import graph_of_symbol
 from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.session.kept import Kept, kept_from_json, kept_to_json

@@ -32,14 +32,18 @@ def told(policy: Contender, node: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("policy", "server", "worker"),
     [
-        (STOCK, "import byteps.server", ["pytorch.replay", f"{ENGINES}.byteps.torch_exchange:BytePSInTorch"]),
+        (
+            STOCK,
+            "import byteps.server",
+            ["prophet_scheduler.lab.jobs.pytorch.replay", f"{ENGINES}.byteps.torch_exchange:BytePSInTorch"],
+        ),
         (
             Contender("mxnet-stock", "stock", framework="mxnet"),
             "import byteps.server",
-            ["gluon.replay", f"{ENGINES}.byteps.gluon_exchange:BytePSInGluon"],
+            ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:BytePSInGluon"],
         ),
-        (KVSTORE, "import mxnet", ["gluon.replay", f"{ENGINES}.kvstore.gluon_exchange:KVStoreInGluon"]),
-        (P3, "import mxnet", ["gluon.replay", f"{ENGINES}.kvstore.gluon_exchange:P3InGluon"]),
+        (KVSTORE, "import mxnet", ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:KVStoreInGluon"]),
+        (P3, "import mxnet", ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:P3InGluon"]),
     ],
 )
 def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, server: str, worker: list[str]) -> None:
@@ -48,7 +52,7 @@ def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, serv
     for node in nodes[:3]:
         assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", server]
     module, exchange = worker
-    expected = [sys.executable, "-m", f"prophet_scheduler.lab.jobs.{module}", "--exchange", exchange, "--out", "x"]
+    expected = [sys.executable, "-m", module, "--exchange", exchange, "--out", "x"]
     assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
 
 

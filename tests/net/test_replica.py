@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from prophet_scheduler.frontends.torch.weight_blocks import Counts, WeightBlocks, counts_of
+from prophet_mlfabric.replica_model import ReplicaModel, encoded, load, updates_in
+from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, counts_of
 from prophet_scheduler.lab.testbed import Testbed
-from prophet_scheduler.mlfabric.replica_model import ReplicaModel, encoded, load, updates_in
 from support.apart import BLOCK_BYTES, WORKERS, JobApart, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]

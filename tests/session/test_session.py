@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.policies.tictac import TicTac
 from prophet_scheduler.session.messages import Traced
 from support.graphs import graph
 from support.sessions import plan_at, session

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.issuer import JointOperation
-from prophet_scheduler.studies.agenda import Agenda
+from prophet_mlfabric.studies.agenda import Agenda
 
 
 class Future:

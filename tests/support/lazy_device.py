@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from prophet_ddp.device import DeviceStreams, Told
+from prophet_mlfabric.studies.agenda import Action, Agenda
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.studies.agenda import Action, Agenda
 from support.collectives import Future
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from prophet_scheduler.mlfabric.network import Link
+from prophet_mlfabric.network import Link
 
 
 def rate_at(link: Link, time_s: float) -> float:

@@ -14,13 +14,13 @@ from functools import partial
 
 import numpy as np
 
-from prophet_scheduler.mlfabric.connections import Connections, Outgoing, Tenant
-from prophet_scheduler.mlfabric.conversation import Conversation, Pass, Result, SumPermission
-from prophet_scheduler.mlfabric.coordination import Coordination
-from prophet_scheduler.mlfabric.messages import Hello, decode_answer, encode
-from prophet_scheduler.mlfabric.ports import Collection, ModelCopy, Outcome, Permission
-from prophet_scheduler.mlfabric.terms import Terms
-from prophet_scheduler.studies.agenda import Agenda
+from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.conversation import Conversation, Pass, Result, SumPermission
+from prophet_mlfabric.coordination import Coordination
+from prophet_mlfabric.messages import Hello, decode_answer, encode
+from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Permission
+from prophet_mlfabric.studies.agenda import Agenda
+from prophet_mlfabric.terms import Terms
 
 TENANT, TOKEN = "job", "a token of the tests"
 

@@ -1,4 +1,4 @@
-"""Advice that was followed: what is counted, kept and said. Nothing is run here; sessions are simulated."""
+"""Advice that was followed: what is counted and kept. Nothing is run here; sessions are simulated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import session
 from prophet_scheduler.lab.config import Experiment, load_experiment
 from prophet_scheduler.lab.records import CellResult, Results, write_results
 from support.configs import REPLAY
 from support.results import policy
-from tools import advise, cells, kept
-from tools.advise import CHANGES, Advised, Followed, page
-from tools.provenance import Provenance
+from tools import advise, studies
+from tools.advise import CHANGES
 
 ROOT = Path(__file__).parents[2]
-
-
-def row(predicted_s: float, real_s: float) -> Followed:
-    return Followed("a job", "ddp", "the other engine", 1.0, predicted_s, predicted_s, real_s, True)
 
 
 def test_the_config_has_a_pair_for_each_change() -> None:
@@ -34,7 +30,7 @@ def test_the_config_has_a_pair_for_each_change() -> None:
         assert (now.setting, now.policies) != (then.setting, then.policies)
 
 
-def test_every_pair_runs_is_advised_on_and_makes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pair_runs_and_is_advised_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs take a second; what is predicted is the simulator's."""
     job = {**REPLAY["job"], "profile": "resnet18", "total_bytes": "5MB", "backward_s": 0.1, "forward_s": 0.05}
     raw: dict[str, Any] = {**copy.deepcopy(REPLAY), "job": job, "policies": ["ddp-gloo"]}
@@ -50,23 +46,14 @@ def test_every_pair_runs_is_advised_on_and_makes_the_page(tmp_path: Path, monkey
         write_results(Results(schema=1, config=source, repeats=experiment.repeats, cells=[shown]), out / "results.json")
         return 0
 
-    monkeypatch.setattr(cells, "run_session", run)
+    monkeypatch.setattr(studies, "run_session", run)
     monkeypatch.setattr(session, "run_session", run)
     monkeypatch.setattr(advise, "CHANGES", ("prophet",))
-    arguments = ["--config", str(config), "--out", str(tmp_path / "out"), "--results", str(tmp_path)]
-    assert advise.main(arguments) == 0, "all but one may be far off"
-    stored = kept.kept(tmp_path, advise.NAME, Advised)
-    assert stored is not None
-    (followed,) = stored[1].rows
+    out = tmp_path / "out"
+    advised = advise.measure(out, tmp_path, config=str(config))
+    (followed,) = advised.rows
     assert (followed.change, followed.now_s, followed.real_s, followed.helped) == ("prophet", 1.0, 1.0, True)
     assert followed.predicted_s < 0.95 and followed.predicted_s != followed.uncalibrated_s
-    assert (tmp_path / advise.PAGE).read_text() == page(tmp_path)
     monkeypatch.setattr(advise, "CHANGES", CHANGES)
-    assert advise.main(arguments) == 2, "a config without its pairs"
-
-
-def test_the_page_counts_what_was_near(tmp_path: Path) -> None:
-    rows = [row(1.0, 1.05), row(1.0, 0.92), row(1.0, 1.3)]
-    kept.keep(tmp_path, advise.NAME, Advised, Advised(rows), Provenance("2026-01-01", "abc1234", "a processor", 2))
-    text = page(tmp_path)
-    assert "**2 of 3 predictions are within 10%; the worst is 30.0% off.**" in text and "| +5.0% |" in text
+    with pytest.raises(UserError, match="12 are wanted, a pair for each change"):
+        advise.measure(out, tmp_path, config=str(config))

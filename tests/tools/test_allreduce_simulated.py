@@ -25,10 +25,11 @@ from prophet_scheduler.simulate import Costs
 from support.configs import REPLAY, loaded
 from support.results import cell as result
 from support.results import failed, policy
-from tools import allreduce, eighth, kept, validate
-from tools.allreduce_simulated import simulated_cell
+from tools import kept, validate
+from tools.figures import compared
 from tools.kept import Point, Study
 from tools.provenance import Provenance
+from tools.validate import simulated_cell
 
 SMALL: dict[str, Any] = {**REPLAY["job"], "profile": "resnet18", "iterations": 6}
 RAW: dict[str, Any] = {
@@ -99,13 +100,10 @@ def test_what_the_simulator_does_not_know_is_left_out(tmp_path: Path) -> None:
     assert simulated_cell(training, measured(training)) is None
 
 
-def test_what_is_kept_is_simulated_and_makes_a_part_of_the_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--allreduce", "--results", str(tmp_path)]
     assert validate.main(arguments) == 2
     assert "is missing; measure first: make allreduce" in capsys.readouterr().err
-    assert "All-reduces" not in validate.page(tmp_path)
 
     raw = {**RAW, "policies": ["ddp-gloo-50", "ddp-prophet", "ddp-p3"], "sweep": [{"cluster": {"bandwidth": "1gbit"}}]}
     raw["sweep"] += [{"cluster": {"bandwidth": "250mbit"}}]
@@ -115,21 +113,12 @@ def test_what_is_kept_is_simulated_and_makes_a_part_of_the_page(
     points[0].cell.policies["ddp-p3"] = failed("it hung")
     study = Study(to_jsonable_python(experiment.source), points)
     where = Provenance("2026-01-01", "abc", "a processor", 2)
-    kept.keep(tmp_path, allreduce.NAME, Study, study, where)
-    assert "Not simulated yet" in validate.page(tmp_path)
-
+    kept.keep(tmp_path, "allreduce", Study, study, where)
     assert validate.main(arguments) == 1, "made-up times are not what the simulator says"
-    text = (tmp_path / validate.PAGE).read_text()
-    assert text == validate.page(tmp_path) and "of 5 cells are within 10%" in text
-    assert text.count("| 1gbit |") == 2 and text.count("| 250mbit |") == 3
-    stored = kept.kept(tmp_path, allreduce.NAME, Study)
+    stored = kept.kept(tmp_path, "allreduce", Study)
     assert stored is not None and stored[0] == where
-    assert [point.simulated is not None for point in stored[1].points] == [True, True]
     assert [point.cell for point in stored[1].points] == [point.cell for point in points], "what was measured stays"
-
-    kept.keep(tmp_path, eighth.NAME, Study, study, where)
-    assert validate.main(arguments) == 1
-    assert "Together: " in (text := validate.page(tmp_path)) and "of 10 cells are within 10%" in text
+    assert len(compared(stored[1].points)) == 5
 
 
 def test_processors_copy_update_and_issue(tmp_path: Path) -> None:

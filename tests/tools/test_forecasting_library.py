@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.interpreters import Environment, Interpreter, outcome, run
+from tools.release import Environment, outcome, run
 
 ROOT = Path(__file__).parents[2]
 THEIRS, OURS = "prophet", "prophet-scheduler"
@@ -26,18 +26,15 @@ class Both:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.environment = Environment(Interpreter("{}.{}".format(*sys.version_info), sys.executable), place / "both")
+        self.environment = Environment(sys.executable, place / "both")
         build = ("wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(ROOT))
         run(sys.executable, "-m", "pip", *build)
         (self.wheel,) = place.glob("prophet_scheduler-*.whl")
-        self.pip("install", "--quiet", THEIRS, str(self.wheel))
-        self.pip("uninstall", "--yes", "--quiet", THEIRS, OURS)
-
-    def pip(self, *arguments: str) -> None:
-        run(*self.environment.pip(*arguments))
+        self.environment.pip("install", THEIRS, str(self.wheel))
+        self.environment.pip("uninstall", "--yes", THEIRS, OURS)
 
     def install(self, name: str) -> None:
-        self.pip("install", "--quiet", "--no-deps", str(self.wheel) if name == OURS else name)
+        self.environment.pip("install", "--no-deps", str(self.wheel) if name == OURS else name)
 
     def works(self, name: str) -> bool:
         python = self.environment.program("python")
@@ -57,6 +54,6 @@ def test_each_works_beside_the_other_and_without_it(both: Both, first: str, seco
     both.install(first)
     both.install(second)
     assert both.works(THEIRS) and both.works(OURS)
-    both.pip("uninstall", "--yes", "--quiet", first)
+    both.environment.pip("uninstall", "--yes", first)
     assert both.works(second) and not both.works(first)
-    both.pip("uninstall", "--yes", "--quiet", second)
+    both.environment.pip("uninstall", "--yes", second)

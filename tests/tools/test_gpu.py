@@ -1,4 +1,4 @@
-"""Jobs on a GPU: what is timed and compared, the page, and the worker's program, which runs on a processor as well."""
+"""Jobs on a GPU: which they are, and the worker's program, which runs on a processor as well."""
 
 from __future__ import annotations
 
@@ -6,45 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from prophet_scheduler.core.settings import DDP_NCCL
-from tools import gpu, gpu_job
-from tools.gpu import GpuJob, GpuRun, OnFirstGpu
+from tools import gpu, gpu_job, measure
+from tools.gpu import GpuJob
 from tools.ports import free_port
-from tools.provenance import Provenance
-
-JOB = GpuJob("ddp", "resnet50", "2.5gbit", 40, ("clips",))
-STOCK = GpuRun(JOB, "ddp-gloo", 102_000_000, [9.0] * 2 + [0.5] * 38, "aa", 3_100_000_000)
-PROPHET = replace(STOCK, policy="ddp-prophet", seconds=[9.0] * 2 + [0.6] * 19 + [0.4] * 19, device_bytes=3_200_000_000)
-
-
-def rows(*runs: GpuRun) -> list[list[str]]:
-    """The table's, without its head."""
-    lines = gpu.text(runs, Provenance("2026-11-27", "abc", "a GPU", 16)).splitlines()
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")][1:]
-
-
-def test_two_rows_for_each_job_that_ran_both_ways() -> None:
-    alone = replace(STOCK, job=replace(JOB, bandwidth="none"))
-    job = ["DDP, NCCL", "ResNet-50, SGD, clips", "102", "2.5gbit"]
-    assert rows(STOCK, PROPHET, alone) == [
-        [*job, "without", "0.500", "0.500", "0.500", "0.500-0.500", "", "3,100", ""],
-        [*job, "with", "0.500", "0.410", "0.500", "0.400-0.600", "1.00, 1.22", "3,200", "yes"],
-    ]
-
-
-def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:
-    assert rows(STOCK, replace(PROPHET, digest="bb"))[1][-1] == "**no**"
-    assert rows(STOCK, replace(PROPHET, digest="bb", seconds=[1.0] * 9))[1][-1] == "-"
 
 
 def test_two_ranks_are_two_hosts_to_nccl() -> None:
-    scripts = {node: OnFirstGpu(JOB, Path("out"), "eth0").settings(node) for node in gpu.WORKERS}
+    scripts = {node: gpu.settings_of(node, "eth0") for node in gpu.WORKERS}
     assert len({settings["NCCL_HOSTID"] for settings in scripts.values()}) == 2
     assert all(settings[DDP_NCCL] == "1" and settings["NCCL_SOCKET_IFNAME"] == "eth0" for settings in scripts.values())
 
@@ -57,7 +31,7 @@ def test_every_job_has_a_name_of_its_own_and_both_policies() -> None:
 def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    assert gpu.main(["--out", str(tmp_path / "out")]) == 2
+    assert measure.main(["gpu", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -65,7 +39,7 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.Captu
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     port = str(free_port())
     job = GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
-    command = [sys.executable, *OnFirstGpu(job, tmp_path, "lo").command]
+    command = [sys.executable, *gpu.command_of(job, tmp_path)]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
     ranks = [
         subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)

@@ -57,25 +57,25 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
 
 
 def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
-    assert kept.otherwise(tmp_path, "peers", "make results") == "Not measured yet: `make results`.\n"
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.* ![times](../times.png)\n")
-    assert kept.otherwise(tmp_path, "peers", "make results") == "*A note of 2026-01-01.* ![times](times.png)\n"
+    assert kept.note(tmp_path, "peers") == "*A note of 2026-01-01.* ![times](times.png)\n"
     assert kept.note(tmp_path, "others") == ""
-
-    def of_cells(stand_in: str | None = None) -> str:
-        return kept.section(
-            tmp_path, "cells", Numbers, "make cells", lambda data, when: f"{when.date} {data.values}", stand_in=stand_in
-        )
-
-    assert of_cells() == "Not measured yet: `make cells`.\n"
-    assert of_cells("peers") == kept.note(tmp_path, "peers")
-    kept.keep(tmp_path, "cells", Numbers, Numbers([2.0]), PROVENANCE)
-    assert of_cells("peers") == "2026-01-02 [2.0]"
     (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
     (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")
     kept.keep(tmp_path, "peers", Numbers, Numbers([]), PROVENANCE, replaces=("costs",))
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["seen.md"]
+
+
+def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "pieces.jsonl"
+    assert kept.read_pieces(file, Numbers) == []
+    kept.add_piece(file, Numbers([1.0]))
+    kept.add_piece(file, Numbers([2.0], "two"))
+    assert kept.read_pieces(file, Numbers) == [Numbers([1.0]), Numbers([2.0], "two")]
+    file.write_text("{}\n")
+    with pytest.raises(UserError, match=r"pieces\.jsonl:1: cannot be read \(values: field required\); remove the line"):
+        kept.read_pieces(file, Numbers)
 
 
 def test_the_line_names_day_commit_and_machine() -> None:

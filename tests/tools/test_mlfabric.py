@@ -9,8 +9,7 @@ from typing import TypeAlias
 import pytest
 from _pytest.capture import CaptureResult
 
-from prophet_scheduler.studies.mlfabric.tables import TableCell
-from tools import mlfabric, mlfabric_page, mlfabric_runs
+from tools import mlfabric
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
 
@@ -72,20 +71,3 @@ def test_the_scheduler_is_timed(capsys: Capture, monkeypatch: pytest.MonkeyPatch
     assert mlfabric.main(["scheduler", "--repeats", "1"]) == 0
     assert "20 updates" in capsys.readouterr().out
     assert mlfabric.main(["scheduler", "--repeats", "0"]) == 2
-
-
-def test_the_page_shows_medians_beside_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [TableCell("C2", "N1", ratio, 0.5, 0.4, 0.8, 0.25, 30) for ratio in (0.3, 0.5, 0.4)]
-    assert mlfabric_page.table_2_row(cells) == (
-        "C2-N1",
-        "2.96",
-        "0.40 (0.30 to 0.50)",
-        "0.50",
-        "0.40 s",
-        "0.80 s",
-        "25%",
-    )
-    monkeypatch.setattr(mlfabric_runs, "scheduler_times", lambda: {("N2", 4): {100: 7.4, 500: 60.0, 1000: 200.0}})
-    page = mlfabric_page.scheduling(mlfabric_runs.scheduling())
-    assert "| N2 | 4 | 7 ms | 60 ms | 200 ms |" in page
-    assert "1000 updates: 200 ms at worst, the paper 1460" in page

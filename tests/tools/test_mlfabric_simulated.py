@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
+from prophet_mlfabric.studies.settings import Computations
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, SlowComputing
-from prophet_scheduler.studies.mlfabric.settings import Computations
-from tools import mlfabric_real, mlfabric_simulated
+from tools import mlfabric_cells, mlfabric_simulated
 from tools.mlfabric_simulated import IN_STEP, OURS, RELEASED, RING, DigitsTrainee, cluster_of, simulate
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = ROOT / mlfabric_real.CONFIGS
+CONFIGS = ROOT / mlfabric_cells.CONFIGS
 
 
 def small(name: str = "c2-n3", **job: Any) -> Cell:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic_core import to_jsonable_python
 
+from prophet_scheduler.lab.config import load_experiment
+from support.results import cell, failed, policy
 from tools import kept, pages
+from tools.kept import Point, Study
 from tools.provenance import Provenance
+from tools.studies import CONFIGS, STUDIES, real_names
 
 HERE = Path(__file__).parents[2]
 RESULTS = HERE / kept.RESULTS
@@ -20,58 +27,156 @@ def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(HERE)
 
 
-@pytest.mark.parametrize("name", pages.PAGES)
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Kept data and notes in a folder of their own."""
+    results = tmp_path / "docs" / "results"
+    for folder in ("data", "notes"):
+        shutil.copytree(RESULTS / folder, results / folder)
+    return results
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("name", pages.names())
 def test_a_page_is_what_its_data_gives(name: str) -> None:
-    made = pages.PAGES[name](RESULTS)
+    made = pages.page(RESULTS, name)
     assert made == (RESULTS / name).read_text(encoding="utf-8"), f"{name} is out of date: make pages"
 
 
-@pytest.mark.parametrize("name", pages.PAGES)
+@pytest.mark.parametrize("name", pages.names())
 def test_a_page_says_when_and_where_it_was_measured(name: str) -> None:
     text = (RESULTS / name).read_text(encoding="utf-8")
     day, commit = r"\d{4}-\d\d-\d\d", r"[0-9a-f]{7,}\+?"
-    measured = re.search(rf"(Measured|Simulated) on {day} at commit {commit} on .+, \d+ cores?\.", text)
+    measured = re.search(rf"(Measured|Simulated|Computed) on {day} at commit {commit} on .+, \d+ cores?\.", text)
     noted = re.search(rf"A note of {day}", text)
     assert measured or noted
 
 
-@pytest.mark.parametrize("name", pages.PAGES)
-def test_without_data_and_notes_a_page_says_how_to_measure_it(name: str, tmp_path: Path) -> None:
-    text = pages.PAGES[name](tmp_path)
-    assert text.startswith("# ") and "Not measured yet: `" in text
-    makefile = (HERE / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"Not measured yet: `make (\S+)`", text):
-        assert f"\n{target}:" in makefile
+@pytest.mark.parametrize("name", pages.names())
+def test_tables_have_a_head_and_whole_rows(name: str) -> None:
+    for part in (RESULTS / name).read_text(encoding="utf-8").split("\n\n"):
+        lines = [line for line in part.splitlines() if line.startswith("|")]
+        assert not lines or set(lines[1]) == {"|", "-"}, f"{name}: {part[:80]}"
+        assert len({len(re.split(r"(?<!\\)\|", line)) for line in lines}) <= 1, f"{name}: {part[:80]}"
 
 
-@pytest.mark.parametrize("name", pages.PAGES)
+@pytest.mark.parametrize("name", pages.names())
 def test_the_figures_of_a_page_are_there(name: str) -> None:
     for figure in re.findall(r"!\[[^]]*\]\(([^)]+)\)", (RESULTS / name).read_text(encoding="utf-8")):
         assert (RESULTS / figure).is_file(), figure
 
 
-def test_all_notes_and_data_are_on_a_page() -> None:
-    shown = "\n".join((RESULTS / name).read_text(encoding="utf-8") for name in pages.PAGES)
+def test_all_notes_are_on_a_page() -> None:
+    shown = "\n".join((RESULTS / name).read_text(encoding="utf-8") for name in pages.names())
     for path in (RESULTS / "notes").glob("*.md"):
         text = kept.note(RESULTS, path.stem).strip()
         assert re.match(r"\*A note of \d{4}-\d\d-\d\d", text), f"{path.name} does not begin with its date"
         assert text in shown, f"{path.name} is on no page; it was measured anew, so remove it"
 
 
-def test_make_pages_writes_them_all(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    results.mkdir()
-    assert pages.main(["--results", str(results)]) == 0
-    written = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {(results / name).resolve() for name in pages.PAGES}
+def test_make_pages_writes_them_all(copied: Path) -> None:
+    before = set(copied.parent.rglob("*.*"))
+    assert pages.main(["--results", str(copied)]) == 0
+    written = {path.resolve() for path in set(copied.parent.rglob("*.*")) - before}
+    assert written == {(copied / name).resolve() for name in pages.names()}
 
 
-def test_data_that_cannot_be_read_is_one_line_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{"measured": 3}', "guard.json: cannot be read as kept results"),
+        (
+            '{"measured": {"date": "", "commit": "", "processor": "", "cores": 1}, "data": {}}',
+            "guard.md: its data lacks something ('dict object' has no attribute 'torch')",
+        ),
+    ],
+)
+def test_data_that_cannot_be_shown_is_one_line_and_nothing_is_written(
+    content: str, line: str, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "guard.json").write_text('{"measured": 3}')
-    assert pages.main(["--results", str(tmp_path)]) == 2
+    (copied / "data" / "guard.json").write_text(content)
+    assert pages.main(["--results", str(copied)]) == 2
     error = capsys.readouterr().err
-    assert "guard.json: cannot be read as kept results" in error and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert line in error and error.count("\n") == 1
+    assert not list(copied.glob("*.md"))
+
+
+def keep(results: Path, name: str, data: Any) -> None:
+    kept.keep(results, name, Any, data, PROVENANCE)
+
+
+def test_the_coordinators_page_has_its_figures_once_they_are_kept(copied: Path) -> None:
+    carried = {"workers": 1000, "asked_per_s": 300.0, "applied_per_s": 299.5, "wait_p50_s": 0.0004}
+    outlived = {"bound_s": 0.5, "away_s": 5.0, "applied_before": 1500, "applied_away": 1600, "longest_wait_s": 0.51}
+    flooded = {"requests": 1_000_000, "seconds": 30.0, "refused": 990_000, "wait_p50_s": 0.0009, "wait_p99_s": 0.012}
+    data = {
+        "carried": [{**carried, "wait_p99_s": 0.0021, "core": 0.25, "ungranted": 0}],
+        "handed": {"workers": 12, "push_s": 0.01, "applied_per_s": 99.0, "idle_p50_s": 0.0006, "idle_p99_s": 0.0018}
+        | {"greatest_delay": 13},
+        "outlived": {**outlived, "warnings": 4, "counted_of": [4600, 4601]},
+        "flooded": {**flooded, "before_bytes": 60_000_000, "after_bytes": 61_000_000},
+        "load": 0.4,
+    }
+    keep(copied, "coordinator", data)
+    text = pages.page(copied, "coordinator.md")
+    assert PROVENANCE.line() in text and "A note of" not in text
+    shown = rows(text)
+    assert ["1,000", "300", "300", "0.40 ms", "2.10 ms", "25%", "0"] in shown
+    assert ["12", "99", "0.60 ms", "1.80 ms", "13", "24"] in shown
+    assert ["5.0", "1,500", "1,600", "510 ms", "4", "4,600 of 4,601"] in shown
+    assert ["1,000,000", "30", "990,000", "0.90 ms", "12 ms", "60", "61"] in shown
+
+
+def test_the_simulators_cost_has_a_row_for_each_size(copied: Path) -> None:
+    keep(
+        copied, "scaling", [{"workers": 2, "gradients": 1000, "wall_s": 0.5, "events": 2_000_000, "peak_bytes": 2**29}]
+    )
+    assert ["2", "1,000", "0.50", "2,000,000", "4.0", "0.50"] in rows(pages.page(copied, "scaling.md"))
+
+
+def test_a_sweep_is_a_grid(copied: Path) -> None:
+    times = {"1MiB-512KiB": 1.1, "256KiB-512KiB": 0.99, "1MiB-1MiB": 1.3}
+    swept = cell(prophet=policy(0.9), **{f"bytescheduler-{name}": policy(time) for name, time in times.items()})
+    kept.keep(copied, "sweep-bytescheduler", Study, Study({}, [Point(swept, 2)]), PROVENANCE)
+    text = pages.page(copied, "replay.md")
+    assert "| credit | 512KiB | 1MiB |\n|---|---|---|\n| 256KiB | 0.990 | - |\n| 1MiB | 1.100 | 1.300 |\n" in text
+    assert "Prophet, with nothing set, took 0.900 s in the same run." in text
+
+
+def test_real_studies_stand_in_place_of_their_notes_once_they_are_kept(copied: Path) -> None:
+    agent = {"cpu_share": 0.004, "plans": 2, "watchdog_releases": 0}
+    for name in real_names():
+        experiment = load_experiment(CONFIGS / STUDIES[name].config)
+        points = []
+        for place in experiment.cells:
+            names = [contender.name for contender in place.policies]
+            shown = {name: policy(agent=agent, start_s=6.9) if name == "prophet" else policy(1.8) for name in names}
+            made = cell(**shown).model_copy(update={"setting": dict(place.setting)})
+            points.append(Point(made, place.cluster.workers, made))
+        study = Study(to_jsonable_python(experiment.source), points)
+        kept.keep(copied, name, Study, study, PROVENANCE, replaces=STUDIES[name].replaces)
+    text = pages.page(copied, "real.md")
+    assert text.count(PROVENANCE.line()) == len(real_names()) and text.count("A note of") == 1
+    shown_rows = rows(text)
+    assert ["250mbit", "0.40%", "6.9", "-"] in shown_rows
+    first = next(row for row in shown_rows if row[0] == "1 Gbit/s")
+    assert first[1:6] == ["worker uplink", "27.7", "50.0", "25.9", "50.0"]
+    assert ["2", "worker uplink", "50.0", "50.0", "50.0", "50.0"] in shown_rows
+    assert ["a fifth", "worker uplink", "-", "50.0", "-", "50.0", "-", "50.0"] in shown_rows
+    assert "failed" not in text
+
+
+def test_what_failed_in_a_study_is_said(copied: Path) -> None:
+    ours = policy(0.9, gradient={"wait_s": 0.1, "total_s": 0.2}, accuracy=0.97)
+    shown = cell(stock=policy(1.8), p3=policy(1.0), prophet=ours, fifo=failed("it hung"))
+    kept.keep(copied, "validation", Study, Study({}, [Point(shown, 2)]), PROVENANCE)
+    kept.keep(copied, "replay-resnet50", Study, Study({}, [Point(shown, 2)]), PROVENANCE)
+    text = pages.page(copied, "replay.md")
+    assert "| 250mbit | 1.800 | 1.000 | 0.900 | failed | 0.600 | 1.50 | -10.0% |" in text
+    assert "250mbit; narrow link: worker uplink; lower bound 0.600 s\n\n| policy |" in text
+    assert "| prophet | 0.900 | 0.800-1.000 | 100.0 | 1.90 | 1.50 | 200 | 97.0% |" in text
+    assert "| fifo | failed: it hung | - | - | - | - | - | - |" in text
+    assert "bit for bit, under 0 of\n3 other policies." in text

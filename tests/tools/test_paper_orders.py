@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from prophet_papers.algorithms.tictac import flat_graph, graph_time, sequential_graph
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
-from prophet_scheduler.policies.algorithms.tictac import flat_graph, graph_time, sequential_graph
 from support.golden import Golden
 from tools.paper_orders import NETWORK, Order, balanced, forward_orders, judge, training_orders
 

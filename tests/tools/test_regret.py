@@ -1,17 +1,13 @@
-"""The bench of deciding: drawn jobs, what deciders make of them, and the page."""
+"""The bench of deciding: drawn jobs, and what deciders make of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tools import kept
-from tools.provenance import here
-from tools.regret import FAMILIES, FIRST, ITERATION_S, ITERATIONS, SIZES, ByTuner, Family, draw, figures, run
-from tools.regret_page import NAME, FamilyRow, Regrets, page
+from tools.regret import FAMILIES, FIRST, ITERATION_S, ITERATIONS, ByTuner, Family, draw, figures, run
 
 VALLEY = next(family for family in FAMILIES if family.name == "valley")
 CHANGING = next(family for family in FAMILIES if family.name == "changing")
@@ -75,12 +71,3 @@ def test_the_tuner_loses_little(name: str, after_100: float, off: float) -> None
     found = figures(run(draw(family, 0.04, seed), ByTuner(family)) for seed in range(6))
     assert found.regret[1] <= after_100
     assert found.rests_off <= off
-
-
-def test_the_page_sets_the_rules_beside_the_tuner(tmp_path: Path) -> None:
-    found = figures(run(draw(VALLEY, 0.04, seed), Knows(FIRST)) for seed in range(2))
-    kept.keep(tmp_path, NAME, Regrets, Regrets(2, [FamilyRow("valley", 0.04, found, found)]), here())
-    text = page(tmp_path)
-    assert "| valley |" in text and " / " in text
-    assert "is 1.00 of the rules', at the most 1.00 (valley)" in text
-    assert len(SIZES) == 7

@@ -9,9 +9,7 @@ import pytest
 
 from prophet_scheduler import __version__
 from prophet_scheduler.core.errors import UserError
-from tools.interpreters import Interpreter, interpreters, outcome, run, supported
-from tools.release import check_changelog, sdist_problems, wheel_problems
-from tools.release_checks import AUTOLOAD
+from tools.release import AUTOLOAD, check_changelog, outcome, run, sdist_problems, wheel_problems
 
 TRACKED = [
     "setup.py",
@@ -70,29 +68,6 @@ def test_the_newest_entry_of_the_changelog_is_the_versions() -> None:
     check_changelog("# Changelog\n\n## 1.2.0 - unreleased\n\n## 1.1.0\n", "1.2.0")
     with pytest.raises(UserError, match=r"newest entry is '1\.1\.0 - 2026-01-02' and the version is 1\.2\.0"):
         check_changelog("# Changelog\n\n## 1.1.0 - 2026-01-02\n", "1.2.0")
-
-
-def test_pythons_are_those_that_are_named_this_one_and_those_in_the_path() -> None:
-    asked = {"/a/python": "3.12", sys.executable: "3.11", "/b/python": "3.12", "/usr/bin/python3.14": "3.14"}
-    path = {f"python3.{minor}": f"/usr/bin/python3.{minor}" for minor in (11, 13, 14)}
-
-    def ask(program: str) -> str:
-        if program == "/usr/bin/python3.13":
-            raise UserError("pyenv was not told to use it")
-        return asked[program]
-
-    found = interpreters(["/a/python", "/b/python"], ["3.11", "3.12", "3.13", "3.14"], ask, path.get)
-    assert found == [
-        Interpreter("3.11", sys.executable),
-        Interpreter("3.12", "/a/python"),
-        Interpreter("3.14", "/usr/bin/python3.14"),
-    ]
-    with pytest.raises(UserError, match=r"^--python: /a/python is Python 3\.12; wheels are for 3\.13$"):
-        interpreters(["/a/python"], ["3.13"], ask, path.get)
-
-
-def test_this_python_is_one_that_wheels_are_for() -> None:
-    assert "{}.{}".format(*sys.version_info) in supported()
 
 
 def test_what_cannot_be_run_is_one_line() -> None:

@@ -19,17 +19,6 @@ def test_the_published_schemas_are_up_to_date() -> None:
         assert (PUBLISHED / name).read_text(encoding="utf-8") == text, f"{name} is out of date: make schemas"
 
 
-def test_they_are_written(tmp_path: Path) -> None:
-    assert schemas.main(["--out", str(tmp_path / "new")]) == 0
-    assert (tmp_path / "new" / "results.json").read_text() == schemas.schemas()["results.json"]
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("")
-    assert schemas.main(["--out", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("name", "keys"),
     [

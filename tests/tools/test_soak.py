@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
-from tools import kept, soak, soak_jobs, soak_page, soak_starts
+from tools import kept, pages, soak, soak_jobs, soak_starts
 from tools.native_stress import StressRun
-from tools.pieces import add_piece, read_pieces
 from tools.provenance import Provenance
 from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
@@ -55,24 +53,13 @@ def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
     assert soak_starts.judged(replace(other, kind=1), [START]).wrong == "", "another job"
 
 
-def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "starts.jsonl"
-    assert read_pieces(file, SoakStart) == []
-    add_piece(file, START)
-    add_piece(file, replace(START, prophet=True))
-    assert read_pieces(file, SoakStart) == [START, replace(START, prophet=True)]
-    file.write_text("{}\n")
-    with pytest.raises(UserError, match=r"starts\.jsonl:1: cannot be read \(engine: field required\); remove the line"):
-        read_pieces(file, SoakStart)
-
-
 def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
-    assert soak_page.faults_of(SoakData(faults=FAULTS)) == []
+    assert SoakData(faults=FAULTS).wrong() == []
     hung = replace(FAULTS[2], policy="prophet")
     lost = replace(FAULTS[1], weights="2e")
-    (first, second) = soak_page.faults_of(SoakData(faults=[*FAULTS, hung, lost]))
+    (first, second) = SoakData(faults=[*FAULTS, hung, lost]).wrong()
     assert first.startswith("worker1 killed 3s, prophet: hung: nothing for 40 s (iterations of 60 done")
-    assert second == "worker0 link-down 2-10s, prophet: OTHER weights; longest iteration 9.2 s"
+    assert second == "worker0 link-down 2-10s, prophet: other weights; trained"
 
 
 def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path) -> None:
@@ -84,10 +71,9 @@ def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path
     write_record(worker_record([1.0], weights_sha256="2e"), tmp_path / "worker1.json")
     assert soak_jobs.left_weights(tmp_path, 2) == ["2e", "abc"]
     late = replace(FAULTS[1], error="repeat 1 of 1: worker1 ended with status -6 after its last iteration: what()")
-    words = "right weights, then ended: worker1 ended with status -6 after its last iteration: what()"
-    assert soak_page.outcome(late, {"1f"}) == words
-    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], late])) == []
-    assert soak_page.faults_of(SoakData(faults=[FAULTS[0], replace(late, weights="2e")])) != []
+    assert late.end == "ended: worker1 ended with status -6 after its last iteration: what()"
+    assert SoakData(faults=[FAULTS[0], late]).wrong() == []
+    assert SoakData(faults=[FAULTS[0], replace(late, weights="2e")]).wrong() != []
 
 
 def test_what_is_wrong_is_said_of_every_part() -> None:
@@ -97,31 +83,34 @@ def test_what_is_wrong_is_said_of_every_part() -> None:
         training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)],
         faults=[*FAULTS, replace(FAULTS[0], weights="2e")],
     )
-    assert soak_page.faults_of(data) == [
+    assert data.wrong() == [
         "start of byteps: hung",
         "tasks, plain: not over after 120 s",
         "training under prophet: 2 tasks lost",
         "jobs without a fault have 2 different models",
     ]
-    assert "What went wrong under Prophet:\n\n- start of byteps: hung" in soak_page.text(data)
+    two = [LongTraining("prophet", 100, 20.0, 3, weights) for weights in ("1f", "2e")]
+    assert SoakData(training=two).wrong() == ["training: jobs of one length have different weights"]
 
 
-def test_the_page_has_the_counts_and_says_what_was_not_run(tmp_path: Path) -> None:
+def test_the_page_has_the_counts(tmp_path: Path) -> None:
     starts = [replace(START, first_s=1.0 + n / 100, prophet=n > 4) for n in range(105)]
     tasks = [StressRun("plain", n, 500_000, 40, 5, 1, 2.0) for n in range(20)]
+    training = [LongTraining("prophet", 3600, 900.0, 90, "1f", unfinished=2)]
     measured = {"starts": HERE, "faults": HERE}
-    data = SoakData(measured, {"starts": 4.2}, starts_of(starts), tasks_of(tasks), [], FAULTS)
+    load = {"starts": 4.2, "faults": 0.1}
+    data = SoakData(measured, load, starts_of(starts), tasks_of(tasks), training, FAULTS)
     kept.keep(tmp_path, "soak", SoakData, data, HERE)
-    page = soak_page.page(tmp_path)
+    page = pages.page(tmp_path, "../reliability.md")
     assert f"{HERE.line()} The load average of its last minute was 4.2. Small jobs" in page
     assert "100 on BytePS, 0 wrong" in page and "BytePS: p99 2.03 s, alone 1.04 s" in page
     assert "| BytePS | yes | 100 | 0 | 0 | 0 | " in page and " | 2.03 | 2.04 |" in page
-    assert "10,000,000: none lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
-    assert "## Long training\n\nNot measured yet: `make soak`." in page
-    assert "1 job, 1 with the same weights, 0 hung" in page and "1 job, 1 ended so, 0 hung" in page
-    assert (
-        "| worker1 killed 3s | prophet | 1 | ended 16 s after the fault began: worker0 ended with status 75: " in page
-    )
+    assert "10,000,000: 0 lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
+    assert "0.25 hours, 0 hung or failed, 2 tasks lost" in page
+    assert "What went wrong under Prophet:\n\n- training under prophet: 2 tasks lost" in page
+    assert "1 jobs, 1 with the same weights, 0 hung" in page and "1 jobs, 1 ended so, 0 hung" in page
+    ended = "ended 16 s after the fault began: worker0 ended with status 75: "
+    assert f"| worker1 killed 3s | prophet | 1 | - | - | {ended}" in page
 
 
 def test_growth_is_the_slope_of_the_second_half() -> None:
@@ -129,8 +118,10 @@ def test_growth_is_the_slope_of_the_second_half() -> None:
     assert soak_jobs.growth({"worker0": pairs, "server0": pairs[:15]}) == {"worker0": pytest.approx(100)}
     job = LongTraining("prophet", 200, 60.0, 6, "1f", messages=4000, growth_bytes={"worker0": 100.0, "server0": 40.0})
     job = replace(job, resident_bytes={"worker0": 1, "worker1": 1, "server0": 1})
-    row = next(line for line in soak_page.training_text(SoakData(training=[job])).splitlines() if "| 4,000 |" in line)
-    assert row.split("|")[8:11] == [" 100,000 ", " 5,000,000 ", " 1,000,000 "], "a server has both workers' messages"
+    assert job.growth("worker", 1000) == 100_000
+    assert job.growth_a_million("worker") == 5_000_000
+    assert job.growth_a_million("server") == 1_000_000, "a server has both workers' messages"
+    assert replace(job, messages=None).growth_a_million("worker") is None
 
 
 def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
@@ -181,8 +172,7 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     assert data.training[0].error == "" and data.training[0].messages and data.training[0].unfinished == 0
     (job,) = data.faults
     assert job.error == "" and job.weights and job.longest_iteration_s is not None and job.longest_iteration_s >= 0.9
-    page = (results / soak_page.PAGE).resolve()
-    assert page.parent == tmp_path / "docs" and "2 on BytePS, 0 wrong" in page.read_text()
+    assert "2 on BytePS, 0 wrong" in pages.page(results, "../reliability.md")
 
     began = time.monotonic()
     again = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=600)

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,7 +19,7 @@ import torch
 from support.programs import clean_environ
 from tools import torch_tests
 from tools.command_line import exit_status
-from tools.torch_tests import BothEnds, TestEnd
+from tools.torch_tests import BothEnds, OneEnd
 from tools.torch_tests_ranks import WithoutGpus, error_line
 
 CHECKOUT = Path(__file__).parents[2]
@@ -35,7 +37,7 @@ BREADTH = (
     "test_skip_all_reduce_unused_parameters",
     "test_static_graph_api_cpu",
 )
-PASSED, FAILED = TestEnd("passed", ""), TestEnd("failed", "RuntimeError: no")
+PASSED, FAILED = OneEnd("passed", ""), OneEnd("failed", "RuntimeError: no")
 
 
 def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -51,11 +53,11 @@ def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tm
     assert rows == [[name, "passed", "passed"] for name in BREADTH]
 
 
-def test_a_difference_counts_unless_it_has_a_reason() -> None:
-    said: list[str] = []
+def test_a_difference_counts_unless_it_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     compared = [BothEnds("one", PASSED, PASSED), BothEnds("two", PASSED, FAILED), BothEnds("three", FAILED, FAILED)]
-    assert not torch_tests.report(compared, {}, said.append)
-    assert torch_tests.report(compared, {"two": "for a reason"}, said.append)
+    assert torch_tests.unexplained(compared, {}) == 1
+    assert torch_tests.unexplained(compared, {"two": "for a reason"}) == 0
+    said = capsys.readouterr().out.splitlines()
     assert [line.split(";")[-1].strip() for line in said] == ["NO REASON IS KNOWN", "for a reason"]
 
 
@@ -64,27 +66,14 @@ def test_every_reason_is_of_a_test_that_torch_has() -> None:
     assert all(why and f"def {name}(" in written for name, why in torch_tests.reasons().items())
 
 
-class NoRunner:
-    """A program that has no tests."""
-
-    def __init__(self, python: str, more: dict[str, str]) -> None:
-        """Starts nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        """Ends nothing."""
-
-    def started(self) -> tuple[str, list[str]]:
-        """No tests."""
-        return "2.0", []
-
-
 def test_an_unknown_test_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch_tests, "Runner", NoRunner)
+    @contextmanager
+    def running(python: str, more: dict[str, str]) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(release="2.0", tests=[])
+
+    monkeypatch.setattr(torch_tests, "running", running)
     assert exit_status(lambda: torch_tests.main(["test_of_nothing"])) == 2
     assert capfd.readouterr().err.strip() == "prophet: torch 2.0 has no test test_of_nothing"
 

@@ -13,7 +13,6 @@ program forks, and then the child could never import that module.
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import time
 from collections.abc import Callable, MutableMapping
@@ -30,7 +29,7 @@ from prophet_byteps.learning import Learning, Stores
 from prophet_byteps.library import Library
 from prophet_byteps.meeting import attend, not_compared, warn_of_settings
 from prophet_byteps.reports import Reports
-from prophet_scheduler import __version__
+from prophet_scheduler import __version__, plugins
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.events import DRAIN_S, EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, name_of
 from prophet_scheduler.core.plan import Plan
@@ -128,8 +127,8 @@ class Agent:
         self._attach()
         layout = ""
         try:
-            front_end = importlib.import_module(f"prophet_byteps.{self._framework}.front_end")
-            front_end.install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
+            install = plugins.load(plugins.FRONT_ENDS, self._framework)
+            install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
             # Keys are BytePS's own then. This works if all workers do so, and they compare.
             layout = ", keys as in stock BytePS"

@@ -116,10 +116,15 @@ class _Loader(importlib.abc.Loader):
 
 def _prepare(framework: str) -> ProcessAgent:
     """Return this process's agent, by BYTEPS_SCHEDULER. Raises UserError for a wrong setting."""
-    if os.environ["BYTEPS_SCHEDULER"].strip().lower() == "mlfabric":  # no policy of a worker's queue
-        from prophet_byteps.asynchronous import AsynchronousAgent
+    from prophet_scheduler import plugins
+    from prophet_scheduler.core.errors import UserError
 
-        return AsynchronousAgent.prepare(framework, os.environ)
+    if line := plugins.absent(framework):
+        raise UserError(line)
+    of_plugin = plugins.load(plugins.AGENTS, os.environ["BYTEPS_SCHEDULER"].strip().lower())
+    if of_plugin is not None:
+        job: ProcessAgent = of_plugin.prepare(framework, os.environ)
+        return job
     from prophet_byteps.agent import Agent
 
     return Agent.prepare(framework, os.environ)

@@ -35,12 +35,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
-from prophet_scheduler.core.cut import UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.cut import UNIT_BYTES, Cut, PageRounds, Refusal, Segment, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_scheduler.forks import free_in_forks
-from prophet_scheduler.session.pages import PageRounds
 
 if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard

@@ -1,6 +1,6 @@
 """Pages of bytes through BytePS, and the agreement on a job's start through them.
 
-Rule of this file: the edges of agreement.py, one class a framework, and the connection that everything waits for.
+Rule of this file: the edges of agreement.py in PyTorch, and the connection that everything waits for.
 
 A page is a CPU tensor in both frameworks, also where gradients are on GPUs: BytePS takes the memory of a CPU tensor as
 it is and registers it with CUDA at its first push. Hence it has pages of the machine to itself, at a fixed address.
@@ -18,7 +18,7 @@ from typing import Any
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
-from prophet_byteps.mxnet import calls
+from prophet_scheduler import plugins
 from prophet_scheduler.frontends.ending import STALLED, WRONG
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
@@ -80,59 +80,12 @@ class TorchExchange:
         self._open.clear()
 
 
-class MXNetExchange:
-    """Pages through byteps.mxnet, whose push waits in the calling thread for all workers, so each has a thread."""
-
-    def __init__(self, bps: Any) -> None:
-        self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
-        self._pages: dict[str, Any] = {}
-        self._travelling: set[threading.Thread] = set()
-
-    def declare(self, name: str) -> None:
-        self._ops.byteps_declare_tensor(name)
-
-    def send(self, name: str, page: bytes) -> Answer:
-        import mxnet as mx
-        import numpy as np
-
-        if name not in self._pages:
-            self._pages[name] = mx.nd.zeros((PAGE_BYTES,), ctx=mx.cpu(), dtype="uint8")
-        array = self._pages[name]
-        array[:] = mx.nd.array(np.frombuffer(page, np.uint8), ctx=mx.cpu(), dtype="uint8")
-        array.wait_to_read()
-        answers: list[bytes | Exception] = []
-
-        def travel() -> None:
-            try:
-                self._ops.byteps_push_pull(array, name=name, priority=0, is_average=False)
-                answers.append(array.asnumpy().tobytes())
-            except Exception as error:
-                answers.append(error)
-
-        def answer() -> bytes | None:
-            if not answers:
-                return None
-            if isinstance(answers[0], Exception):
-                raise answers[0]
-            return answers[0]
-
-        thread = threading.Thread(target=travel, name="prophet-agreement", daemon=True)
-        thread.start()
-        self._travelling = {other for other in self._travelling if other.is_alive()} | {thread}
-        return answer
-
-    def under_way(self) -> bool:
-        return calls.under_way()
-
-    def pages_under_way(self) -> bool:
-        return any(thread.is_alive() for thread in self._travelling)
-
-    def begin_anew(self) -> None:
-        self._travelling = set()
-        calls.forget()
-
-
-EXCHANGES: dict[str, Callable[[Any], PageExchange]] = {"torch": TorchExchange, "mxnet": MXNetExchange}
+def exchange_of(bps: Any, framework: str) -> PageExchange:
+    """Return what carries pages through the imported module of BytePS. A plugin has that of another framework."""
+    made: Callable[[Any], PageExchange] = (
+        TorchExchange if framework == "torch" else plugins.load(plugins.EXCHANGES, framework)
+    )
+    return made(bps)
 
 
 class EngineConnection:
@@ -169,7 +122,7 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
     BytePS itself waits for all workers, as long as it takes, but only at the first push. This waits for them in the
     same way, and the limit begins when they are there.
     """
-    group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size())
+    group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
 
     connection = EngineConnection(library_of(bps))
@@ -191,7 +144,7 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
 def refuse_to_start(bps: Any, framework: str, why: str) -> None:
     """Tell the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
     bps.init()
-    group = Agreement(EXCHANGES[framework](bps), bps.rank(), bps.size(), end=lambda line, status: None)
+    group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size(), end=lambda line, status: None)
     agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
     group.propose(START, f"cannot start: {why}")
     agreement.wait(lambda: group.settled(START), "all workers")

@@ -24,6 +24,7 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import MOST_OWNERS, Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
+from prophet_ddp.lost_ranks import LostRanks
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, Hardware, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
@@ -128,14 +129,24 @@ def assemble(
     hardware = _hardware_of(ddp)
     timeout = group._get_backend(hardware.device).options._timeout
     ends.close_gone()
+    members = dist.get_process_group_ranks(group)
     own = hardware.new_group(group, store, timeout)
+    lost = LostRanks(store, members, group.rank())
+    lost.say()
     alone = hardware.connect(own)
+    lost.look()
     log = EventLog(open=heard)
     issuer = Issuer(own, log)
     issuer.closing = hardware.closing
-    issuer.new_group = lambda number: hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
+
+    def another(number: int) -> Any:
+        made = hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
+        lost.say()
+        return made
+
+    issuer.new_group = another
     ends.issuers.append(issuer)
-    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size())
+    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size(), lost.loss)
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies are what their papers say.
@@ -153,7 +164,7 @@ def assemble(
     rounds.module = weakref.ref(ddp.module)
     if get_definition(told.policy).waits:
         rounds.wait_in_step()
-    return Parts(rounds, channel, alone, dist.get_process_group_ranks(group), adapts, may_leave=whole and adapts)
+    return Parts(rounds, channel, alone, members, adapts, may_leave=whole and adapts)
 
 
 def _hardware_of(ddp: Any) -> Connecting:

@@ -23,7 +23,8 @@ from types import ModuleType
 from typing import Any
 
 from prophet_scheduler.frontends.ending import end_last
-from prophet_scheduler.frontends.notices import logger, passed_over
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import logger
 
 MODULE = "torch.nn.parallel.distributed"
 

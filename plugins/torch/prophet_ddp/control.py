@@ -25,10 +25,9 @@ from statistics import median
 import torch
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.cut import Cut, PageRounds
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from prophet_scheduler.session.pages import PageRounds
 
 TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""

@@ -155,8 +155,8 @@ class DdpLogger(c10d.Logger):
         times = self._rounds.times
         if times is not None:
             times.backward_start = time.time_ns()
-        if self._rounds.finds_unused:
-            before, self._unused = self._unused, list(self._rounds.unused)
+        if self._rounds.uses.found:
+            before, self._unused = self._unused, list(self._rounds.uses.unused)
             if self.graph_static and before not in (None, self._unused):
                 self.graph_static = False
                 self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
@@ -164,7 +164,7 @@ class DdpLogger(c10d.Logger):
     def buckets_may_change(self) -> None:
         """Order the buckets once, after the first iteration with an order. torch would rebuild its own here."""
         ended = self._ended
-        if self._order is None and not self._rounds.finds_unused and ended is not None and ended.backward_end:
+        if self._order is None and not self._rounds.uses.found and ended is not None and ended.backward_end:
             came = [self._places[slot] for slot, _ in ended.ready]
             if came:
                 self._order = list(dict.fromkeys([*came, *self._places.values()]))
@@ -180,7 +180,7 @@ class DdpLogger(c10d.Logger):
             self._averages = self._averages_with(self._shown)
         self._shown = ended
         self._recorded += 1
-        unused = self._rounds.unused if self._unused is None else self._unused
+        unused = self._rounds.uses.unused if self._unused is None else self._unused
         if not self._rounds.resting:
             whole = ended is not None and ended.backward_end and ended.ready
             self._ints["num_buckets_reduced"] = self._reduced(unused) if whole else 0

@@ -278,7 +278,8 @@ class Issuer:
                     operation.times.started()
             with unrecorded():
                 operation.work = operation.start()
-            operation.work.get_future().add_done_callback(lambda future: self._ended(operation, future))
+            # No frame of Python's before that of `_ended`: torch may call it here, and swallows a Ctrl-C on the way.
+            operation.work.get_future().add_done_callback(functools.partial(self._ended, operation))
         except BaseException as error:
             # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
             if operation.work is None:

@@ -15,7 +15,8 @@ import inspect
 import itertools
 from typing import Any
 
-from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import warn_once
 
 TELL_AFTER_S = 60.0
 

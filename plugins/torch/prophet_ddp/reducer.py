@@ -58,7 +58,7 @@ class LateReducer:
         """End the forward pass. `outputs` are given where parameters may be unused."""
         self.rounds.forward_ends(outputs)
         self._logger.forward_ended()
-        if self.rounds.finds_unused and not self._warned and not self.rounds.unused:
+        if self.rounds.uses.found and not self._warned and not self.rounds.uses.unused:
             self._warned = True
             warnings.warn(texts.NONE_UNUSED, stacklevel=2)
 

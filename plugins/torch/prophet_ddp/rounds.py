@@ -12,6 +12,8 @@ hooks does it (compression.py), and the sum comes back.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import threading
 import time
 from collections import deque
@@ -27,9 +29,10 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import UNORDERED, Decision
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.reach import is_cut_off, not_reached
+from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
+from prophet_ddp.uses import Uses
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
@@ -37,7 +40,6 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.sequence import backward_order
@@ -54,11 +56,6 @@ WARM_UP = 2
 """First rounds of a module, whose times do not count."""
 KEPT_ITERATIONS = 64
 """Number of newest rounds whose times are kept."""
-
-
-def _import_phases() -> None:
-    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
-    from prophet_ddp import phases  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -79,15 +76,16 @@ class ModuleRounds(AwaitedRounds):
         self._issuer = channel.issuer
         self.control = channel.control
         self.log = channel.log
+        self._loss_of = channel.loss
         self.record = ModuleRecord()
         self.terms = terms
-        self._uses_vary = terms.uses_vary
-        self._counted = terms.counted
         self._hardware = hardware
-        self._streams: dict[torch.device, Streams] = {}
+        self._streams_of = functools.cache(hardware.streams)
         self._arena: DdpArena | None = None
-        self._comm_hook: CommHook | None = None
-        self._decision: Decision | None = None
+        self.comm_hook: CommHook | None = None
+        """The torch hook that averages gradients; None if the program has registered none."""
+        self.decision: Decision | None = None
+        """Decision in force; None before the first round."""
         self.on_round: Callable[[], None] | None = None
         """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None
@@ -107,21 +105,12 @@ class ModuleRounds(AwaitedRounds):
         """Number of rounds that have ended."""
         self._open = False
         self._staged = 0
-        self._expects = False
-        self._counts: list[int] | None = None
-        self._fired = [0] * len(self._slots)
-        """Number of gradients in this round, by place."""
-        self._has_part = [False] * len(self._slots)
-        """True, by place, if a gradient came since the last round ended, even within no_sync()."""
-        self._registered = tuple(self._slots)
+        self.registered = tuple(self._slots)
+        """Slots in the order in which they were `named`."""
+        self.uses = Uses(self.registered, terms.uses_vary, terms.counted)
         self._arranges = terms.arranges and self.plain
         self._first_came: list[Slot] = []
         """Slots in the order of the first round's gradients, if gradients are to be arranged."""
-        self._unused: list[Slot] = []
-        self._used: torch.Tensor | None = None
-        self._used_known: JointOperation | None = None
-        self._without: list[Slot] = []
-        """Slots without a gradient in the round; other ranks may have had one for them."""
         self.waits = self.record.waits
         self.asks_norms = BarrierWatch()
         """Detection of iterations that ask for norms of all averages before they look at any."""
@@ -147,11 +136,6 @@ class ModuleRounds(AwaitedRounds):
         return self.waits.holds
 
     @property
-    def registered(self) -> Sequence[Slot]:
-        """Slots in the order in which they were `named`."""
-        return self._registered
-
-    @property
     def begun(self) -> bool:
         """True once the first round has begun."""
         return self._arena is not None
@@ -159,32 +143,15 @@ class ModuleRounds(AwaitedRounds):
     @property
     def plain(self) -> bool:
         """True if every round averages all gradients. The same on all ranks."""
-        return not self._uses_vary
-
-    @property
-    def finds_unused(self) -> bool:
-        """True if each forward pass shows anew which parameters have no part."""
-        return self._uses_vary and not self._counted
-
-    @property
-    def unused(self) -> Sequence[Slot]:
-        """Slots that get no gradient in the next backward pass, as far as is known."""
-        if self._counts is None:
-            return self._unused
-        return [slot for slot in self._slots if not self._counts[slot.place]]
+        return not self.uses.vary
 
     @property
     def used_by(self) -> torch.Tensor | None:
         """Number of ranks that used each parameter in the last round, int32 [parameters]; None if all always do."""
-        if self._used is None or self._used_known is None:
+        if self.uses.by_known is None:
             return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
-        self._wait(self._used_known)
-        return self._used
-
-    @property
-    def comm_hook(self) -> CommHook | None:
-        """The torch hook that averages gradients; None if the program has registered none."""
-        return self._comm_hook
+        self._wait(self.uses.by_known)
+        return self.uses.by
 
     @property
     def cut(self) -> Cut | None:
@@ -197,17 +164,12 @@ class ModuleRounds(AwaitedRounds):
     @property
     def in_force(self) -> Decision | None:
         """The decision behind `cut`, which another thread can read at once; None where that is None."""
-        return None if self._arranges else self._decision
+        return None if self._arranges else self.decision
 
     @property
     def order(self) -> tuple[int, ...]:
         """Places of the blocks in the sequence in force, with two phases those of both."""
-        return (*self._decision.order, *self._decision.gathers) if self._decision is not None else ()
-
-    @property
-    def decision(self) -> Decision | None:
-        """Decision in force; None before the first round."""
-        return self._decision
+        return (*self.decision.order, *self.decision.gathers) if self.decision is not None else ()
 
     @property
     def divided(self) -> bool:
@@ -217,7 +179,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def way(self) -> str:
         """Way of averaging gradients now (terms.py), or after the turn of torch's reducer."""
-        return self._decision.way if self._decision is not None else UNORDERED
+        return self.decision.way if self.decision is not None else UNORDERED
 
     def iterated(self, way: str, took_s: float) -> None:
         """Note the end of an iteration in which gradients were averaged this way."""
@@ -236,7 +198,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def divisible(self) -> bool:
         """True if rounds may have two phases. The same on all ranks."""
-        plain = self.plain and self._comm_hook is None and self.begun
+        plain = self.plain and self.comm_hook is None and self.begun
         return self.terms.divides and plain and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
@@ -257,14 +219,14 @@ class ModuleRounds(AwaitedRounds):
 
     def keep_counts(self) -> None:
         """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
-        self._uses_vary = self._counted = True
+        self.uses.vary = self.uses.counted = True
         self._arranges = False
 
     def average_by(self, hook: CommHook) -> None:
         """Average gradients by this hook from the first round on. RuntimeError if that has begun."""
         if self._arena is not None:
             raise RuntimeError("gradients have travelled in another type")
-        self._comm_hook = hook
+        self.comm_hook = hook
 
     def rest(self) -> None:
         """Flush, and gather nothing until `resume`. Call it between two rounds."""
@@ -307,7 +269,8 @@ class ModuleRounds(AwaitedRounds):
             if self._arena is not None:
                 self._arena.operations(())
             self._arena = self._phases = self.turns = None
-            self._registered, self._first_came, self._unused, self._without = (), [], [], []
+            self.registered, self._first_came = (), []
+            self.uses = Uses((), self.uses.vary, self.uses.counted)
             self.report, self.times = _nobody, None
 
     # Calls of the module's forward.
@@ -339,17 +302,12 @@ class ModuleRounds(AwaitedRounds):
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
-        self._expects = True
         self._forward_thread = threading.get_ident()
-        self._fired = [0] * len(self._slots)
-        self._unused = not_reached(outputs, self._slots) if self._uses_vary and outputs else []
-        if self._counts is not None:
-            self._unused = list(self.unused)
-        for slot in self._unused:  # No gradient comes, but their `.grad` is sent.
+        for slot in self.uses.forward_ends(outputs):  # No gradient comes, but their `.grad` is sent.
             self._bring_home(slot)
 
     def _gathered(self) -> None:
-        if self._without and self._staged == 0:
+        if self.uses.without and self._staged == 0:
             self._settle_unused()
 
     @property
@@ -360,7 +318,7 @@ class ModuleRounds(AwaitedRounds):
         return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
     def _nothing_came(self) -> None:
-        if self._expects and not self._open and self.cut_off:
+        if self.uses.expected and not self._open and self.cut_off:
             warn_once(
                 f"{self._slots[0].name} and others were replaced or moved to another type or device after "
                 "DistributedDataParallel was made: their gradients are not averaged, with Prophet or without"
@@ -369,9 +327,9 @@ class ModuleRounds(AwaitedRounds):
     def static_backward_ends(self) -> None:
         """Keep the counts of the first backward pass of a static graph; every later pass has the same."""
         with self._lock, references.blind():
-            if self._counted and self._counts is None and self._expects:
-                self._counts = list(self._fired)
-                self._stage_all([slot for slot in self._slots if not slot.staged])
+            if self.uses.counting and self.uses.expected:
+                self.uses.know_counts()
+                self._stage_all(self._slots)
 
     # Gradients on their way out.
 
@@ -389,39 +347,24 @@ class ModuleRounds(AwaitedRounds):
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if slot.param.grad is not None:  # Hooks also run for outputs without a part in the loss.
-                self._has_part[slot.place] = True
-            if not self._expects:
+                self.uses.has_part(slot)
+            if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
-            self._fired[slot.place] += 1
-            if self.times is not None and (not self._counted or self._counts is not None):
+            if self.times is not None and not self.uses.counting:
                 self.times.gradient_ready(slot)
-            if self._counted:
-                if self._counts is None:
-                    return
-                self._stage_all(self._unused)
-                self._unused = []
-                missing = self._counts[slot.place] - self._fired[slot.place]
-                if missing < 0:
-                    raise self._marked_twice(slot)
-                if missing == 0:
-                    self._stage(slot)
-                return
-            if self._fired[slot.place] > 1:
+            due, over = self.uses.comes(slot)
+            self._stage_all(due)
+            if over:
                 raise self._marked_twice(slot)
-            for unused in self._unused:
-                self._fired[unused.place] = 1
-            self._stage_all([slot, *self._unused])
-            self._unused = []
 
     def _marked_twice(self, slot: Slot) -> RuntimeError:
-        text = texts.marked_twice(self._registered.index(slot), slot.name)
-        if self._counted:
-            text = texts.CHANGED_USE
+        twice = texts.marked_twice(self.registered.index(slot), slot.name)
+        text = texts.CHANGED_USE if self.uses.counted else twice
         self.report(text)
         return RuntimeError(text)
 
     def _close(self) -> None:
-        self._expects = False
+        self.uses.expected = False
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
@@ -438,14 +381,8 @@ class ModuleRounds(AwaitedRounds):
         slot.awaited = False
         if self._arranges:
             self._first_came.append(slot)
-        has_part = self._has_part[slot.place]
         self._arena.stage(slot)
-        if self._used is not None:
-            self._used[slot.place] = has_part
-        if has_part or not self._uses_vary:
-            slot.awaited = True
-        else:
-            self._without.append(slot)
+        slot.awaited = self.uses.leaves(slot)
         self._left(slot)
         self._staged += 1
         if self._staged == len(self._slots):
@@ -453,7 +390,6 @@ class ModuleRounds(AwaitedRounds):
 
     def _begin(self) -> None:
         """Open a round, with the cut and the sequence that all ranks hold from here on."""
-        self._without = []
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         if before_s is not None:
@@ -467,15 +403,12 @@ class ModuleRounds(AwaitedRounds):
             if decision is not None:
                 self._clear(self._arena)
                 self._take_up(decision)
-        assert self._decision is not None and self._arena is not None
+        assert self.decision is not None and self._arena is not None
         if self._phases is not None:
             operations = self._arena.operations_in(self._phases)
         else:
-            operations = self._arena.operations(self._decision.collectives)
-        if self._uses_vary:
-            used = self._used = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
-            self._used_known = JointOperation(lambda: self._issuer.all_reduce(used))
-            operations.append(self._used_known)
+            operations = self._arena.operations(self.decision.collectives)
+        operations += self.uses.round_begins(self._issuer.all_reduce)
         for operation in operations:
             operation.times = self.times
         self._issuer.append(operations)
@@ -483,7 +416,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
-        hook = self._comm_hook
+        hook = self.comm_hook
         half = hook.half if hook is not None else None
         self.record.half = half is not None
         self._arena = arena = self._hardware.arena(
@@ -520,8 +453,6 @@ class ModuleRounds(AwaitedRounds):
         self._wait(self._issuer.put(lambda: self._issuer.broadcast(places)))
         former = places.tolist()
         self._slots = [self._slots[place] for place in former]
-        self._fired = [self._fired[place] for place in former]
-        self._has_part = [self._has_part[place] for place in former]
         for place, slot in enumerate(self._slots):
             slot.place = place
         # Free its memory before taking more; operations would keep it until the next garbage collection.
@@ -544,24 +475,26 @@ class ModuleRounds(AwaitedRounds):
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
-        self._decision = decision
-        self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
+        self.decision = decision
+        self._phases = None
+        if division is not None:
+            from prophet_ddp.phases import TwoPhases
+
+            orders = division.owners, decision.order, decision.gathers
+            blocks = self._arena.blocks
+            self._phases = TwoPhases(self._issuer, self._slots, blocks, *orders, self.control.rank, self.ranks)
         self._issuer.at_once = decision.at_once
 
     def _connected_apart(self) -> bool:
         """Return True if there are connections for two phases; make them if needed. All ranks make them or none."""
         if not self._issuer.apart and self.terms.divides:
-            why = self._issuer.connect_apart(self.control.rank, self.ranks, _import_phases, self._wait)
+            # Few jobs need phases.py, and its import takes a file descriptor.
+            import_phases = functools.partial(importlib.import_module, "prophet_ddp.phases")
+            why = self._issuer.connect_apart(self.control.rank, self.ranks, import_phases, self._wait)
             if why:
                 self.terms = replace(self.terms, divides=False)
                 warn_once(f"{self.label} goes on without rounds in two phases: {why}")
         return bool(self._issuer.apart)
-
-    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
-        from prophet_ddp.phases import TwoPhases
-
-        orders = division.owners, decision.order, decision.gathers
-        return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
@@ -574,32 +507,26 @@ class ModuleRounds(AwaitedRounds):
         engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
         engine.queue_callback(self._close)
         self._open = False
-        self._has_part = [False] * len(self._slots)
+        self.uses.round_ends()
         self._staged = 0
-        if self._used_known is not None:
-            self._issuer.ready(self._used_known)
+        if self.uses.by_known is not None:
+            self._issuer.ready(self.uses.by_known)
         assert self._began_s is not None
         self._issuer.append(self.control.round_ends(time.monotonic() - self._began_s))
         self._arena.next_round()
-
-    def _streams_of(self, device: torch.device) -> Streams:
-        if device not in self._streams:
-            self._streams[device] = self._hardware.streams(device)
-        return self._streams[device]
 
     # Averages on their way back.
 
     def _settle_unused(self) -> None:
         """Put the other ranks' averages in place for parameters that this rank did not use; those no rank used stay."""
-        assert self._used is not None and self._used_known is not None
-        self._wait(self._used_known)
+        used = self.used_by
+        assert used is not None
         with self._lock, references.blind(), torch.no_grad():
-            for slot in self._without:
-                if not int(self._used[slot.place]):
-                    continue
-                self._wait_for(slot)
-                slot.put_in_grad()
-            self._without = []
+            for slot in self.uses.without:
+                if int(used[slot.place]):
+                    self._wait_for(slot)
+                    slot.put_in_grad()
+            self.uses.without = []
 
     def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
         self._asked_for_norms = True
@@ -650,7 +577,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer.error_is_known()
 
     def _loss(self) -> str:
-        return texts.lost(str(self._issuer.error), self.control.rank, self.ranks)
+        return self._loss_of(str(self._issuer.error))
 
     def progress(self) -> object:
         return self._issuer.ended
@@ -667,8 +594,8 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
 
     def _incomplete(self) -> str:
-        missing = {place: slot.name for place, slot in enumerate(self._registered) if not slot.staged}
-        return texts.unfinished(self.control.rank, missing, static=self._counted, finds_unused=self._uses_vary)
+        missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.staged}
+        return texts.unfinished(self.control.rank, missing, static=self.uses.counted, finds_unused=self.uses.vary)
 
 
 def _nobody(_text: str) -> None:

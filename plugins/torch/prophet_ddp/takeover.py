@@ -37,10 +37,11 @@ from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
-from prophet_scheduler.frontends.notices import passed_over, speaks, warn_of_unknown_variables, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.torch import steps
-from prophet_scheduler.frontends.torch.guards import call_before
+from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import get_definition, policy_from_environ

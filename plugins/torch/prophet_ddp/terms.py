@@ -31,12 +31,15 @@ FOR_GOOD = -1
 
 @dataclass(frozen=True)
 class Channel:
-    """Way of a module's blocks, and its log: `ranks` ranks share its process group."""
+    """Way of a module's blocks, and its log: `ranks` ranks share its process group. `loss` says in words, from an
+    error of the issuer's, why no average will come any more.
+    """
 
     issuer: Issuer
     control: Control
     log: EventLog
     ranks: int
+    loss: Callable[[str], str]
 
 
 @dataclass(frozen=True)

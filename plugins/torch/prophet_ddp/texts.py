@@ -5,8 +5,6 @@ What belongs here: these, and Prophet's messages where torch has none.
 
 from __future__ import annotations
 
-import re
-
 from torch._C import _distributed_c10d as c10d
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration before starting a new one. "
@@ -77,11 +75,3 @@ def marked_twice(index: int, name: str) -> str:
         f"{TWICE}Parameter at index {index} with name {name} has been marked as ready twice. This means that multiple "
         "autograd engine  hooks have fired for this particular parameter during this iteration."
     )
-
-
-def lost(error: str, rank: int, ranks: int) -> str:
-    """Return why averages will not come any more, by torch's error in this `rank` of a module's group of `ranks`."""
-    address = re.search(r"\[([^]]+)\]:\d+", error)
-    if address is None:
-        return error.splitlines()[0]
-    return f"rank {1 - rank} was lost" if ranks == 2 else f"a rank at {address[1]} was lost"

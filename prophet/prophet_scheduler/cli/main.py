@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 import prophet_scheduler
+from prophet_scheduler import plugins
 from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
 
@@ -304,37 +305,8 @@ def doctor() -> None:
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
 
 
-@app.command()
-def coordinate(
-    token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9650",
-    delay_bound: Annotated[int | None, typer.Option(help="Most versions an update may be late.")] = None,
-    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
-    server_rate: Annotated[str | None, typer.Option(help="Of that NIC, such as 10gbit; --rate where left out.")] = None,
-    rate: Annotated[str, typer.Option(help="Of a NIC whose rate no worker has reported yet.")] = "10gbit",
-    batch: Annotated[str, typer.Option(help="How long updates are gathered at most for one order.")] = "100ms",
-    dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
-    divergence_bound: Annotated[float | None, typer.Option(help="Most a replica may be behind, as a norm.")] = None,
-    status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
-) -> None:
-    """Be the coordinator of asynchronous jobs (MLfabric), until Ctrl-C or SIGTERM."""
-    from prophet_scheduler.cli.coordinate import serve, terms_of
-
-    terms = terms_of(delay_bound, server, server_rate, rate, batch, dead_after, divergence_bound)
-    serve(listen, token_file, terms, status, typer.echo)
-
-
-@app.command()
-def replicate(
-    token_file: Annotated[Path, typer.Option(help="File with the job's line `TENANT TOKEN`, as its coordinator has.")],
-    file: Annotated[Path, typer.Option(help="Where the model is kept; what is there is gone on from.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT, the host an address of this machine.")] = "0.0.0.0:9651",
-    tenant: Annotated[str | None, typer.Option(help="Which line of the file of tokens; the only one.")] = None,
-) -> None:
-    """Be the replica of an MLfabric job's model, until Ctrl-C or SIGTERM."""
-    from prophet_scheduler.cli.replicate import serve
-
-    serve(listen, token_file, tenant, file, typer.echo)
+for _name in plugins.entries(plugins.COMMANDS):
+    app.command(_name)(plugins.load(plugins.COMMANDS, _name))
 
 
 def _terminated(signum: int, frame: object) -> None:
@@ -360,7 +332,9 @@ def main() -> None:
     except _UsageError as error:
         if sys.argv[1:]:  # without any argument, help has been printed
             command = error.ctx.command_path if error.ctx is not None else "prophet"
-            print(f"prophet: {error.format_message().rstrip('.')}; see `{command} --help`", file=sys.stderr)
+            absent = plugins.absent(sys.argv[1]) if command == "prophet" else ""
+            said = absent or f"{error.format_message().rstrip('.')}; see `{command} --help`"
+            print(f"prophet: {said}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a path that cannot even be looked at: too long, or in a locked folder
         if error.filename is None and error.errno != errno.ENOSPC:

@@ -1,7 +1,7 @@
 """Types of the native part; core/native/module.cc and simulator_module.cc are the implementation."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,17 @@ class TwoLaneQueue:
 
 def measure(pending: int, operations: int) -> tuple[float, list[float]]: ...
 def bytes_per_pending(pending: int) -> float: ...
+def call_both(first: Callable[..., object], original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call first(*args, **kwargs), and return original(*args, **kwargs)."""
+
+def call_seen(mode: Any, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None, /) -> Any:
+    """Call mode.look_at(func, args, kwargs), and return func(*args, **kwargs).
+
+    A function in the dict `mode.unseen` is not looked at. Its value there is the lock to hold during the call, or None.
+    """
+
+def method(function: Callable[..., Any], /) -> Any:
+    """Return a function like this one that binds to an object as a method does."""
 
 class Exchange(enum.Enum):
     SYNCHRONOUS = 0

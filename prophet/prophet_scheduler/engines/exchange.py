@@ -1,6 +1,6 @@
 """What a job script says to an engine: a protocol a framework, which each engine has a class for.
 
-What belongs here: the protocols, and what engines of one framework share. No engine; the frameworks for types alone.
+What belongs here: the protocols. No engine; the frameworks for types alone.
 """
 
 from __future__ import annotations
@@ -51,8 +51,3 @@ class GluonJobExchange(Protocol):
 
     def trainer(self, network: mx.gluon.Block, settings: Mapping[str, float]) -> mx.gluon.Trainer:
         """A trainer with SGD (`learning_rate`, `momentum`, ...) of a network that is initialised, shapes and all."""
-
-
-def ordered_parameters(network: mx.gluon.Block) -> list[mx.gluon.Parameter]:
-    """The parameters that are trained, in the order in which forward uses them (that of their making)."""
-    return [parameter for parameter in network.collect_params().values() if parameter.grad_req != "null"]

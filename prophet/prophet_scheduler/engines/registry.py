@@ -1,28 +1,23 @@
-"""The engines that there are: every package in this folder that has an `ENGINE`.
+"""The engines that are installed, found by their entry points (plugins.py).
 
-What belongs here: finding descriptions, and what follows from all of them together.
+What belongs here: what follows from all descriptions together.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import prophet_scheduler.engines
+from prophet_scheduler import plugins
 from prophet_scheduler.engines.spec import EngineSpec
 
 
 @functools.cache
 def engines() -> Mapping[str, EngineSpec]:
     """All engines by name, in alphabetical order."""
-    folders = sorted(module.name for module in pkgutil.iter_modules(prophet_scheduler.engines.__path__) if module.ispkg)
-    specs: list[EngineSpec] = [
-        importlib.import_module(f"{prophet_scheduler.engines.__name__}.{name}").ENGINE for name in folders
-    ]
-    return MappingProxyType({spec.name: spec for spec in specs})
+    names = plugins.entries(plugins.ENGINES)
+    return MappingProxyType({name: plugins.load(plugins.ENGINES, name) for name in names})
 
 
 def scheduled_engine() -> EngineSpec:

@@ -6,10 +6,8 @@ What belongs here: how a warning is said, and the warnings of every engine. Othe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
-F = TypeVar("F", bound=Callable[..., Any])
 PREFIX = "Prophet: "
 logger = logging.getLogger("prophet_scheduler")
 _warned: set[str] = set()
@@ -41,16 +39,6 @@ def warn_once(message: str, of_this_rank: bool = False) -> None:
     if message not in _warned and (of_this_rank or _first is not False):
         _warned.add(message)
         logger.warning("%s", message)
-
-
-def passed_over(function: F) -> F:
-    """Give torch's warnings the program's line, for a function between the program and torch.
-
-    Python skips frames of its own importlib when it looks for the caller, and knows them by the file's name.
-    """
-    code: Any = function.__code__
-    function.__code__ = code.replace(co_filename=f"{code.co_filename} (as importlib._bootstrap)")
-    return function
 
 
 def warn_of_unknown_variables(names: Iterable[str]) -> None:

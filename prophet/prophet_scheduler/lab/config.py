@@ -29,6 +29,7 @@ from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet_scheduler.lab.schema import Count, Seconds, Strict, key_of
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
+from prophet_scheduler.plugins import absent
 
 MOST_VALUES = 100_000
 """Maximum values in a config, each counted as often as an alias repeats it."""
@@ -39,7 +40,7 @@ SIMULATOR = "simulator"
 def _known_engine(value: object) -> object:
     known = (*engines(), SIMULATOR)
     if value not in known:
-        raise ValueError(f"it must be {' or '.join(map(repr, known))}, not {value!r}")
+        raise ValueError(absent(str(value)) or f"it must be {' or '.join(map(repr, known))}, not {value!r}")
     return value
 
 

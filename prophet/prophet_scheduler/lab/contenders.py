@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from prophet_scheduler import plugins
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import parse_size
@@ -141,7 +142,8 @@ def choose_policies(
         name = asked if asked in by_name else _on(engine, asked)
         if name not in by_name and name not in known_policies():
             known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
-            raise UserError(f"--policy: unknown policy {name!r}; the known ones are {known}")
+            unknown = plugins.absent(name) or f"unknown policy {name!r}; the known ones are {known}"
+            raise UserError(f"--policy: {unknown}")
         chosen.append(
             by_name[name] if name in by_name else _expanded(_entry(name, engine), "--policy", framework, engine)[0]
         )
@@ -214,11 +216,13 @@ def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
     """Return the policy or variant that an entry means. Raises UserError."""
     if entry.engine is not None:
         if entry.engine not in engines():
-            raise UserError(f"{at}.engine: it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}")
+            wrong = f"it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}"
+            raise UserError(f"{at}.engine: {plugins.absent(entry.engine) or wrong}")
         for_engine = engines()[entry.engine]
     base = _on(for_engine, entry.base or entry.name)
     if base not in known_policies():
-        raise UserError(f"{at}: unknown policy {base!r}; the known ones are {', '.join(known_policies())}")
+        unknown = plugins.absent(base) or f"unknown policy {base!r}; the known ones are {', '.join(known_policies())}"
+        raise UserError(f"{at}: {unknown}")
     if for_engine is not None and not for_engine.scheduled and engine_of(base).scheduled:
         names = [variant.policy for variant in for_engine.variants if variant.policy is not None]
         there = f"Prophet's policies there are {', '.join(names)}" if names else "Prophet has no policies there"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from prophet_scheduler import plugins
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.optional import INSTALL
 from prophet_scheduler.engines.registry import engines
@@ -146,6 +147,8 @@ def _framework(framework: Framework) -> Finding:
     if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
         numpy = importlib.metadata.version("numpy")
         return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
+    if line := plugins.absent(framework):
+        return Finding(name, False, line)
     return Finding(name, True, version)
 
 
@@ -179,7 +182,8 @@ def _mxnet() -> list[Finding]:
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
-    return [Finding("MXNet", True, importlib.metadata.version("mxnet")), *hooks]
+    line = plugins.absent("mxnet")
+    return [Finding("MXNet", not line, line or importlib.metadata.version("mxnet")), *hooks]
 
 
 def _namespaces() -> Finding:

@@ -17,7 +17,7 @@ from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, is_worker, ro
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 
-JOB_SCRIPTS = {"torch": "prophet_scheduler.lab.jobs.pytorch", "mxnet": "prophet_scheduler.lab.jobs.gluon"}
+JOB_SCRIPTS = {"torch": "prophet_scheduler.lab.jobs.pytorch", "mxnet": "prophet_mxnet.jobs"}
 """Package of each framework's job scripts, a module for each kind of job."""
 
 

@@ -1,6 +1,7 @@
 """From the forward pass of a model to the graph of one worker's iteration.
 
-Rule of this file: no framework; graph_autograd.py and graph_mxnet.py make `ForwardStep`s of a model, this is the rest.
+Rule of this file: no framework; graph_autograd.py and prophet_mxnet/graph.py make `ForwardStep`s of a model, and this
+is the rest.
 Sizes are bytes, times seconds, work is in floating-point operations (a multiplication and an addition are two).
 """
 

@@ -1,23 +1,20 @@
-"""The policies by name: which file has one, what can be set of it, and how it is made.
+"""The policies by name: what can be set of each, and how it is made.
 
-What belongs here: the two types with which a policy's file declares itself, finding that file, reading options, and
-which variables mean nothing to Prophet. A file of this folder is one policy: `tictac.py` has the names `tictac` and
-`tictac-...`, and `mg_wfbp.py` `mg-wfbp` and `mg-wfbp-...`. A file is imported only when one of its names is asked for,
-since a training process needs no other; whatever lists all policies imports all. docs/adding-a-policy.md says how to
-add one.
+What belongs here: the two types with which a policy's file declares itself, reading options, and which variables mean
+nothing to Prophet. A policy is found by the entry point of its name (plugins.py). Its file is imported only when that
+name is asked for, since a training process needs no other; whatever lists all policies imports all.
+docs/adding-a-policy.md says how to add one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from prophet_scheduler import plugins
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, HANDED_ON, NAMES, PREFIX, number
 
@@ -121,11 +118,12 @@ def get_definition(name: str, variable: str = "") -> Definition:
 
     Raises UserError listing the names, which begins with the `variable` that has `name`.
     """
-    file = _file_of(name)
-    if file is not None and name in (definitions := _definitions(file)):
+    definitions: Mapping[str, Definition] | None = plugins.load(plugins.POLICIES, name)
+    if definitions is not None:
         return definitions[name]
     at = f"{variable}: " if variable else ""
-    raise UserError(f"{at}unknown policy {name!r}; known policies are {', '.join(policy_names())}")
+    unknown = plugins.absent(name) or f"unknown policy {name!r}; known policies are {', '.join(policy_names())}"
+    raise UserError(f"{at}{unknown}")
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
@@ -179,31 +177,14 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str]:
 
 def all_definitions() -> dict[str, Definition]:
     """Every policy by name, in alphabetical order. Imports all of them."""
-    return dict(sorted((name, entry) for file in _files(tuple(__path__)) for name, entry in _definitions(file).items()))
+    return {name: get_definition(name) for name in policy_names()}
 
 
 def policy_names() -> list[str]:
-    """The names of all policies, in alphabetical order. Imports all of them."""
-    return list(all_definitions())
+    """The names of all policies that are installed, in alphabetical order."""
+    return list(plugins.entries(plugins.POLICIES))
 
 
 def collective_policies() -> list[str]:
     """The names of those that an engine of collectives runs, in alphabetical order. Imports all of them."""
     return [name for name, definition in all_definitions().items() if not definition.servers_only]
-
-
-@functools.cache
-def _files(folders: tuple[str, ...]) -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(folders) if not module.ispkg}
-
-
-def _file_of(name: str) -> str | None:
-    """The file whose name is `name` or the longest beginning of it that ends before a dash."""
-    words, files = name.split("-"), _files(tuple(__path__))
-    stems = ("_".join(words[:count]) for count in range(len(words), 0, -1))
-    return next((stem for stem in stems if stem in files), None)
-
-
-def _definitions(file: str) -> Mapping[str, Definition]:
-    policies: Mapping[str, Definition] = importlib.import_module(f"{__name__}.{file}").POLICIES
-    return policies

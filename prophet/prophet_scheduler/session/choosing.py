@@ -200,4 +200,5 @@ class Choosing:
     @property
     def at_rest(self) -> bool:
         """True if the job looks for nothing better."""
-        return self._questions.search is None and self.wanted is not None and self.look is None
+        decided = self.wanted is not None and self.look is None and not self._arms.tuner.settling
+        return self._questions.search is None and decided

@@ -347,6 +347,11 @@ class Tuner:
 
     # Results.
 
+    @property
+    def settling(self) -> bool:
+        """True if no iteration of the present arm has counted since the job came to it."""
+        return self._fresh
+
     def _believed(self) -> tuple[Array, Array]:
         """Return mean and covariance of the state, over all scales."""
         weights = np.exp(self._likelihood)

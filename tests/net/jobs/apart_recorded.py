@@ -33,8 +33,8 @@ def write(name: str, memory: torch.Tensor) -> None:
 
 
 def record() -> None:
-    from prophet_byteps.torch.asynchronous import BytePSWire
-    from prophet_scheduler.frontends.torch.weight_blocks import WeightBlocks
+    from prophet_mlfabric.byteps.wire import BytePSWire
+    from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 
     push, take = BytePSWire.push, WeightBlocks.take
 

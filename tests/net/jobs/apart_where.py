@@ -44,7 +44,7 @@ def dies_instead(method: Callable[..., Any]) -> Callable[..., Any]:
 def worker_1_dies_amid_an_update() -> None:
     """Half of the blocks of its second push are at the server."""
     from prophet_byteps.hook import PUSH_ONLY
-    from prophet_byteps.torch.asynchronous import BEGINS, BytePSWire
+    from prophet_mlfabric.byteps.wire import BEGINS, BytePSWire
 
     push, pushed = BytePSWire.push, [0]
 
@@ -63,7 +63,7 @@ def worker_1_dies_amid_an_update() -> None:
 
 def an_aggregator_dies_with_what_it_has() -> None:
     """All updates of a sum are there, and nobody has asked yet when it may go."""
-    from prophet_scheduler.mlfabric.client import CoordinatorClient
+    from prophet_mlfabric.client import CoordinatorClient
 
     client: Any = CoordinatorClient
     client.collected = dies_instead(client.collected)
@@ -71,7 +71,7 @@ def an_aggregator_dies_with_what_it_has() -> None:
 
 def an_aggregator_dies_after_its_push() -> None:
     """The sum is in the server's model, and nobody knows."""
-    from prophet_scheduler.mlfabric.client import CoordinatorClient
+    from prophet_mlfabric.client import CoordinatorClient
 
     client: Any = CoordinatorClient
     client.pushed_sum = dies_instead(client.pushed_sum)

@@ -9,8 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-PROJECT = ("prophet_scheduler", "prophet_byteps")
-
 
 def nothing() -> None:
     """An interpreter that has started."""
@@ -95,5 +93,5 @@ def begun() -> None:
 if __name__ == "__main__":
     {case.__name__: case for case in (nothing, agent, byteps, training, begun)}[sys.argv[1]]()
     for name in sorted(sys.modules):
-        if name.partition(".")[0] in PROJECT:
+        if name.startswith("prophet_"):
             print(name)

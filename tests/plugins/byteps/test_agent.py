@@ -21,6 +21,7 @@ from prophet_byteps.cutting import CutBoard, Reason, Wish
 from prophet_byteps.place import decides, place_of, shape_of
 from prophet_byteps.stall import Oldest
 from prophet_byteps.tracing import TraceBoard
+from prophet_papers.tictac import TicTac
 from prophet_scheduler import __version__
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut, Refusal, Segment
@@ -36,7 +37,6 @@ from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.policies.tictac import TicTac
 from prophet_scheduler.session.messages import Instruction, TakeUp, Terms, Turn, Want
 from prophet_scheduler.session.session import Session
 from prophet_scheduler.watch import training

@@ -11,16 +11,18 @@ import pytest
 from support.programs import without_switches
 
 CASES = Path(__file__).with_name("import_cases.py")
-MOST_AT_START = 33
+MOST_AT_START = 34
 """Modules of the project, packages among them, in a process that has imported BytePS."""
-MOST_OF_THE_LIBRARY = 59
+MOST_OF_THE_LIBRARY = 63
 """Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
 FOREIGN = (
     "prophet_scheduler.cli",
     "prophet_scheduler.lab",
     "prophet_scheduler.models",
     "prophet_scheduler.simulate",
-    "prophet_scheduler.studies",
+    "prophet_mlfabric",
+    "prophet_mxnet",
+    "prophet_papers",
 )
 
 

@@ -1,5 +1,5 @@
-"""Programs of two ranks that end in many ways, for test_ends.py: `end_cases.py FOLDER CASE...`, or CASE:plain for one
-without Prophet.
+"""Programs of two ranks, or a few more, that end in many ways, for test_ends.py: `end_cases.py FOLDER CASE...`, or
+CASE:plain for one without Prophet.
 
 The process forks each case's ranks once torch is imported, one case after another. Ranks write to
 FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many
@@ -33,6 +33,10 @@ from torch.nn.parallel import DistributedDataParallel
 from tools.ports import free_port
 
 RANKS = 2
+MORE_RANKS = {"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5}
+"""Of cases with more."""
+KEEPS_THE_STORE = ("killed_of_five",)
+"""Cases in which no rank has the store, as torchrun's agent has it."""
 LIMIT_S = 60.0
 LOOK_S = 0.05
 kept: list[nn.Module] = []
@@ -74,11 +78,11 @@ def mark() -> None:
     Path("mark").write_text(repr(time.monotonic()))
 
 
-def killed_in_backward(rank: int) -> None:
+def killed_in_backward(rank: int, dies: int = 1) -> None:
     """A rank dies while others wait for its gradients."""
 
     def die(_gradient: Any) -> None:
-        if rank == 1 and steps[0] == 5:
+        if rank == dies and steps[0] == 5:
             mark()
             os.kill(os.getpid(), signal.SIGKILL)
         steps[0] += 1
@@ -102,6 +106,14 @@ def killed_in_forward(rank: int) -> None:
     inner = model()
     inner.register_forward_pre_hook(die)
     trained(DistributedDataParallel(inner), 10)
+
+
+killed_of_three = killed_of_five = killed_in_backward
+
+
+def first_killed_of_three(rank: int) -> None:
+    """The rank with the store dies."""
+    killed_in_backward(rank, dies=0)
 
 
 def saves_after_a_death(rank: int) -> None:
@@ -593,7 +605,8 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
     log = os.open(f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank))
+    os.environ["WORLD_SIZE"] = str(MORE_RANKS.get(case, RANKS))
     policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
     if not plain and not (case == "without" and rank == 1):
         os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off")
@@ -612,8 +625,13 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
 def run(case: str, plain: bool) -> None:
     """One case, in the folder where the process is."""
     port = free_port()
+    store: Any = None
+    if case in KEEPS_THE_STORE:
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
+        store = vars(dist)["TCPStore"]("127.0.0.1", port, None, True, wait_for_workers=False)
     pids: dict[int, int] = {}
-    for rank in range(RANKS):
+    ranks = range(MORE_RANKS.get(case, RANKS))
+    for rank in ranks:
         pid = os.fork()
         if pid == 0:
             run_rank(case, plain, rank, port)
@@ -634,8 +652,10 @@ def run(case: str, plain: bool) -> None:
         os.waitpid(pid, 0)
         ended[rank] = None, time.monotonic()
     since = float(Path("mark").read_text()) if Path("mark").exists() else 0.0
-    rows = [{"status": status, "after_s": at - since} for status, at in (ended[rank] for rank in range(RANKS))]
+    rows = [{"status": status, "after_s": at - since} for status, at in (ended[rank] for rank in ranks)]
     Path("ends.json").write_text(json.dumps(rows))
+    if store is not None:
+        del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
 
 
 def main() -> None:

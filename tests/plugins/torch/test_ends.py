@@ -22,6 +22,9 @@ NAMES = (
     "killed_in_forward:plain",
     "killed_in_two_phases",
     "killed_in_two_phases:plain",
+    "killed_of_three",
+    "first_killed_of_three",
+    "killed_of_five",
     "saves_after_a_death",
     "says",
     "says:plain",
@@ -127,10 +130,22 @@ def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is
     saved = [line for line in survivor.log.splitlines() if line.startswith("saved")]
     assert len(saved) == 4
     assert all(set(json.loads(line.removeprefix("saved"))) <= {4, 5} for line in saved), survivor.log
-    lost = [line for line in survivor.log.splitlines() if "rank 1 was lost, in iteration" in line]
+    lost = [line for line in survivor.log.splitlines() if "rank 1 (127.0.0.1) was lost, in iteration" in line]
     assert 1 <= len(lost) <= 2, survivor.log  # a line for each model of which something was under way
     assert all("the model is of step" in line for line in lost)
     assert any(words in survivor.printed("again") for words in PEER), "training cannot go on"
+
+
+@pytest.mark.parametrize(
+    ("name", "dead", "survivors"),
+    [("killed_of_three", 1, [0, 2]), ("killed_of_five", 1, [0, 2, 3, 4]), ("first_killed_of_three", 0, [1])],
+)
+def test_survivors_name_the_rank_that_died(ends: Path, name: str, dead: int, survivors: list[int]) -> None:
+    """In a ring of five some see no more of it than its neighbours' end. The store dies with the first of three."""
+    line = f"Prophet: rank {dead} (127.0.0.1) was lost, in iteration 6 of Sequential: "
+    for survivor in map(ranks(ends, name).__getitem__, survivors):
+        assert survivor.printed("Prophet: ").startswith(line), survivor.log
+        assert "TCPStore" not in survivor.log, "nobody asks a store that is gone"
 
 
 def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path) -> None:

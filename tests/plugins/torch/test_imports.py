@@ -12,14 +12,16 @@ pytest.importorskip("torch")
 from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
-MOST = 85
+MOST = 90
 """Modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
 FOREIGN = (
     "prophet_scheduler.cli",
     "prophet_scheduler.lab",
     "prophet_scheduler.models",
     "prophet_scheduler.simulate",
-    "prophet_scheduler.studies",
+    "prophet_mlfabric",
+    "prophet_mxnet",
+    "prophet_papers",
 )
 SELDOM = (
     *(

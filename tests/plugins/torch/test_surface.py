@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from prophet_ddp import texts
 from prophet_ddp.ddp_logger import DdpLogger, IterationTimes
 from prophet_ddp.reducer import HANDED_BACK, LateReducer
+from prophet_ddp.uses import Uses
 
 NO_METHOD = {
     "_pybind11_conduit_v1_": "how C++ takes an object for its own: torch's functions get no reducer of Prophet's"
@@ -125,8 +126,7 @@ class Rounds:
     """The part of ModuleRounds that a logger looks at."""
 
     resting = False
-    finds_unused = False
-    unused: tuple[Any, ...] = ()
+    uses = Uses((), vary=False, counted=False)
     times: IterationTimes | None = None
     ended = 0
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from prophet_papers.algorithms.pace import balanced_fusion
+from prophet_papers.caramel import Caramel
+from prophet_papers.pace import Pace, urgency
 from prophet_scheduler.core.cut import Block, Borders, blocks_of
 from prophet_scheduler.core.graph import training_graph
 from prophet_scheduler.core.network import Network
@@ -14,9 +17,6 @@ from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies import all_definitions, get_policy
 from prophet_scheduler.policies.algorithms.collective_groups import Grouping, make_grouping
-from prophet_scheduler.policies.algorithms.pace import balanced_fusion
-from prophet_scheduler.policies.caramel import Caramel
-from prophet_scheduler.policies.pace import Pace, urgency
 
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.001)
 GROUPING = [name for name, definition in all_definitions().items() if definition.groups]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from prophet_papers.mg_wfbp import best_merge, end_s
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Question, Shape
 from prophet_scheduler.core.cut import (
@@ -32,7 +33,6 @@ from prophet_scheduler.policies.algorithms.collective import (
 )
 from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
-from prophet_scheduler.policies.mg_wfbp import best_merge, end_s
 
 UNIT = Network(1.0, 1.0)
 """A second a byte, and a second a message."""

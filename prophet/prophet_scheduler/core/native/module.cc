@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "calls.h"
 #include "events.h"
 #include "forks.h"
 #include "plan_codec.h"
@@ -135,5 +136,6 @@ PYBIND11_MODULE(_native, m) {
   m.attr("NO_PLAN") = prophet::kNoPlan;
   m.attr("PLAN_VERSION") = prophet::kPlanVersion;
 
+  prophet::bind_calls(m);
   prophet::bind_simulator(m);
 }

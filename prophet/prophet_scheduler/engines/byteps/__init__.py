@@ -56,7 +56,7 @@ ENGINE = EngineSpec(
     words="BytePS",
     exchanges={
         "torch": "prophet_scheduler.engines.byteps.torch_exchange:BytePSInTorch",
-        "mxnet": "prophet_scheduler.engines.byteps.gluon_exchange:BytePSInGluon",
+        "mxnet": "prophet_mxnet.exchanges:BytePSInGluon",
     },
     programs={"scheduler": SERVER, "server": SERVER},
     environment=environment,

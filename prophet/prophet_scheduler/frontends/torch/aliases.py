@@ -16,7 +16,6 @@ array of NumPy keeps the tensor itself, and no other reference to its storage.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +24,8 @@ import torch
 import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from prophet_scheduler.frontends.notices import passed_over
 from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.between import after, call_before
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
@@ -102,31 +101,20 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
 def install() -> None:
     """Notice from now on when memory is lent. Without any parameter the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
-        setattr(torch.Tensor, name, _lending(getattr(torch.Tensor, name)))
-    exporting = _exporting(_lending(vars(torch)["to_dlpack"]))
+        call_before(torch.Tensor, name, _before_lending)
+    exporting = after(_before_exporting, vars(torch)["to_dlpack"])
     for module in (torch, torch.utils.dlpack):
         vars(module)["to_dlpack"] = exporting
 
 
-def _lending(original: Callable[..., Any]) -> Callable[..., Any]:
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling() and self.is_cpu:
-            _note(self)
-        return original(self, *args, **kwargs)
-
-    return wrapper
+def _before_lending(tensor: torch.Tensor, *_: Any, **__: Any) -> None:
+    if tensor.is_cpu:
+        _note(tensor)
 
 
-def _exporting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        references.look((tensor,))
-        return original(tensor, *args, **kwargs)
-
-    return wrapper
+def _before_exporting(tensor: torch.Tensor, *_: Any, **__: Any) -> None:
+    references.look((tensor,))
+    _before_lending(tensor)
 
 
 def _note(tensor: torch.Tensor) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from prophet_scheduler.forks import free_in_forks
-from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot

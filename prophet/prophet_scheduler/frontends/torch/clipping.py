@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch.nn.utils import clip_grad
 
-from prophet_scheduler.frontends.notices import passed_over
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot

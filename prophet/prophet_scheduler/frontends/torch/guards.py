@@ -27,17 +27,18 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 from torch import nn
 
 from prophet_scheduler.forks import hold_over_fork
-from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, references, threads
+from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
@@ -490,84 +491,20 @@ def _install() -> None:
     _patch_getattr()
     _patch_named_parameters()
     _patch_zero_grad()
-    _patch_what_modes_do_not_see()
+    unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
     threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 
-def call_before(holder: Any, name: str, first: Callable[..., None]) -> None:
-    """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
-    original = getattr(holder, name, None)
-    if original is None:
-        return
-
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            first(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    setattr(holder, name, wrapper)
-
-
-_OF_PROCESS_GROUPS = (
-    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
-    *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
-    *("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
-    *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    "reduce_scatter_tensor_coalesced",
-)
-"""Methods that take tensors. The functions of torch.distributed are seen without this."""
-
-
-def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
-    references.look((*args, *kwargs.values()))
-
-
-def _patch_what_modes_do_not_see() -> None:
-    """Patch TorchScript, process groups, transforms of torch.func, and the pickling of tensors for another process."""
-    from torch._functorch import eager_transforms, vmap
-
-    if torch.distributed.is_available():
-        for name in _OF_PROCESS_GROUPS:
-            call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
-    for script in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        call_before(script, "__call__", lambda *_, **__: _flush_all())
-    # A CUDA graph reads and writes the memory it was captured with.
-    for name in ("capture_begin", "replay"):
-        call_before(torch.cuda.CUDAGraph, name, lambda *_, **__: _flush_all())
-    for module, name in (
-        (eager_transforms, "_grad_increment_nesting"),
-        (eager_transforms, "_jvp_increment_nesting"),
-        (eager_transforms, "_func_increment_nesting"),
-        (vmap, "_vmap_increment_nesting"),
-    ):
-        call_before(module, name, lambda *_, **__: _flush_all())
-
-    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    for kind, reduce in list(reducers.items()):
-        if issubclass(kind, torch.Tensor):
-            reducers[kind] = _reduce_after_update(reduce)
-
-
-def _reduce_after_update(reduce: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Finish updates before multiprocessing pickles by its own table, in a queue's thread, where no mode watches."""
-
-    @passed_over
-    @functools.wraps(reduce)
-    def wrapper(tensor: torch.Tensor) -> Any:
-        _touch(tensor)
-        pending = _pending.get(references.storage_key(tensor))
-        if pending is not None:
-            _use(pending)
-        watched = _watched.get(id(tensor))
-        if watched is not None:
-            watched.memory.sent = True
-        return reduce(tensor)
-
-    return wrapper
+def _before_sending(tensor: torch.Tensor) -> None:
+    _touch(tensor)
+    pending = _pending.get(references.storage_key(tensor))
+    if pending is not None:
+        _use(pending)
+    watched = _watched.get(id(tensor))
+    if watched is not None:
+        watched.memory.sent = True
 
 
 def _patch_call() -> None:

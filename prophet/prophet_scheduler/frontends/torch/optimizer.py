@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.updates import Updates
 
 OLDEST_TORCH = (2, 4)
@@ -50,7 +50,7 @@ def _install() -> None:
     _installed = True
     kind: Any = torch.optim.Optimizer
     kind.state = property(_state, _set_state, _delete_state)
-    torch_guards.call_before(kind, "__setstate__", lambda optimizer, _state: _look_at_state(optimizer))
+    call_before(kind, "__setstate__", lambda optimizer, _state: _look_at_state(optimizer))
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Any:

@@ -34,6 +34,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from prophet_scheduler.core._native import call_seen, method
 from prophet_scheduler.forks import free_in_forks
 
 _METADATA = frozenset(
@@ -53,13 +54,15 @@ _METADATA = frozenset(
     )
 )
 _grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
-_READS_NOTHING = _METADATA | {_grad.__get__, _grad.__set__, _grad.__delete__, _requires_grad.__set__}
-
-_GRADS = frozenset({_grad.__get__, _grad.__set__, _grad.__delete__})
 
 swapping = free_in_forks(threading.RLock())
 """Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
 the two may be in different threads."""
+READ_NOTHING: dict[Any, Any] = {
+    **dict.fromkeys((*_METADATA, _requires_grad.__set__)),
+    **dict.fromkeys((_grad.__get__, _grad.__set__, _grad.__delete__), swapping),
+}
+"""Functions that read no value, each with the lock to hold while it runs, or None."""
 
 StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
@@ -102,29 +105,29 @@ class _References(TorchFunctionMode):
         self._learning = learning
         self._use = use
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func not in _READS_NOTHING and not _here.blind:
-            if self._learning:
-                self._note(args)
-            # This runs at every call of torch, so the common case is written out.
-            pending = self._pending
-            try:
-                for value in args:
-                    if isinstance(value, torch.Tensor):
-                        if value.untyped_storage()._cdata in pending:
-                            self._look(func, (value,))
-                    elif isinstance(value, _CONTAINERS):
+    unseen = READ_NOTHING
+    __torch_function__ = method(call_seen)
+    """It has no frame of Python's, so torch's warnings in the function that it calls have the program's line."""
+
+    def look_at(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """Look at the arguments of a function that is about to be called."""
+        if _here.blind:
+            return
+        if self._learning:
+            self._note(args)
+        # This runs at every call of torch, so the common case is written out.
+        pending = self._pending
+        try:
+            for value in args:
+                if isinstance(value, torch.Tensor):
+                    if value.untyped_storage()._cdata in pending:
                         self._look(func, (value,))
-            except NotImplementedError:  # One of them has no storage.
-                self._look(func, args)
-            if kwargs:
-                self._look(func, kwargs.values())
-        elif func in _GRADS:
-            with swapping:
-                return func(*args)
-        return func(*args, **kwargs) if kwargs else func(*args)
+                elif isinstance(value, _CONTAINERS):
+                    self._look(func, (value,))
+        except NotImplementedError:  # One of them has no storage.
+            self._look(func, args)
+        if kwargs:
+            self._look(func, kwargs.values())
 
     def look(self, values: Iterable[Any]) -> None:
         """Do what a C function of torch would do with these arguments before it begins."""

@@ -20,7 +20,8 @@ import torch
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as torch_optimizer
 
-from prophet_scheduler.frontends.notices import passed_over, warn_once
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot

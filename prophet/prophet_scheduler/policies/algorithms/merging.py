@@ -6,7 +6,7 @@ No order helps such a job, and all that counts is when the last average is back.
 from the first gradient on, and each block must be there when the wire is free for it. Blocks of one size cannot do
 both: small ones are many messages, and the first of the large ones waits for gradients that come later. MG-WFBP (Shi,
 Chu and Li, INFOCOM 2019) merges neighbours for the same end, with a message of s bytes taking E(s) = overhead + s /
-bandwidth; policies/mg_wfbp.py has their algorithm and the best merging. Here it is the fewest messages that end
+bandwidth; prophet_papers/mg_wfbp.py has their algorithm and the best merging. Here it is the fewest messages that end
 in time, for a backward pass that may be late: in a merging that is the best for the learned times, every message is
 there just when it is to leave.
 """

@@ -18,6 +18,7 @@ from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
 from prophet_byteps.tracing import NOTHING, TraceBoard
+from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -27,7 +28,6 @@ from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
-from prophet_scheduler.policies.tictac import TicTac
 from support.torch_network import (
     Network,
     NoCompression,

@@ -14,12 +14,12 @@ from torch.nn.modules import module as torch_module
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end
 from prophet_byteps.tracing import NOTHING, TraceBoard
+from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.frontends.torch import awaited
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
-from prophet_scheduler.policies.tictac import TicTac
 from support.torch_network import Network, Plain, make_model, same, same_model, train, wrap
 
 LAST = 1 + PASSED_OVER + TRACED

@@ -1,0 +1,375 @@
+"""Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
+
+Rule of this file: start and end of such a process, around prophet_mlfabric/torch/asynchronous.py.
+autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
+
+A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
+pulls: the weights are the same, but no traffic is saved. Without a coordinator updates go in order of arrival. Each is
+one warning.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, MutableMapping
+from types import ModuleType
+from typing import Any
+
+from prophet_byteps import hook as hook_module
+from prophet_byteps.hook import Hook
+from prophet_byteps.library import Library
+from prophet_mlfabric.byteps.replica import Replica, parameter_names
+from prophet_mlfabric.ports import CoordinatorPort
+from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.settings import Settings, from_environ
+from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.frontends.ending import STALLED, WRONG, at_end, end_process
+from prophet_scheduler.frontends.records import require_records, write_records
+
+WELCOME_S = 5.0
+"""Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
+BYTEPS_BLOCK_BYTES = "4096000"
+"""BytePS's own partition size: no block is larger, so each is one key."""
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class AsynchronousAgent:
+    """Prophet in one worker of an asynchronous job."""
+
+    def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
+        self._settings = settings
+        self.replica: Replica | None = None
+        """Set since BytePS was initialised."""
+        self._library = library
+        self._hook = hook
+        self._aside = no_hook
+        self._coordinator: CoordinatorPort | None = None
+        self._taken = False
+        self._closes: list[Callable[[], None]] = []
+        self._died: tuple[int, ...] | None = None
+        """Workers that never will leave, set since this one has left."""
+
+    @classmethod
+    def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
+        """Check the settings and load the hook, before BytePS's library is loaded. Raises UserError with one line."""
+        settings = from_environ(environ)
+        require_records(settings)
+        check_job(framework, environ)
+        library, hook, no_hook = hook_module.load_for(framework)
+        if names.users_own_partition_bytes(environ) is None:
+            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+        return cls(settings, library, hook, no_hook)
+
+    def start(self, module: ModuleType) -> None:
+        """Take over tasks that go one way only, and the wrapping of optimizers by the BytePS module just imported."""
+        if self._hook is not None and self._library is not None:
+            try:
+                self._hook.attach(self._library, self._settings.watchdog_s)
+                hook_module.set_loaded(self._hook)
+                self._hook.set_identity("priority")
+                # In order of arrival: all of an update is needed at once.
+                self._hook.set_plan(Plan(policy=names.MLFABRIC))
+                if not self._hook.goes_one_way:
+                    self._aside = "this BytePS does not export what lets a task go one way only"
+            except Exception as error:
+                self._aside, self._hook = str(error), None
+        if self._aside:
+            self.step_aside(self._aside)
+        self._wrap_init(module)
+        install(module, self)
+        at_end(self._finish)
+
+    def _wrap_init(self, module: Any) -> None:
+        """Look for a coordinator when the worker's number is known, and leave it before BytePS is shut down.
+
+        A replica is asked before: if it is wrong, this worker ends while nobody waits for it yet. Not at the import,
+        which processes that load a program's data have as well.
+        """
+        init, shutdown = module.init, module.shutdown
+
+        @functools.wraps(init)
+        def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            if self.replica is None:
+                self.replica = find_replica(os.environ)
+            result = init(*args, **kwargs)
+            if self._coordinator is None and module.size() > 1:
+                self._coordinator = connect(module.rank(), os.environ, module.size())
+                at_end(self._leave_at_exit)  # runs before BytePS's own, which init() has registered
+            return result
+
+        @functools.wraps(shutdown)
+        def leave_and_shut_down(*args: Any, **kwargs: Any) -> Any:
+            if self._leave():
+                return None  # it would wait for the dead; the process ends without it
+            return shutdown(*args, **kwargs)
+
+        module.init, module.shutdown = init_and_connect, leave_and_shut_down
+
+    def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
+        """Return True for the first optimizer to ask, and the coordinator, which it alone has: it counts one model."""
+        first, self._taken = not self._taken, True
+        if not first and self.staleness is not None:
+            raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
+        if not first and self.replica is not None and self.replica.is_of_one_model:
+            raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
+        if not first and self._coordinator is not None:
+            logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
+        return first, self._coordinator if first else None
+
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Call `close` before BytePS is shut down. Later ones are called first."""
+        self._closes.append(close)
+
+    @property
+    def staleness(self) -> int | None:
+        settings = coordinator_from_environ(os.environ)
+        return None if settings is None else settings.staleness
+
+    @property
+    def stall_s(self) -> float | None:
+        return self._settings.stall_s
+
+    @property
+    def block_bytes(self) -> int | None:
+        return self._settings.partition_bytes
+
+    def step_aside(self, why: str) -> None:
+        """Warn once; from here on all transfers go both ways."""
+        self._aside = why
+        logger.warning("the hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
+        if self._hook is not None:
+            self._hook.step_aside(why)
+
+    def _leave(self) -> tuple[int, ...]:
+        """End what this worker still does for others, before BytePS is shut down. Harmless when repeated.
+
+        Returns, when all others have left, those that died and never will.
+        """
+        if self._died is not None:
+            return self._died
+        self._died = ()
+        try:
+            while self._closes:
+                self._closes.pop()()
+            if self._coordinator is not None:
+                # Those that counted on this worker for a sum are told now, and not after a long silence.
+                self._died = self._coordinator.wait_for_others()
+                self._coordinator.close()
+        except Exception as error:
+            logger.warning("Prophet could not leave its coordinator as it should: %s", error)
+        return self._died
+
+    def _leave_at_exit(self) -> None:
+        """Leave others. If one has died the process ends here, since BytePS's own end waits for every worker."""
+        if died := self._leave():
+            self._finish()
+            who = f"worker {died[0]} has" if len(died) == 1 else f"workers {', '.join(map(str, died))} have"
+            end_process(f"{who} died: this worker ends without waiting for BytePS's end, which waits for all", STALLED)
+
+    def _finish(self) -> None:
+        write_records(self._settings, self._status)
+
+    def _status(self) -> AgentStatus:
+        return AgentStatus(
+            policy=names.MLFABRIC,
+            stepped_aside=self._aside,
+            plans=0,
+            agent_cpu_s=0.0,
+            partition_bytes=int(BYTEPS_BLOCK_BYTES),
+            push_credit=None,
+            hook=self._hook.status() if self._hook else None,
+        )
+
+
+def check_job(framework: str, environ: Mapping[str, str]) -> None:
+    """Raise UserError if updates of this job cannot be scheduled."""
+    scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
+    if names.in_step(environ):
+        raise UserError(
+            f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers"
+        )
+    if framework != "torch":
+        raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
+    servers = environ.get(names.DMLC_NUM_SERVER, "1")
+    if servers != "1":
+        raise UserError(
+            f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1"
+        )
+    if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
+        raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
+    if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
+        raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
+    coordinator = coordinator_from_environ(environ)
+    resumed_from(environ)
+    if coordinator is not None:
+        from prophet_mlfabric.tokens import token_of
+
+        token_of(coordinator.token_file, coordinator.tenant)
+
+
+def find_replica(environ: Mapping[str, str]) -> Replica:
+    """Return the replica that the environment names. The process ends if that is impossible."""
+    try:
+        return Replica.from_environ(environ)
+    except UserError as error:
+        end_process(str(error), WRONG)
+
+
+def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
+    """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
+
+    The process ends if the coordinator refuses it, as for a wrong token. It does not wait for one that is not there
+    yet: the client goes on looking for it.
+    """
+    try:
+        if worker == 0:
+            from prophet_scheduler.frontends.notices import warn_of_unknown_variables
+
+            warn_of_unknown_variables(environ)
+        from prophet_mlfabric.client import client_from_environ
+
+        client = client_from_environ(worker, environ, workers)
+        if client is None:
+            logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
+            return None
+        client.wait_welcome(WELCOME_S)
+    except UserError as error:
+        end_process(str(error), WRONG)
+    except Exception as error:
+        logger.warning("updates go in order of arrival: %s: %s", type(error).__name__, error)
+        return None
+    return client
+
+
+def sum_at_workers(
+    bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
+) -> None:
+    """Let updates of this worker be summed with others', if all workers can. Every worker has to call it."""
+    from prophet_mlfabric.byteps.broadcast import gather_numbers
+
+    host, peers = "0.0.0.0", None
+    try:
+        if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
+            from prophet_mlfabric.peers import Peers
+            from prophet_mlfabric.tokens import token_of
+
+            settings = coordinator_from_environ(os.environ)
+            assert settings is not None  # there is a coordinator
+            _, token = token_of(settings.token_file, settings.tenant)
+            host = own_address(os.environ)
+            peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
+            agent.at_end(peers.close)
+    except Exception as error:
+        logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
+    own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
+    rows = gather_numbers(bps, own, hook_module.wait_activity, agent.stall_s)
+    if coordinator is None or peers is None or any(port == 0 for _, port in rows):
+        return  # one that cannot would not know what to do with an update's place
+    from prophet_mlfabric.torch.aggregating import SummingWorker
+
+    peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
+    models = agent.staleness is None
+    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send, models)
+    agent.at_end(summing.close)
+    peers.listen(summing.receive)
+    rounds.aggregate(summing)
+
+
+def copy_to_replica(
+    agent: AsynchronousAgent,
+    coordinator: CoordinatorPort | None,
+    named: list[tuple[str, Any]] | None,
+    rounds: Any,
+    blocks: Any,
+) -> None:
+    """Hand copies of the model to the job's replica, if it has one, from now on."""
+    store = None if agent.replica is None else agent.replica.store
+    if coordinator is None or store is None:
+        return
+    from prophet_mlfabric.torch.replicating import ReplicatingWorker
+
+    of_parameters = parameter_names(blocks.parameters, named)
+    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)
+
+
+def own_address(environ: Mapping[str, str]) -> str:
+    """Return this worker's IPv4 address for others: ps-lite's own setting, or that towards its scheduler."""
+    if host := environ.get("DMLC_NODE_HOST"):
+        return socket.gethostbyname(host)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((environ["DMLC_PS_ROOT_URI"], 9))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
+    """Return (item, True if it is as it must be, a line) for what a worker needs here."""
+    ok, line = hook_module.check_compatibility(framework)
+    return (("MLfabric", ok, line),)
+
+
+def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
+    """Return the number of updates the job begins with. The process ends if they are of another model."""
+    try:
+        return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
+    except UserError as error:
+        end_process(str(error), WRONG)
+
+
+def install(bps: Any, agent: AsynchronousAgent) -> None:
+    """Replace what an asynchronous job needs differently in `bps`, the module byteps.torch."""
+    original = bps.DistributedOptimizer
+
+    @functools.wraps(original)
+    def distributed_optimizer(
+        optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
+    ) -> Any:
+        named = list(named_parameters) if named_parameters is not None else None
+        if bps.size() == 1:
+            if agent.replica is not None and agent.replica.is_of_one_model:
+                agent.take_coordinator()  # there is none; another optimizer is refused
+            _begin(agent, optimizer, named)
+            return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
+        if compression not in (None, bps.Compression.none):
+            raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
+        from prophet_mlfabric.byteps.wire import BLOCK_BYTES, wrap
+
+        first, coordinator = agent.take_coordinator()
+        before = _begin(agent, optimizer, named)
+        summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
+        return wrap(
+            bps,
+            optimizer,
+            coordinator,
+            hook_module.wait_activity,
+            block_bytes=agent.block_bytes or BLOCK_BYTES,
+            summing=summing,
+            staleness=agent.staleness,
+            stall_s=agent.stall_s,
+            before=before,
+            copying=functools.partial(copy_to_replica, agent, coordinator, named),
+        )
+
+    bps.DistributedOptimizer = distributed_optimizer
+    broadcast_parameters = bps.broadcast_parameters
+
+    @functools.wraps(broadcast_parameters)
+    def broadcast(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+        if bps.size() == 1:
+            return broadcast_parameters(params, root_rank, prefix)  # type: ignore[no-any-return]
+        from prophet_mlfabric.byteps.broadcast import broadcast_tensors
+
+        entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
+        tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.stall_s)
+        return None
+
+    bps.broadcast_parameters = broadcast

@@ -1,0 +1,123 @@
+"""Replica of an asynchronous job, from a worker's environment: where copies go, what the job begins with.
+
+Rule of this file: from settings to a store and a model, before anything is sent, and what a person is told of them.
+prophet_mlfabric/torch/replicating.py makes copies.
+
+A job that did not begin with its replica's model would replace it by less, so that is refused at the start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import is_first_machine
+from prophet_scheduler.frontends.ending import say
+
+if TYPE_CHECKING:  # a job without a replica loads none of it
+    from prophet_mlfabric.replica_model import ReplicaModel
+    from prophet_mlfabric.replica_store import ReplicaStore
+
+
+@dataclass(frozen=True)
+class Replica:
+    """Replica as one worker sees it: `store` is None if no copies are made. `model` is None except on the worker that
+    puts it into the job, with `where` it came from. `resumes`: the job begins with one.
+    """
+
+    store: ReplicaStore | None = None
+    model: ReplicaModel | None = None
+    where: str = ""
+    resumes: bool = False
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Replica:
+        """Ask the replica for its identity and its model. Raises UserError.
+
+        If it cannot be reached to keep copies, the job goes on.
+        """
+        source, coordinator = resumed_from(environ), coordinator_from_environ(environ)
+        own = None if coordinator is None else coordinator.replica
+        if source is None and own is None:
+            return cls()
+        root = is_first_machine(environ)
+        model, where = _model(source, environ) if root and source is not None else (None, "")
+        store, has = None if own is None else _store(own, environ), None
+        if store is not None:
+            with contextlib.suppress(OSError):
+                has = store.updates()
+            begins = 0 if model is None else model.updates
+            if root and has is not None and has > begins:
+                raise UserError(
+                    f"{names.REPLICA}: replica {store.address} has a model with {has} updates, and this job begins "
+                    f"with {begins}: begin with that model ({names.RESUME}={store.address}), or give "
+                    "`prophet replicate` another --file"
+                )
+        return cls(store, model, where, source is not None)
+
+    @property
+    def is_of_one_model(self) -> bool:
+        """True if anything here belongs to one optimizer's model alone."""
+        return self.store is not None or self.resumes
+
+    def begin(self, optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> int:
+        """Give an optimizer's parameters the values that the job begins with, on the one worker that has them.
+
+        Returns the number of updates in them. Raises UserError if they are of another model.
+        """
+        if self.model is None:
+            return 0
+        from prophet_mlfabric.torch.replicating import begin_with
+
+        parameters = parameters_of(optimizer)
+        begin_with(self.model, parameters, parameter_names(parameters, named_parameters), self.where)
+        say(
+            f"this job begins with the {self.model.updates} updates that {self.where} has; what its server had "
+            f"besides, by norm at most {self.model.bound:g}, is lost"
+        )
+        return self.model.updates
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the trained parameters, in their order."""
+    return [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
+
+
+def parameter_names(parameters: list[Any], named: Iterable[tuple[str, Any]] | None) -> list[str]:
+    """Return the program's names of the parameters, or their places."""
+    from prophet_mlfabric.torch.replicating import names_of
+
+    return names_of(parameters, {id(param): name for name, param in named or ()})
+
+
+def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
+    from prophet_mlfabric.replica_store import ReplicaStore
+    from prophet_mlfabric.tokens import token_of
+
+    file = environ.get(names.COORDINATOR_TOKEN_FILE, "")
+    if not file:
+        raise UserError(f"{names.RESUME} names a replica, and {names.COORDINATOR_TOKEN_FILE} no file with its token")
+    tenant, token = token_of(Path(file), environ.get(names.COORDINATOR_TENANT) or None)
+    return ReplicaStore(*at, tenant, token)
+
+
+def _model(source: tuple[str, int] | Path, environ: Mapping[str, str]) -> tuple[ReplicaModel, str]:
+    from prophet_mlfabric.replica_model import decoded, load
+
+    if isinstance(source, Path):
+        return load(source, f"{names.RESUME}: {source}"), str(source)
+    store = _store(source, environ)
+    where = f"replica {store.address}"
+    try:
+        return decoded(store.model(), f"{names.RESUME}: {where}"), where
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise UserError(f"{names.RESUME}: {where} cannot be reached ({why}); start it, or name its file") from None
+    except UserError as error:
+        raise UserError(str(error) if str(error).startswith(names.RESUME) else f"{names.RESUME}: {error}") from None

@@ -1,0 +1,1 @@
+"""The commands `prophet coordinate` and `prophet replicate`."""

@@ -1,0 +1,71 @@
+"""Distribution of one version of the model to the workers that asked for it (MLfabric, section 10.3).
+
+Rule of this file: aggregation turned round. Nothing here knows what a model is.
+
+Seen backwards in time, handing out a model is collecting updates: every transfer goes the other way. So the workers
+are ordered and grouped by Algorithms 1 and 3 on the reversed network, and the groups then go out last one first: the
+model to the last distributor, which serves its workers while the server sends to the one before; the first group gets
+it from the server itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prophet_mlfabric.aggregation import aggregate
+from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.ordering import Update, shortest_first
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One transfer of the model. `after` is the place of the hop that brings it to the source; None from the server.
+
+    `reader` is the place of the request that it answers, None where the hop only feeds a distributor. Seconds.
+    """
+
+    source: Node
+    destination: Node
+    after: int | None
+    reader: int | None
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The hops in the order in which they are reserved, when the last one ends, and the network with all of them."""
+
+    hops: tuple[Hop, ...]
+    end_s: float
+    network: NetworkState
+
+
+def distribute(
+    readers: Sequence[Node],
+    size_bytes: float,
+    network: NetworkState,
+    server: Node,
+    distributors: Sequence[Node],
+    now_s: float,
+) -> Distribution:
+    """Section 10.3 for the nodes that ask at `now_s`. `network` is left as it is."""
+    mirror = network.reversed()
+    requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
+    order = shortest_first(requests, mirror, server, now_s).updates
+    groups = aggregate(order, mirror, server, distributors, now_s).groups
+    state = network.copy()
+    hops: list[Hop] = []
+    latest = -math.inf
+    for group in reversed(groups):
+        source, start, after = server, now_s, None
+        if group.aggregator is not None:
+            source, after = group.aggregator, len(hops)
+            start = state.reserve(server, source, size_bytes, now_s)
+            hops.append(Hop(server, source, None, None, start))
+        for reader in group.updates:
+            end = state.reserve(source, reader.node, size_bytes, start)
+            latest = max(latest, end)
+            hops.append(Hop(source, reader.node, after, reader.id, end))
+    return Distribution(tuple(hops), max(latest, now_s), state)

@@ -1,0 +1,73 @@
+"""BytePS's asynchronous servers: workers are not in step, and each update changes the model when it comes.
+
+An engine of its own beside BytePS's synchronous one, since what is a policy there (an order of one worker's gradients)
+is none here: MLfabric orders all workers' updates, by a coordinator that runs beside BytePS's scheduler.
+
+Started as BytePS is, with BYTEPS_ENABLE_ASYNC (its docs/env.md) for workers and servers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.units import format_rate
+from prophet_scheduler.engines import byteps
+from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, Variant, role_of
+from prophet_scheduler.engines.topology import PARAMETER_SERVER
+
+ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
+DELAY_BOUND = settings.LAB_DELAY_BOUND
+"""Delay bound of the coordinator, in versions; none where it is not set."""
+BATCH = settings.LAB_BATCH
+"""Longest time for which the coordinator gathers updates, such as 50ms."""
+RATES = settings.LAB_RATES
+"""The options of `prophet coordinate` that say how fast NICs are."""
+TOKEN_FILE = "coordinator.token"
+PORTS_APART = 10_000
+"""The coordinator's port is so far above that of the job's scheduler."""
+
+
+def _environment(node: str, network: RunNetwork) -> dict[str, str]:
+    shared = Path(network.sockets).parent  # each node has a folder of its own in it
+    env = {
+        **byteps.environment(node, network),
+        settings.COORDINATOR: f"{network.addresses['scheduler']}:{network.port + PORTS_APART}",
+        settings.COORDINATOR_TOKEN_FILE: str(shared / TOKEN_FILE),
+        settings.NODE: node,
+    }
+    if role_of(node) == "scheduler":
+        env[RATES] = _rates(network)
+    return env
+
+
+def _rates(network: RunNetwork) -> str:
+    """Return what is known of the NICs before any worker has reported: their rates at the start."""
+    options = ["--server", "server0"]
+    if (server := network.rates.get("server0")) is not None:
+        options += ["--server-rate", format_rate(server)]
+    if (worker := network.rates.get("worker0")) is not None:
+        options += ["--rate", format_rate(worker)]
+    return " ".join(options)
+
+
+ENGINE = EngineSpec(
+    name="byteps_async",
+    words="BytePS's asynchronous servers",
+    exchanges={"torch": "prophet_mlfabric.engine.torch_exchange:AsynchronousInTorch"},
+    programs={
+        "scheduler": "from prophet_mlfabric.engine.beside import main; main()",
+        "server": byteps.SERVER,
+    },
+    environment=_environment,
+    prefixes=("BYTEPS_", "DMLC_", "PS_"),
+    settings=("BYTEPS_", settings.PREFIX),
+    variants=(
+        Variant("async-stock", ASYNCHRONOUS),
+        Variant("async-mlfabric", {**ASYNCHRONOUS, settings.SCHEDULER: settings.MLFABRIC}, policy=settings.MLFABRIC),
+    ),
+    topology=PARAMETER_SERVER,
+    package=byteps.PACKAGE,
+    check="prophet_mlfabric.byteps.agent:check",
+    unsimulated="since MLfabric's simulator is a program of its own: python -m tools.mlfabric train",
+)

@@ -1,0 +1,56 @@
+"""BytePS's scheduler with MLfabric's coordinator beside it: what the node `scheduler` of an experiment runs.
+
+What belongs here: starting both, and ending the second with the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from prophet_mlfabric.engine import BATCH, DELAY_BOUND, RATES
+from prophet_mlfabric.engine.token import make_token
+from prophet_scheduler.core import settings
+
+STATUS = "coordinator.json"
+"""File with the fate of all updates, in the folder that the scheduler runs in."""
+PATIENCE_S = 5.0
+
+
+def command(environ: Mapping[str, str]) -> list[str]:
+    """`prophet coordinate` with what the experiment says."""
+    argv = [sys.executable, "-m", "prophet_scheduler.cli.main", "coordinate"]
+    argv += ["--listen", environ[settings.COORDINATOR], "--token-file", environ[settings.COORDINATOR_TOKEN_FILE]]
+    argv += environ.get(RATES, "").split()
+    for option, name in (("--delay-bound", DELAY_BOUND), ("--batch", BATCH)):
+        if value := environ.get(name):
+            argv += [option, value]
+    return [*argv, "--status", STATUS]
+
+
+@contextlib.contextmanager
+def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
+    """Runs a coordinator meanwhile, where the job has one."""
+    if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
+        yield
+        return
+    make_token(Path(environ[settings.COORDINATOR_TOKEN_FILE]))
+    process = subprocess.Popen(command(environ))
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def main() -> None:
+    with coordinator(os.environ):
+        importlib.import_module("byteps.server")  # returns when the job has ended

@@ -1,0 +1,45 @@
+"""A script in PyTorch on BytePS's asynchronous servers: it wraps the optimizer, and no more.
+
+Weights have to begin with zeros: BytePS's own asynchronous optimizer pulls the sum of all changes since the start
+(docs/corrections.md, Answering), and a broadcast is answered before the root has sent anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import torch
+
+from prophet_mlfabric.engine.token import make_token
+from prophet_scheduler.core import settings
+
+
+class AsynchronousInTorch:
+    """`asynchronous` says to a script that each worker's step is its own, `averages` that each counts for its share."""
+
+    asynchronous = True
+
+    def __init__(self) -> None:
+        self.averages = os.environ.get(settings.STALENESS) == "0"
+        make_token(Path(os.environ[settings.COORDINATOR_TOKEN_FILE]))
+        import byteps.torch as bps
+
+        bps.init()
+        self._bps = bps
+        self.rank: int = bps.rank()
+        self.size: int = bps.size()
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        if any(bool(weights.any()) for weights in model.parameters()):
+            raise ValueError("asynchronous training of BytePS's own forgets what weights begin with; begin with zeros")
+        return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+    def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # gradients are this worker's alone
+
+    def close(self) -> None:
+        pass  # as in BytePS's examples; it ends with the process

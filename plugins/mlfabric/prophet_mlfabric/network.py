@@ -1,0 +1,215 @@
+"""Bandwidth of every NIC over time, and the end of a transfer on it (MLfabric, section 5.1, figure 4).
+
+Rule of this file: bandwidths, transfers and reservations. It knows nothing of updates, servers or orders.
+
+Each node has an uplink and a downlink; the core is free of congestion, so the path of a transfer is the uplink of its
+source and the downlink of its destination. A link is a step function: what is left of it in bytes per second from each
+time on. A transfer takes at every moment the whole of the narrower of its two links (figure 4b), so its end follows
+from size and start; reserving it takes that much away from both (figure 4c). Between two transfers on one node nothing
+travels.
+
+Links are values: a reservation replaces two of them, so copying a state or taking a reservation back costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from prophet_scheduler.core.errors import UserError
+
+Node: TypeAlias = int
+"""A place in the list of nodes."""
+
+Piece: TypeAlias = tuple[float, float, float]
+"""Begin and end (seconds) of a part of a transfer, and its bytes per second."""
+
+ROUNDING = 1e-12
+"""Part of a link or of a transfer below which the rest after a subtraction counts as nothing."""
+
+
+class Link:
+    """A step function: `rates[i]` bytes per second hold from `times[i]` to `times[i + 1]`.
+
+    `times` begins with minus infinity and ends with infinity, one more than `rates`; neighbouring rates differ. It is
+    never changed once made.
+    """
+
+    __slots__ = ("rates", "times")
+
+    def __init__(self, times: list[float], rates: list[float]) -> None:
+        self.times = times
+        self.rates = rates
+
+    @classmethod
+    def constant(cls, rate: float) -> Link:
+        return cls([-math.inf, math.inf], [rate])
+
+    @classmethod
+    def stepwise(cls, changes: Sequence[float], rates: Sequence[float]) -> Link:
+        """`rates[0]` until `changes[0]`, then `rates[1]` until `changes[1]`, and so on: one more rate than changes."""
+        times, steps = [-math.inf], [rates[0]]
+        for change, rate in zip(changes, rates[1:], strict=True):
+            if rate != steps[-1]:
+                times.append(change)
+                steps.append(rate)
+        return cls([*times, math.inf], steps)
+
+    def first_free(self, since_s: float) -> float:
+        """The first moment from `since_s` on with anything left."""
+        place = bisect_right(self.times, since_s) - 1
+        if self.rates[place] > 0:
+            return since_s
+        while self.rates[place] <= 0:
+            place += 1
+            if place == len(self.rates):
+                return math.inf
+        return self.times[place]
+
+    def most_since(self, since_s: float) -> float:
+        """The highest rate from `since_s` on."""
+        return max(self.rates[bisect_right(self.times, since_s) - 1 :])
+
+    def without(self, pieces: Sequence[Piece]) -> Link:
+        """This link less the pieces, which are in order and none of which crosses a change of this link."""
+        times, rates = self.times, self.rates
+        place = bisect_right(times, pieces[0][0]) - 1
+        new_times, new_rates = times[:place], rates[:place]
+        last = new_rates[-1] if new_rates else -1.0
+        cursor = times[place]
+        for begin, end, rate in pieces:
+            while times[place + 1] <= begin:
+                if cursor < times[place + 1] and rates[place] != last:
+                    last = rates[place]
+                    new_times.append(cursor)
+                    new_rates.append(last)
+                place += 1
+                cursor = times[place]
+            if cursor < begin and rates[place] != last:
+                last = rates[place]
+                new_times.append(cursor)
+                new_rates.append(last)
+            left = rates[place] - rate
+            if left <= ROUNDING * rates[place]:
+                left = 0.0
+            if left != last:
+                last = left
+                new_times.append(begin)
+                new_rates.append(left)
+            cursor = end
+        if cursor < times[place + 1] and rates[place] != last:
+            last = rates[place]
+            new_times.append(cursor)
+            new_rates.append(last)
+        place += 1
+        if place < len(rates) and rates[place] == last:
+            place += 1
+        return Link(new_times + times[place:], new_rates + rates[place:])
+
+    def since(self, time_s: float) -> Link:
+        """The same from `time_s` on; what was before is forgotten."""
+        place = bisect_right(self.times, time_s) - 1
+        return self if place == 0 else Link([-math.inf, *self.times[place + 1 :]], self.rates[place:])
+
+
+FREE = Link.constant(math.inf)
+
+
+def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list[Piece] | None = None) -> float:
+    """Return the end of a transfer over both links that starts at `start_s`: t_en of figure 4b, in seconds.
+
+    Infinity where nothing is left for ever. What it takes until then is added to `pieces`.
+    """
+    up_times, up_rates, down_times, down_rates = up.times, up.rates, down.times, down.rates
+    i = bisect_right(up_times, start_s) - 1
+    j = bisect_right(down_times, start_s) - 1
+    now, left, nothing = start_s, size_bytes, ROUNDING * size_bytes
+    while True:
+        rate = up_rates[i] if up_rates[i] < down_rates[j] else down_rates[j]
+        next_up, next_down = up_times[i + 1], down_times[j + 1]
+        change = next_up if next_up < next_down else next_down
+        if rate > 0:
+            after = left - rate * (change - now)
+            if after <= nothing:
+                end = min(now + left / rate, change)
+                if pieces is not None and end > now:
+                    pieces.append((now, end, rate))
+                return end
+            left = after
+            if pieces is not None:
+                pieces.append((now, change, rate))
+        if change == math.inf:
+            return math.inf
+        now = change
+        if next_up == change:
+            i += 1
+        if next_down == change:
+            j += 1
+
+
+class NetworkState:
+    """Bandwidth left of the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
+
+    __slots__ = ("downlinks", "uplinks")
+
+    def __init__(self, uplinks: Iterable[Link], downlinks: Iterable[Link]) -> None:
+        """Both lists have one link for each node. Raises UserError where they differ in length."""
+        self.uplinks = list(uplinks)
+        self.downlinks = list(downlinks)
+        if len(self.uplinks) != len(self.downlinks):
+            raise UserError(f"{len(self.uplinks)} uplinks and {len(self.downlinks)} downlinks: give one each per node")
+
+    @classmethod
+    def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
+        """Rates in bytes per second that hold for ever, one each per node. Raises UserError where one is impossible."""
+        for rate in (*up, *down):
+            if not 0 < rate < math.inf:
+                raise UserError(f"a NIC of {rate} bytes per second: give every node a positive, finite rate")
+        return cls(map(Link.constant, up), map(Link.constant, down))
+
+    def __len__(self) -> int:
+        return len(self.uplinks)
+
+    def end(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
+        """t_en: when a transfer would end. Nothing travels within a node, so that ends at once."""
+        if source == destination:
+            return start_s
+        return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
+
+    def pieces(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
+        """The same, and what the transfer takes until then; nothing where it never ends."""
+        pieces: list[Piece] = []
+        if source == destination:
+            return start_s, pieces
+        end = end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s, pieces)
+        return end, pieces if end < math.inf else []
+
+    def take(self, source: Node, destination: Node, pieces: Sequence[Piece]) -> None:
+        """NetUp (figure 4c): what `pieces` of a transfer between these nodes use is no longer left."""
+        if pieces:
+            self.uplinks[source] = self.uplinks[source].without(pieces)
+            self.downlinks[destination] = self.downlinks[destination].without(pieces)
+
+    def reserve(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
+        """Reserves the transfer and returns its end. Raises UserError where it would never end."""
+        end, pieces = self.pieces(source, destination, size_bytes, start_s)
+        if end == math.inf:
+            raise UserError(
+                f"a transfer from node {source} to node {destination} never ends: give both a positive rate"
+            )
+        self.take(source, destination, pieces)
+        return end
+
+    def copy(self) -> NetworkState:
+        return NetworkState(self.uplinks, self.downlinks)
+
+    def reversed(self) -> NetworkState:
+        """Every transfer the other way round: the state that decides how a model is handed out (section 10.3)."""
+        return NetworkState(self.downlinks, self.uplinks)
+
+    def forget(self, before_s: float) -> None:
+        """Drops what was before, so that links do not grow with the time a job has run."""
+        self.uplinks = [link.since(before_s) for link in self.uplinks]
+        self.downlinks = [link.since(before_s) for link in self.downlinks]

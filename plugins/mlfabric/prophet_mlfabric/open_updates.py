@@ -1,0 +1,85 @@
+"""Memory of a job's coordinator: its workers, and the updates that are open.
+
+Rule of this file: records, and what can be read off one of them. What happens to them is coordination.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
+from prophet_mlfabric.network import Node
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.timetable import ScheduledTransfer
+
+Manner: TypeAlias = tuple[int | None, int | None]
+"""Rounds by which a worker may lead, and number of workers: all of a job have to say the same."""
+
+
+@dataclass
+class JobWorker:
+    """A worker that has said hello."""
+
+    number: int
+    incarnation: int
+    node: Node
+    aggregates: bool
+    heard_s: float
+    replicates: bool = False
+    alive: bool = True
+    ended: bool = False
+    open: dict[int, OpenUpdate] = field(default_factory=dict)
+    finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
+    """Last answers about the newest finished updates."""
+    forgotten: int = 0
+    """Updates below this number are finished, and how is not remembered."""
+    proceeds_at: int | None = None
+    """The round after which it waits for others."""
+
+    @property
+    def sends(self) -> bool:
+        """True if anything of it may be on its way."""
+        return any(entry.grant is not None for entry in self.open.values())
+
+
+@dataclass(eq=False)
+class OpenUpdate:
+    """An update that was asked for and is not finished. Without a transfer it is in no batch yet."""
+
+    worker: JobWorker
+    ask: Ask
+    update: Update
+    asked_s: float
+    transfer: ScheduledTransfer | None = None
+    collection: OpenCollection | None = None
+    grant: Grant | None = None
+
+    @property
+    def may_be_applied(self) -> bool:
+        """True if it may be at the server, by itself or in a sum, though nobody has said so."""
+        if self.collection is None:
+            return self.grant is not None
+        return self.collection.grant is not None
+
+
+@dataclass(eq=False)
+class OpenCollection:
+    """Updates that one worker is to sum."""
+
+    number: int
+    aggregator: JobWorker
+    transfer: ScheduledTransfer
+    members: list[OpenUpdate]
+    grant: Grant | None = None
+
+
+def manner_of(hello: Hello) -> Manner:
+    """Return what the sender of `hello` says of it."""
+    return hello.staleness, None if hello.staleness is None else hello.workers
+
+
+def words(manner: Manner | None) -> str:
+    """It for people."""
+    staleness, workers = manner or (None, None)
+    return "no PROPHET_STALENESS" if staleness is None else f"PROPHET_STALENESS {staleness} of {workers} workers"

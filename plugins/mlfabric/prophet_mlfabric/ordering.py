@@ -1,0 +1,243 @@
+"""Order of updates to the server, and those that do not travel at all (MLfabric, section 5.1, Algorithms 1, 2).
+
+Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication come after.
+
+Algorithm 1 takes, again and again, the update whose transfer would end first and reserves it. Algorithm 2 adds
+deadlines, dl(g) = v(g) + tau_max - v_init (Eq. 9): the last place of the batch at which g may be applied. An update
+whose place has come is taken although others are shorter; if the next one would end before it, it is dropped at its
+worker (section 5.1.3), as the server would wait for it or apply it too late.
+
+Where the paper leaves something open:
+
+- *Equal deadlines.* Algorithm 2 takes one update when its deadline is the place at hand; a second one with the same
+  deadline would be late. Here an update is taken when its deadline or the number of updates that share the places up
+  to it leaves no other choice; of those, the shortest. With distinct deadlines this is Algorithm 2.
+- *Hopeless updates.* Places up to d hold d updates. If more than d have to be there by d, the excess is dropped at the
+  start, the longest transfers first: no order keeps more.
+- *Places* count updates that are applied. Algorithm 2 counts dropped ones too, so its deadlines come too early.
+- *Looking ahead* goes one update far, as in the listing. If that one is dropped later, the one after it may end before
+  the update that was kept; it is then applied with that one (aggregation's `applied_s`), still at its own place.
+- *Ties* go to the worker that is faster on its own, then to the update that comes first in the batch.
+
+Time: evaluating every remaining update in every round, as in the paper, is quadratic. Three lower bounds leave few
+to evaluate: ends only grow while bandwidth is taken, so an old value bounds the new one; no transfer ends sooner than
+at its worker's full rate from the moment when the server has anything left; none sooner than its bytes take on the
+server's link alone. The first update that meets a bound ends the search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
+from prophet_scheduler.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update that a worker has ready.
+
+    `node` is where it is, `size_bytes` what a transfer of it carries, `version` the model's version from which it was
+    computed (v(g)), `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError where size
+    or norm are negative or no numbers.
+    """
+
+    id: int
+    node: Node
+    size_bytes: float
+    version: int = 0
+    norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.size_bytes < math.inf and 0 <= self.norm < math.inf):
+            raise UserError(
+                f"update {self.id}: {self.size_bytes} bytes with a norm of {self.norm}; give numbers of 0 or more"
+            )
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An update and when its transfer straight to the server ends, in seconds."""
+
+    update: Update
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The order O(U), what is dropped, and the network with all transfers of the order reserved."""
+
+    order: tuple[Ordered, ...]
+    dropped: tuple[Update, ...]
+    network: NetworkState
+
+    @property
+    def updates(self) -> tuple[Update, ...]:
+        return tuple(ordered.update for ordered in self.order)
+
+
+def shortest_first(updates: Sequence[Update], network: NetworkState, server: Node, now_s: float) -> Ordering:
+    """Algorithm 1: the order without deadlines. `network` is left as it is."""
+    return order_updates(updates, network, server, now_s, None, 0)
+
+
+def order_updates(
+    updates: Sequence[Update],
+    network: NetworkState,
+    server: Node,
+    now_s: float,
+    delay_bound: int | None,
+    version: int,
+) -> Ordering:
+    """Algorithm 2. `network` is left as it is.
+
+    `delay_bound` is tau_max; None for no bound. `version` is v_init, the model's version once every earlier batch is
+    applied. An update at place p of the order (from 1) is applied with the delay version + p - v(g), which is at most
+    the bound. Transfers start at `now_s` or later. Updates of equal `version` and every size are possible; a size of 0
+    ends at once.
+    """
+    return _Round(updates, network, server, now_s, delay_bound, version).order()
+
+
+class _Round:
+    """One run of Algorithm 2. Updates are places in the batch."""
+
+    def __init__(
+        self,
+        updates: Sequence[Update],
+        network: NetworkState,
+        server: Node,
+        now_s: float,
+        delay_bound: int | None,
+        version: int,
+    ) -> None:
+        self.updates = updates
+        self.network = network.copy()
+        self.server = server
+        self.now_s = now_s
+        count = len(updates)
+        rates = {node: network.uplinks[node].most_since(now_s) for node in {update.node for update in updates}}
+        # How long each takes at its own node's best; a lower bound whatever is reserved. What is at the server is
+        # there before anything could come.
+        self.alone = [-math.inf if u.node == server else u.size_bytes / rates[u.node] for u in updates]
+        self.ends = [0.0] * count
+        self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
+        self.by_size = sorted(range(count), key=lambda place: -updates[place].size_bytes)
+        self.gone = [False] * count
+        self.deadlines: list[int] | None = None
+        self.slack: NDArray[np.int64] = np.zeros(0, np.int64)
+        if delay_bound is not None:
+            self.deadlines = [update.version + delay_bound - version for update in updates]
+
+    def order(self) -> Ordering:
+        dropped = self._drop_hopeless() if self.deadlines is not None else []
+        order: list[Ordered] = []
+        known: tuple[int, float, list[Piece]] | None = None
+        while self.candidates:
+            forced = self._forced(len(order) + 1)
+            place, end, pieces = known or self._shortest(forced)
+            known = None
+            self._remove(place)
+            node = self.updates[place].node
+            before = self.network.uplinks[node], self.network.downlinks[self.server], self.ends.copy()
+            self.network.take(node, self.server, pieces)
+            # The shortest of all cannot be overtaken by the next; only a deadline makes looking ahead worth it.
+            if forced is not None and self.candidates:
+                self._applied(place)
+                known = self._shortest(self._forced(len(order) + 2))
+                if end > known[1]:
+                    self.network.uplinks[node], self.network.downlinks[self.server], self.ends = before
+                    self._not_applied(place)
+                    self._left_out(place)
+                    dropped.append(place)
+                    known = None
+                    continue
+            else:
+                self._applied(place)
+            order.append(Ordered(self.updates[place], end))
+        return Ordering(tuple(order), tuple(self.updates[place] for place in dropped), self.network)
+
+    def _shortest(self, deadline: int | None) -> tuple[int, float, list[Piece]]:
+        """The one that ends first, its end, and what it takes; of those due by `deadline` if there is one (ShrtUp)."""
+        uplinks, down = self.network.uplinks, self.network.downlinks[self.server]
+        updates, ends, alone, deadlines = self.updates, self.ends, self.alone, self.deadlines
+        free_s = down.first_free(self.now_s)
+        floor = self._floor(down)
+        best, best_end = -1, math.inf
+        for place in self.candidates:
+            if deadline is not None and deadlines is not None and deadlines[place] > deadline:
+                continue
+            update = updates[place]
+            local = update.node == self.server
+            if best >= 0 and (free_s + alone[place] >= best_end or best_end <= floor):
+                break
+            if ends[place] >= best_end:
+                continue
+            end = self.now_s if local else end_of(uplinks[update.node], down, update.size_bytes, self.now_s)
+            ends[place] = end
+            if end < best_end or best < 0:
+                best, best_end = place, end
+        chosen = updates[best]
+        end, pieces = self.network.pieces(chosen.node, self.server, chosen.size_bytes, self.now_s)
+        return best, end, pieces
+
+    def _floor(self, down: Link) -> float:
+        """No remaining transfer ends sooner."""
+        while self.by_size and self.gone[self.by_size[-1]]:
+            self.by_size.pop()
+        if not self.by_size:
+            return self.now_s
+        smallest = self.updates[self.by_size[-1]]
+        return self.now_s if smallest.size_bytes <= 0 else end_of(FREE, down, smallest.size_bytes, self.now_s)
+
+    def _remove(self, place: int) -> None:
+        self.candidates.remove(place)
+        self.gone[place] = True
+
+    # Slack: how many places up to d are not spoken for, for d = 1 to n. Deadlines after n bind nothing.
+
+    def _drop_hopeless(self) -> list[int]:
+        """Sets the slack up and drops what cannot be in time in any order."""
+        assert self.deadlines is not None
+        count = len(self.updates)
+        due = np.bincount(np.clip(np.array(self.deadlines, int), 0, count + 1), minlength=count + 2)
+        self.slack = np.arange(count + 1) - np.cumsum(due)[: count + 1]
+        dropped: list[int] = []
+        while (late := np.flatnonzero(self.slack < 0)).size:
+            limit = int(late[0])
+            place = max(
+                (place for place in self.candidates if self.deadlines[place] <= limit),
+                key=lambda place: (
+                    self.network.end(self.updates[place].node, self.server, self.updates[place].size_bytes, self.now_s),
+                    place,
+                ),
+            )
+            self._remove(place)
+            self._left_out(place)
+            dropped.append(place)
+        return dropped
+
+    def _forced(self, position: int) -> int | None:
+        """The deadline by which the update at `position` has to be due; None where any may go there."""
+        if self.deadlines is None:
+            return None
+        tight = np.flatnonzero(self.slack[position:] == 0)
+        return position + int(tight[0]) if tight.size else None
+
+    def _applied(self, place: int) -> None:
+        """A place is used up for everyone, and one fewer waits for one up to its own deadline."""
+        if self.deadlines is not None:
+            self.slack[: max(0, self.deadlines[place])] -= 1
+
+    def _not_applied(self, place: int) -> None:
+        if self.deadlines is not None:
+            self.slack[: max(0, self.deadlines[place])] += 1
+
+    def _left_out(self, place: int) -> None:
+        if self.deadlines is not None:
+            self.slack[max(0, self.deadlines[place]) :] += 1

@@ -1,0 +1,102 @@
+"""A model as a replica keeps it: one file, which NumPy can read as well.
+
+Rule of this file: weights to bytes and back, and what is said of bytes that are no such file. How they travel is
+replica_store.py's, whose weights they are a front end's.
+
+The file is NumPy's .npz without pickles: `weights/NAME` for each parameter, and beside them which updates the model
+has. A part of it that was changed or cut off is found by the sums of the ZIP format.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_scheduler.core.errors import UserError
+
+SCHEMA = 1
+WEIGHTS = "weights/"
+
+
+@dataclass(frozen=True)
+class ReplicaModel:
+    """One version of a model.
+
+    `weights` are float32 by the parameters' names, in the order of the optimizer. `counts` has how many updates of
+    each worker are in it since its job began, and `before` how many were in what that job began with. `bound` is how
+    far the replica may have been behind its server, as a norm.
+    """
+
+    weights: Mapping[str, NDArray[np.float32]]
+    counts: tuple[int, ...]
+    before: int
+    bound: float
+
+    @property
+    def updates(self) -> int:
+        """Number of updates in it, of this job and of those that it goes on from."""
+        return self.before + sum(self.counts)
+
+
+def encoded(model: ReplicaModel) -> bytes:
+    """The file."""
+    file = io.BytesIO()
+    about: dict[str, NDArray[np.generic]] = {
+        "schema": np.array(SCHEMA),
+        "counts": np.array(model.counts, dtype=np.int64),
+        "before": np.array(model.before),
+        "bound": np.array(model.bound),
+    }
+    np.savez(file, **about, **{WEIGHTS + name: array for name, array in model.weights.items()})
+    return file.getvalue()
+
+
+def decoded(data: bytes, where: str) -> ReplicaModel:
+    """The model in `data`, which `where` names in errors. Raises UserError."""
+    return _read(io.BytesIO(data), where, True)
+
+
+def load(path: Path, where: str = "") -> ReplicaModel:
+    """The same from a file. Raises UserError."""
+    return _opened(path, where or str(path), True)
+
+
+def updates_in(path: Path) -> int:
+    """Return the number of updates in the model of a file; its weights are not read. Raises UserError."""
+    return _opened(path, str(path), False).updates
+
+
+def _opened(path: Path, where: str, whole: bool) -> ReplicaModel:
+    try:
+        with path.open("rb") as file:
+            return _read(file, where, whole)
+    except OSError as error:
+        raise UserError(f"{where}: cannot be read ({error.strerror})") from None
+
+
+def _read(file: IO[bytes], where: str, whole: bool) -> ReplicaModel:
+    try:
+        with np.load(file, allow_pickle=False) as parts:
+            if int(parts["schema"]) != SCHEMA:
+                raise ValueError(f"schema {int(parts['schema'])}, and this Prophet knows {SCHEMA}")
+            counts = tuple(int(count) for count in parts["counts"])
+            before, bound = int(parts["before"]), float(parts["bound"])
+            names = [name for name in parts.files if name.startswith(WEIGHTS)] if whole else []
+            weights = {name.removeprefix(WEIGHTS): parts[name] for name in names}
+        if before < 0 or any(count < 0 for count in counts):
+            raise ValueError("fewer than no updates")
+        other = next((array.dtype for array in weights.values() if array.dtype != np.float32), None)
+        if other is not None:
+            raise ValueError(f"weights of {other}")
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{where}: no replica of a model ({why}); name the file of a `prophet replicate`") from None
+    return ReplicaModel(weights, counts, before, bound)

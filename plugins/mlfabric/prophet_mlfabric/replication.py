@@ -1,0 +1,187 @@
+"""Bound on a replica's lag, and the updates that go to it (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
+
+Rule of this file: norms in, positions and transfers out. It sees no model, so what it promises holds for every model
+whose updates have these norms.
+
+The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2). Server and replica apply the same updates
+in the same order; the replica's model is one that the server had r updates into the job. With m more updates the
+server is away from it by
+
+    (g + ... + g^m) h + sum over i of (1 + g + ... + g^(m-i)) u_i       (Eq. 7; g momentum, h the last step before)
+
+whose norm is at most the same sum of norms: Eq. 11, as the square root of its products is that sum. Let H_t be the
+bound of the t-th step, H_t = g H_(t-1) + |u_t|. The sum is then H_(r+1) + ... + H_(r+m): a difference of two entries
+of one running sum, which answers "how far must the replica be before update t may be applied" with a binary search.
+
+A sum moves its model by all its updates at once, so a run's steps may add up to Div_max at most; then whichever of the
+two is behind may always go on, and neither waits for ever. The bound holds both ways: a replica that gets its updates
+first waits for the server in the same manner.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.ordering import Update
+from prophet_scheduler.core.errors import UserError
+
+ROUNDING = 1e-12
+"""Relative tolerance of running sums: bounds that are met exactly are met."""
+
+
+class DivergenceLedger:
+    """The running sum of step bounds, over all updates that were ever scheduled. Positions count updates from 0.
+
+    With `updates_per_step` above 1 that many updates in a row are one step, as a synchronous server applies them
+    (section 6); a position in the middle of a step is that of the last whole one.
+    """
+
+    def __init__(self, bound: float, momentum: float, updates_per_step: int = 1) -> None:
+        """`bound` is Div_max. Raises UserError where it or the momentum makes no sense."""
+        if not bound > 0:
+            raise UserError(f"divergence bound {bound}: give a positive number")
+        if not 0 <= momentum < 1:
+            raise UserError(f"momentum {momentum}: give a number from 0 to below 1")
+        self.bound = bound
+        self.momentum = momentum
+        self._per_step = updates_per_step
+        self._count = 0
+        self._gathered = 0.0
+        self._step = 0.0
+        self._sums = [0.0]
+
+    def add(self, norm: float) -> None:
+        """The next update in order. Raises UserError where its step alone moves the server by more than the bound."""
+        self._count += 1
+        self._gathered += norm
+        if self._count % self._per_step:
+            return
+        self._step = self.momentum * self._step + self._gathered
+        self._gathered = 0.0
+        if self._step > self.bound * (1 + ROUNDING):
+            raise UserError(
+                f"divergence bound {self.bound}: one step moves the model by up to {self._step:.6g}; give more"
+            )
+        self._sums.append(self._sums[-1] + self._step)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def divergence(self, server: int, replica: int) -> float:
+        """Eq. 11: bound of the distance of the two models, after so many updates each."""
+        return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
+
+    def needed(self, position: int) -> int:
+        """Return the number of updates that one of the two must have before the other may have `position` of them."""
+        steps = position // self._per_step
+        reach = self._sums[steps]
+        return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
+
+    def weights(self, since: int) -> list[float]:
+        """Return how far each update after position `since` moves a model at most, when the earlier ones are there.
+
+        Where a step has several updates, its last one moves the model.
+        """
+        moves = [0.0] * (self._count - since)
+        for step in range(since // self._per_step + 1, len(self._sums)):
+            moves[step * self._per_step - since - 1] = self._sums[step] - self._sums[step - 1]
+        return moves
+
+
+@dataclass(frozen=True)
+class Replication:
+    """Transfers to the replica with a batch.
+
+    `groups` are its transfers in order; `punted` waits for the next batch. `needed[i]` is the position that the
+    replica must have reached before the batch's i-th update is applied at the server, `waits[i]` the place in
+    `groups` that brings it there (None where it is there already).
+    """
+
+    groups: tuple[Group, ...]
+    punted: tuple[Update, ...]
+    needed: tuple[int, ...]
+    waits: tuple[int | None, ...]
+
+
+def replicate(
+    pending: Sequence[Update],
+    server: Aggregation,
+    ledger: DivergenceLedger,
+    replica: Node,
+    aggregators: Sequence[Node],
+    now_s: float,
+    busy_until_s: float,
+) -> Replication:
+    """Section 5.3: the transfers to the replica that start with this batch.
+
+    `pending` are the updates that the replica lacks, in order: those punted before and then those of `server`, the
+    batch's tentative schedule (an update may be in both lists only once). The ledger has all of them.
+    `busy_until_s` is when earlier transfers to the replica end. What the bound needs travels now, and what arrives
+    before the batch's last update is applied at the server; the rest is punted.
+
+    The paper checks the bound when the batch's last update is applied, and may delay that one. Here every update is
+    checked, as the replica may lag in the middle of a batch and catch up at its end.
+    """
+    batch = sum(len(group.updates) for group in server.groups)
+    total = len(ledger)
+    # Positions: the replica will have `there` updates when what is already under way to it has arrived.
+    start = there = total - len(pending)
+    needed = tuple(ledger.needed(position) for position in range(total - batch + 1, total + 1))
+    tentative = aggregate(
+        pending, server.network, replica, aggregators, now_s, busy_until_s, ledger.weights(there), ledger.bound
+    )
+    reached: list[int] = []
+    for group in tentative.groups:
+        there += len(group.updates)
+        reached.append(there)
+    most = max(needed, default=0)
+    frozen = 0
+    for place, group in enumerate(tentative.groups):
+        before = reached[place - 1] if place else start
+        if before < most or group.applied_s <= server.end_s:
+            frozen = place + 1
+        else:
+            break
+    waits = tuple(None if need <= start else bisect_left(reached, need) for need in needed)
+    sent = reached[frozen - 1] - start if frozen else 0
+    return Replication(tentative.groups[:frozen], tuple(pending[sent:]), needed, waits)
+
+
+def delayed_from(server: Aggregation, replication: Replication) -> int:
+    """The first of the server's groups that would be applied before the replica is where it must be.
+
+    It and all after it give way to the replica's transfers (in the paper it is the last one). The number of groups
+    where none has to.
+    """
+    place = 0
+    for index, group in enumerate(server.groups):
+        for wait in replication.waits[place : place + len(group.updates)]:
+            if wait is not None and replication.groups[wait].applied_s > group.applied_s:
+                return index
+        place += len(group.updates)
+    return len(server.groups)
+
+
+def reserve_groups(
+    groups: Sequence[Group], network: NetworkState, destination: Node, now_s: float, latest_s: float
+) -> tuple[tuple[Group, ...], float]:
+    """The same groups reserved again in `network`, which is changed: their new times, and when the last is applied."""
+    again = []
+    for group in groups:
+        arrivals: tuple[float, ...] = ()
+        if group.aggregator is None:
+            starts = now_s
+            end = network.reserve(group.updates[0].node, destination, group.size_bytes, now_s)
+        else:
+            arrivals = tuple(
+                network.reserve(update.node, group.aggregator, update.size_bytes, now_s) for update in group.updates
+            )
+            starts = max(arrivals)
+            end = network.reserve(group.aggregator, destination, group.size_bytes, starts)
+        latest_s = max(latest_s, end)
+        again.append(Group(group.updates, group.aggregator, arrivals, starts, end, latest_s))
+    return tuple(again), latest_s

@@ -1,0 +1,224 @@
+"""Transfers of a batch of updates: ordering, aggregation, replication, one after another (MLfabric, section 5).
+
+Rule of this file: what one batch decides and what it leaves behind for the next. No time passes here: a batch gets the
+network's state and the moment, and answers with transfers.
+
+A schedule lists transfers in the order in which they are to be reserved, which is also their priority on the wire:
+each gets what those before it leave. So a network that turns out slower or faster than was
+reported changes times but neither orders nor bounds: delays are places in an order, and a commit names the position
+that the replica must have reached.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prophet_mlfabric.aggregation import Group, aggregate
+from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.ordering import Update, order_updates
+from prophet_mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
+from prophet_scheduler.core.errors import UserError
+
+
+class Kind(enum.StrEnum):
+    """Load of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
+
+    DIRECT = "direct"
+    TO_AGGREGATOR = "to aggregator"
+    SUM = "sum"
+
+
+@dataclass(frozen=True)
+class PlannedTransfer:
+    """One transfer. `after` are places in the schedule of transfers that have to end first; `end_s` is expected."""
+
+    kind: Kind
+    source: Node
+    destination: Node
+    size_bytes: float
+    after: tuple[int, ...]
+    updates: tuple[Update, ...]
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Updates that are applied together once the transfer at this place has ended and all earlier ones are applied.
+
+    `needs` is how many updates the other one, replica or server, must have before (0 without a replica).
+    """
+
+    transfer: int
+    updates: tuple[Update, ...]
+    needs: int = 0
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """Decision about one batch.
+
+    `commits` are for the server and `copies` for the replica, both in order. `dropped` updates never leave their
+    workers.
+    """
+
+    transfers: tuple[PlannedTransfer, ...]
+    commits: tuple[Arrival, ...]
+    copies: tuple[Arrival, ...]
+    dropped: tuple[Update, ...]
+
+
+class Scheduler:
+    """MLfabric's scheduler for one server and at most one replica (section 4)."""
+
+    def __init__(
+        self,
+        server: Node,
+        aggregators: Sequence[Node],
+        delay_bound: int | None = None,
+        replica: Node | None = None,
+        replica_aggregators: Sequence[Node] = (),
+        divergence_bound: float = math.inf,
+        momentum: float = 0.0,
+        updates_per_step: int = 1,
+        seed: int = 0,
+        most_summed: float = math.inf,
+    ) -> None:
+        """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` as in `DivergenceLedger`. Without a
+        `replica` no sum has updates of more than `most_summed` in norm together.
+
+        Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum
+        is no faster than its aggregator. Raises UserError for a delay bound below 1.
+        """
+        if delay_bound is not None and delay_bound < 1:
+            raise UserError(f"delay bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        self.server = server
+        self.aggregators = tuple(aggregators)
+        self.delay_bound = delay_bound
+        self.replica = replica
+        self.replica_aggregators = tuple(replica_aggregators)
+        self._most_summed = most_summed
+        self.version = 0
+        """v_init: the model's version once everything scheduled so far is applied."""
+        self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
+        self._pending: tuple[Update, ...] = ()
+        self._random = np.random.default_rng(seed)
+
+    @property
+    def punted(self) -> tuple[Update, ...]:
+        """Updates that the replica lacks and that have not been sent to it."""
+        return self._pending
+
+    def schedule(
+        self,
+        updates: Sequence[Update],
+        network: NetworkState,
+        now_s: float,
+        busy_until_s: float = -math.inf,
+        replica_busy_until_s: float = -math.inf,
+    ) -> BatchSchedule:
+        """The transfers of one batch.
+
+        `network` is what the monitor reports less what earlier batches still use; it is left as it is.
+        `busy_until_s` and `replica_busy_until_s` are when the last of those is expected at the server and replica.
+        Raises UserError for a node that the network does not have, before anything is changed.
+        """
+        self._check_nodes(updates, network)
+        ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
+        order = ordering.updates
+        ranked = self._ranked(self.aggregators, network, now_s)
+        self.version += len(order)
+        writer = _Writer()
+        if self.replica is None or self._ledger is None:
+            norms = [update.norm for update in order]
+            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
+            commits = [writer.group(group, self.server) for group in tentative.groups]
+            return BatchSchedule(writer.transfers, tuple(commits), (), ordering.dropped)
+
+        for update in order:
+            self._ledger.add(update.norm)
+        weights = self._ledger.weights(self.version - len(order))
+        tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, weights, self._ledger.bound)
+        copied_to = len(self._ledger) - len(order) - len(self._pending)
+        replication = replicate(
+            (*self._pending, *order),
+            tentative,
+            self._ledger,
+            self.replica,
+            self._ranked(self.replica_aggregators, network, now_s),
+            now_s,
+            replica_busy_until_s,
+        )
+        self._pending = replication.punted
+        kept = delayed_from(tentative, replication)
+        groups, copied = tentative.groups, replication.groups
+        if kept < len(groups):
+            # What gives way is reserved after the replica's transfers, which then have the wire before it.
+            state = network.copy()
+            early, latest = reserve_groups(groups[:kept], state, self.server, now_s, max(now_s, busy_until_s))
+            copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))
+            late, _ = reserve_groups(groups[kept:], state, self.server, now_s, latest)
+            groups = (*early, *late)
+        place = 0
+        commits, copies = [], []
+        for index, group in enumerate((*groups[:kept], *copied, *groups[kept:])):
+            if kept <= index < kept + len(copied):
+                copied_to += len(group.updates)
+                copies.append(writer.group(group, self.replica, self._ledger.needed(copied_to)))
+            else:
+                commits.append(writer.group(group, self.server, replication.needed[place + len(group.updates) - 1]))
+                place += len(group.updates)
+        return BatchSchedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped)
+
+    def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
+        own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
+        for node in (*(update.node for update in updates), *(node for node in own if node is not None)):
+            if not 0 <= node < len(network):
+                raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
+
+    def _ranked(self, nodes: Sequence[Node], network: NetworkState, now_s: float) -> list[Node]:
+        shuffled = [nodes[place] for place in self._random.permutation(len(nodes))]
+        speed = {
+            node: min(network.uplinks[node].most_since(now_s), network.downlinks[node].most_since(now_s))
+            for node in nodes
+        }
+        return sorted(shuffled, key=lambda node: -speed[node])
+
+
+class _Writer:
+    """Groups as transfers."""
+
+    def __init__(self) -> None:
+        self._transfers: list[PlannedTransfer] = []
+
+    @property
+    def transfers(self) -> tuple[PlannedTransfer, ...]:
+        return tuple(self._transfers)
+
+    def group(self, group: Group, destination: Node, needs: int = 0) -> Arrival:
+        first = len(self._transfers)
+        if group.aggregator is None:
+            node = group.updates[0].node
+            self._add(Kind.DIRECT, node, destination, group.size_bytes, (), group.updates, group.end_s)
+        else:
+            for update, arrival in zip(group.updates, group.arrivals_s, strict=True):
+                self._add(Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (), (update,), arrival)
+            after = tuple(range(first, len(self._transfers)))
+            self._add(Kind.SUM, group.aggregator, destination, group.size_bytes, after, group.updates, group.end_s)
+        return Arrival(len(self._transfers) - 1, group.updates, needs)
+
+    def _add(
+        self,
+        kind: Kind,
+        source: Node,
+        destination: Node,
+        size_bytes: float,
+        after: tuple[int, ...],
+        updates: tuple[Update, ...],
+        end_s: float,
+    ) -> None:
+        self._transfers.append(PlannedTransfer(kind, source, destination, size_bytes, after, updates, end_s))

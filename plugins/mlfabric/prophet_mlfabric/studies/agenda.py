@@ -1,0 +1,38 @@
+"""Agenda of a loop over events: actions and their times.
+
+Rule of this file: the order of what was put down, and no clock; whose time it is, virtual or real, is the loop's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+Action = Callable[[], None]
+
+
+class Agenda:
+    """Actions in order of their times, in seconds, and those of one time in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[float, int, Action]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next one; infinite where there is none."""
+        return self._entries[0][0] if self._entries else math.inf
+
+    def at(self, time_s: float, action: Action) -> None:
+        """Puts one down."""
+        heapq.heappush(self._entries, (time_s, self._count, action))
+        self._count += 1
+
+    def take(self) -> tuple[float, Action]:
+        """The next one and its time, which are on it no more. Raises IndexError where there is none."""
+        time_s, _, action = heapq.heappop(self._entries)
+        return time_s, action

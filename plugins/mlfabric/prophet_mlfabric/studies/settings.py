@@ -1,0 +1,180 @@
+"""The paper's cluster: workers, NICs, stragglers C1 to C3 and background traffic N1 to N3 (MLfabric, section 7).
+
+Rule of this file: what an experiment is set to, and the random draws that follow from a seed. Nothing runs here.
+
+Thirty workers sit on fifteen machines, two to a machine and its NIC, 10 Gbit/s each way; the server has a machine of
+its own with the same NIC, and so has the replica. A worker's computation is slowed by a factor with some probability,
+drawn for each computation anew. Every `period_s` each direction of each worker machine's NIC draws a rate; the
+server's and replica's machines are dedicated and keep theirs. The monitor reports a rate `report_lag_s` late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from prophet_mlfabric.network import Link, NetworkState, Node
+from prophet_scheduler.core.errors import UserError
+
+GBIT = 1e9 / 8
+"""Bytes per second."""
+
+RESNET50_BYTES = 100e6
+RESNET152_BYTES = 240e6
+BYTEPS_BLOCK_BYTES = 4096000.0
+"""BytePS's own BYTEPS_PARTITION_BYTES (its docs/env.md)."""
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Stragglers: with `chance` a computation takes `factor` times as long."""
+
+    chance: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.chance <= 1 and 0 < self.factor < math.inf):
+            raise UserError(
+                f"stragglers {self.chance:g}, {self.factor:g}: give a chance from 0 to 1 and a factor above 0"
+            )
+
+
+@dataclass(frozen=True)
+class TrafficMix:
+    """The rates in bytes per second that a direction of a NIC can have, each with its probability."""
+
+    rates: tuple[float, ...]
+    chances: tuple[float, ...]
+    period_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if len(self.rates) != len(self.chances) or not math.isclose(sum(self.chances), 1.0) or min(self.chances) < 0:
+            raise UserError(f"background traffic: {len(self.rates)} rates need as many chances, which add up to 1")
+        if not all(0 < rate < math.inf for rate in (*self.rates, self.period_s)):
+            raise UserError("background traffic: give rates and a period above 0")
+
+
+COMPUTE: Mapping[str, Stragglers] = {
+    "C1": Stragglers(0.10, 2.0),
+    "C2": Stragglers(0.10, 4.0),
+    "C3": Stragglers(0.04, 2.0),
+}
+
+_RATES = tuple(rate * GBIT for rate in (1, 2.5, 10 / 3, 5, 10))
+NETWORK: Mapping[str, TrafficMix] = {
+    "N1": TrafficMix(_RATES, (0.0, 0.0, 0.0, 0.1, 0.9)),
+    "N2": TrafficMix(_RATES, (0.0, 0.1, 0.1, 0.1, 0.7)),
+    "N3": TrafficMix(_RATES, (0.5, 0.0, 0.0, 0.0, 0.5)),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One experiment's cluster. The defaults are the paper's: section 7, and section 2 for what a computation takes.
+
+    `compute_s` is one update's computation, `model_bytes` the size of a model and of an update, `overlap` the part of a
+    computation beside which a ring all-reduce may already travel (section 2: 100 ms of computing and 160 ms of
+    communication make 200 ms, so 60 ms of it), and of a slow one for no longer. Batches are put in order every
+    `batch_s`; where MLfabric is `eager`, sooner if the server's NIC would have nothing left to receive, and a model is
+    sent as soon as anything is left of that NIC, as in real jobs. `block_bytes` is what a synchronous server sums and
+    answers at a time.
+    """
+
+    stragglers: Stragglers = COMPUTE["C1"]
+    traffic: TrafficMix = NETWORK["N1"]
+    workers: int = 30
+    machines: int = 15
+    bandwidth: float = 10 * GBIT
+    model_bytes: float = RESNET50_BYTES
+    compute_s: float = 0.1
+    overlap: float = 0.6
+    batch_s: float = 0.1
+    eager: bool = False
+    block_bytes: float = BYTEPS_BLOCK_BYTES
+    report_lag_s: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.machines < 1 or self.workers < self.machines:
+            raise UserError(f"{self.workers} workers on {self.machines} machines: give every machine a worker")
+        for name in ("bandwidth", "model_bytes", "compute_s", "batch_s", "block_bytes"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
+        if not 0 <= self.overlap <= 1:
+            raise UserError(f"overlap {self.overlap}: give a part from 0 to 1")
+        if not 0 <= self.report_lag_s < math.inf or self.seed < 0:
+            raise UserError(f"report_lag_s {self.report_lag_s}, seed {self.seed}: give numbers of 0 or more")
+
+    @property
+    def server(self) -> Node:
+        """The node after the worker machines."""
+        return self.machines
+
+    @property
+    def replica(self) -> Node:
+        """The node after the server."""
+        return self.machines + 1
+
+    def machine_of(self, worker: int) -> Node:
+        """Workers go round the machines."""
+        return worker % self.machines
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Every NIC's rates over a job: shape (machines, 2, periods), bytes per second; [:, 0] up and [:, 1] down."""
+
+    setting: Setting
+    values: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]
+
+    @classmethod
+    def draw(cls, setting: Setting, horizon_s: float) -> Rates:
+        """The rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
+        periods = max(1, math.ceil(horizon_s / setting.traffic.period_s))
+        random = np.random.default_rng([setting.seed, 1])
+        shape = (setting.machines, 2, periods)
+        # Period by period, so that a longer horizon begins with a shorter one's rates.
+        drawn = random.choice(len(setting.traffic.rates), size=shape[::-1], p=setting.traffic.chances).T
+        return cls(setting, np.minimum(np.array(setting.traffic.rates)[drawn], setting.bandwidth))
+
+    def changes(self) -> list[float]:
+        """The moments between two periods."""
+        return [self.setting.traffic.period_s * place for place in range(1, self.values.shape[2])]
+
+    def network(self) -> NetworkState:
+        """The NICs as they will be: worker machines, then server and replica."""
+        changes = self.changes()
+        dedicated = [Link.constant(self.setting.bandwidth)] * 2
+        return NetworkState(
+            [*(Link.stepwise(changes, row.tolist()) for row in self.values[:, 0]), *dedicated],
+            [*(Link.stepwise(changes, row.tolist()) for row in self.values[:, 1]), *dedicated],
+        )
+
+    def at(self, time_s: float) -> tuple[list[float], list[float]]:
+        """Uplinks and downlinks of all nodes at one moment; before the start, as at the start."""
+        period = min(max(0, int(time_s // self.setting.traffic.period_s)), self.values.shape[2] - 1)
+        dedicated = [self.setting.bandwidth] * 2
+        now = self.values[:, :, period]
+        return [*now[:, 0].tolist(), *dedicated], [*now[:, 1].tolist(), *dedicated]
+
+    def reported(self, time_s: float) -> NetworkState:
+        """Return what the monitor has reported by then, as if it would hold for ever."""
+        return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
+
+
+@dataclass
+class Computations:
+    """Seconds of each computation of each worker; a worker's draws do not depend on the others' progress."""
+
+    setting: Setting
+    _random: list[np.random.Generator] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = [np.random.default_rng([self.setting.seed, 2, worker]) for worker in range(self.setting.workers)]
+
+    def next_s(self, worker: int) -> float:
+        slow = self._random[worker].random() < self.setting.stragglers.chance
+        return self.setting.compute_s * (self.setting.stragglers.factor if slow else 1.0)

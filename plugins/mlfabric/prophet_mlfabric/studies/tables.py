@@ -1,0 +1,210 @@
+"""The paper's tables from the simulation (MLfabric, section 7): Table 2, and what the text says around it.
+
+Rule of this file: runs and ratios. What the paper printed stands here as data and is used by nothing that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from prophet_mlfabric.network import NetworkState
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.studies.cluster import RR_SYNC, Method, Record, mlfabric_a, run
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Setting
+from prophet_mlfabric.studies.training import SgdProblem, best_step
+from prophet_scheduler.core.errors import UserError
+
+PAPER_TABLE_2: Mapping[tuple[str, str], float] = {
+    ("C1", "N1"): 1.74,
+    ("C1", "N2"): 1.23,
+    ("C1", "N3"): 1.42,
+    ("C2", "N1"): 2.96,
+    ("C2", "N2"): 2.0,
+    ("C2", "N3"): 2.32,
+    ("C3", "N1"): 1.90,
+    ("C3", "N2"): 1.33,
+    ("C3", "N3"): 1.42,
+}
+"""Speedup of MLfabric-A in time to 74 % accuracy over RR-Sync, as printed."""
+
+PAPER_SCHEDULING_MS: Mapping[int, float] = {100: 30.0, 500: 440.0, 1000: 1460.0}
+"""Milliseconds to schedule a batch of so many updates, section 7.4, in C++ on the paper's machine."""
+
+RATES = ("equal", "N2", "uniform")
+"""Every NIC at 10 Gbit/s; drawn from N2; uniform from 1 to 10 Gbit/s. The paper does not say which."""
+
+DELAY_BOUND = 30
+"""Versions, as in the paper's MLfabric-A-30 (section 7)."""
+
+STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+"""Candidates for the step of each method."""
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """One cell of Table 2. Times in seconds.
+
+    `throughput` compares how fast updates are applied, which is time at equal numbers of updates; `to_target` compares
+    the times to one loss of a real SGD job, each method with its best step. Both are RR-Sync's time over MLfabric's.
+    """
+
+    compute: str
+    network: str
+    throughput: float
+    to_target: float | None
+    ring_iteration_s: float
+    mlfabric_iteration_s: float
+    dropped: float
+    most_delayed: int
+
+
+def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
+    """The paper's cluster in one of its nine settings."""
+    return Setting(COMPUTE[compute], NETWORK[network], seed=seed)
+
+
+def table_2_cell(
+    compute: str,
+    network: str,
+    horizon_s: float = 200.0,
+    seed: int = 0,
+    problem: SgdProblem | None = None,
+    excess: float = 0.02,
+) -> TableCell:
+    """Return one cell of Table 2 for one seed.
+
+    An iteration is as many applied updates as there are workers. With a `problem`, jobs also train it until the loss
+    exceeds its least by at most the part `excess`.
+    """
+    setting = setting_of(compute, network, seed)
+    ring = run(setting, RR_SYNC, horizon_s=horizon_s)
+    mlfabric = run(setting, mlfabric_a(DELAY_BOUND), horizon_s=horizon_s)
+    to_target = None
+    if problem is not None:
+        target = problem.least_loss() * (1 + excess)
+        _, slow = best_step(setting, RR_SYNC, problem, STEPS, target, horizon_s)
+        _, fast = best_step(setting, mlfabric_a(DELAY_BOUND), problem, STEPS, target, horizon_s)
+        to_target = slow.curve.time_to(target) / fast.curve.time_to(target)
+    return TableCell(
+        compute,
+        network,
+        mlfabric.updates_per_s / ring.updates_per_s,
+        to_target,
+        setting.workers / ring.updates_per_s,
+        setting.workers / mlfabric.updates_per_s,
+        mlfabric.dropped_part,
+        max(mlfabric.delays),
+    )
+
+
+@dataclass(frozen=True)
+class RingComparison:
+    """Parts of MLfabric-A's time beside a ring's. Seconds are means for as many updates as workers.
+
+    A ring's iteration is `computing_s`, until the slowest worker has its update, and `transfers_s` after that.
+    MLfabric's server gets `updates_a_message` in one transfer, sums counted, and its NIC receives for the part `busy`
+    of the time.
+    """
+
+    ring_s: float
+    computing_s: float
+    transfers_s: float
+    mlfabric_s: float
+    updates_a_message: float
+    busy: float
+
+    @property
+    def ratio(self) -> float:
+        """The ring's time over MLfabric's: above 1 where MLfabric is ahead."""
+        return self.ring_s / self.mlfabric_s
+
+    def idle(self, compute_s: float) -> float:
+        """The part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        return max(0.0, self.computing_s - compute_s) / self.ring_s
+
+    def needed(self, update_s: float, workers: int) -> float:
+        """Updates a message with which a server's NIC that is never idle would be as fast as the ring.
+
+        `update_s` is how long the NIC receives one message.
+        """
+        return workers * update_s / self.ring_s
+
+
+def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s: float) -> RingComparison:
+    """Compare two jobs on the same cluster, the one under RR_SYNC and the other, until then, under MLfabric-A.
+
+    Raises UserError where one of them has not come to as many updates as there are workers.
+    """
+    steps = len(ring.applied_s) // setting.workers
+    updates = sum(time_s <= until_s for time_s in mlfabric.applied_s)
+    if not steps or updates < setting.workers:
+        raise UserError("the jobs are too short to compare: give them more time")
+    ends = ring.applied_s[setting.workers - 1 :: setting.workers][:steps]
+    computing = sum(ready - end for ready, end in zip(ring.ready_s, (0.0, *ends[:-1]), strict=False)) / steps
+    ring_s = ends[-1] / steps
+    a_message = len(mlfabric.applied_s) / mlfabric.sent_to_server
+    return RingComparison(
+        ring_s=ring_s,
+        computing_s=computing,
+        transfers_s=ring_s - computing,
+        mlfabric_s=until_s / updates * setting.workers,
+        updates_a_message=a_message,
+        busy=min(1.0, updates / a_message * setting.model_bytes / setting.bandwidth / until_s),
+    )
+
+
+def lda_setting() -> Setting:
+    """Section 7.1's topic model in C1-N1: section 2's 180 ms of computing, and 1.8 s for 30 updates at 10 Gbit/s."""
+    return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18)
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Figure 9: `saving` is how many updates a transfer to the replica carries, for a bound in updates."""
+
+    divergence_bound: float
+    saving: float
+    slowdown: float
+
+
+def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> list[Replicated]:
+    """Figure 9's data: updates of norm 1 without momentum, so that a bound counts updates, in C1-N1.
+
+    `slowdown` is the rate of updates without a replica over that with one.
+    """
+    setting = setting_of("C1", "N1")
+    alone = run(setting, mlfabric_a(DELAY_BOUND), horizon_s=horizon_s)
+    rows = []
+    for bound in bounds:
+        method = replace(mlfabric_a(DELAY_BOUND), divergence_bound=bound)
+        record = run(setting, method, horizon_s=horizon_s)
+        saving = record.replicated / record.sent_to_replica if record.sent_to_replica else float("inf")
+        rows.append(Replicated(bound, saving, alone.updates_per_s / record.updates_per_s))
+    return rows
+
+
+def iteration_s(setting: Setting, method: Method, horizon_s: float = 200.0) -> float:
+    """Mean seconds for as many applied updates as there are workers: one iteration of a synchronous method."""
+    return setting.workers / run(setting, method, horizon_s=horizon_s).updates_per_s
+
+
+def random_batch(count: int, rates: str, seed: int) -> tuple[list[Update], NetworkState]:
+    """Section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes, free core.
+
+    `rates` is one of RATES. The server is the last node, at 10 Gbit/s. The deadlines are Eq. 9's for a scheduler whose
+    version is 0 and whose delay bound is 1.
+    """
+    random = np.random.default_rng([seed, count])
+    nodes = count // 2
+    if rates == "equal":
+        drawn = np.full((2, nodes), 10 * GBIT)
+    elif rates == "N2":
+        drawn = random.choice(NETWORK["N2"].rates, (2, nodes), p=NETWORK["N2"].chances)
+    else:
+        drawn = random.uniform(1, 10, (2, nodes)) * GBIT
+    deadlines = random.integers(1, 2 * count + 1, count)
+    updates = [Update(place, place % nodes, 100e6, int(due) - 1) for place, due in enumerate(deadlines)]
+    return updates, NetworkState.of_rates([*drawn[0].tolist(), 10 * GBIT], [*drawn[1].tolist(), 10 * GBIT])

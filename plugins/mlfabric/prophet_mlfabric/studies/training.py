@@ -1,0 +1,252 @@
+"""A small real SGD problem, trained on the virtual clock (MLfabric, section 2, Eqs. 1 and 2; section 3.1).
+
+Rule of this file: models, gradients, losses. When a gradient is computed and applied is the cluster's.
+
+The problem is logistic regression with an L2 term on synthetic data: convex, as section 3.1 assumes, and with features
+of very different scales, so that the step is limited by the steep directions and progress by the flat ones. Nothing of
+it depends on time, so what a method is worth is what the order and the delays of its updates are worth.
+
+Steps follow section 3.1: eta_t = C / sqrt(tau_max t), [7]'s rule, where a job with a smaller delay bound may take
+longer steps; or a constant one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_mlfabric.studies.cluster import Consistency, Method, Record, mlfabric_a, run
+from prophet_mlfabric.studies.settings import Setting
+from prophet_scheduler.core.errors import UserError
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SgdProblem:
+    """Logistic regression: `features` of shape (samples, dimensions), `labels` +1 or -1, `regularization` > 0."""
+
+    features: Vector
+    labels: Vector
+    regularization: float
+
+    @classmethod
+    def synthetic(cls, samples: int = 3000, dimensions: int = 30, condition: float = 30.0, seed: int = 0) -> SgdProblem:
+        """Features with variances from 1 down to 1 / `condition`; labels of a random model, one in twenty wrong."""
+        random = np.random.default_rng([seed, 10])
+        scales = np.sqrt(np.geomspace(1.0, 1.0 / condition, dimensions))
+        features = random.normal(size=(samples, dimensions)) * scales
+        labels = np.sign(features @ (random.normal(size=dimensions) / scales) + 1e-9)
+        labels[random.random(samples) < 0.05] *= -1
+        return cls(features, labels, 1e-3)
+
+    def loss(self, model: Vector) -> float:
+        """Mean loss over all samples."""
+        margins = self.labels * (self.features @ model)
+        return float(np.logaddexp(0.0, -margins).mean() + 0.5 * self.regularization * model @ model)
+
+    def gradient(self, model: Vector, rows: NDArray[np.int64]) -> Vector:
+        """Return the gradient of the mean loss over these samples."""
+        features, labels = self.features[rows], self.labels[rows]
+        margins = labels * (features @ model)
+        weights = -labels / (1.0 + np.exp(np.clip(margins, -500.0, 500.0)))
+        gradient: Vector = features.T @ weights / len(rows) + self.regularization * model
+        return gradient
+
+    def least_loss(self) -> float:
+        """The optimum's loss, by Newton's method."""
+        model = np.zeros(self.features.shape[1])
+        everything = np.arange(len(self.labels))
+        for _ in range(50):
+            slope = self.gradient(model, everything)
+            if np.linalg.norm(slope) < 1e-12:
+                break
+            odds = 1.0 / (1.0 + np.exp(-(self.features @ model)))
+            curvature = self.features.T * (odds * (1 - odds)) @ self.features / len(self.labels)
+            model = model - np.linalg.solve(curvature + self.regularization * np.eye(len(model)), slope)
+        return self.loss(model)
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """Learning rate: `constant`, or `constant` / sqrt(`delay_bound` * t) at the t-th step where a bound is given."""
+
+    constant: float
+    delay_bound: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.constant < math.inf:
+            raise UserError(f"learning rate {self.constant}: give a number above 0")
+
+    def at(self, step: int) -> float:
+        if self.delay_bound is None:
+            return self.constant
+        return self.constant / math.sqrt(self.delay_bound * max(1, step))
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """Loss of the server's model: at `times_s[i]`, after `updates[i]` updates, it was `losses[i]`."""
+
+    times_s: tuple[float, ...]
+    updates: tuple[int, ...]
+    losses: tuple[float, ...]
+
+    def time_to(self, loss: float) -> float:
+        """Return the time at which the loss was first at or below this; infinity if never."""
+        return next((time for time, now in zip(self.times_s, self.losses, strict=True) if now <= loss), math.inf)
+
+    def updates_to(self, loss: float) -> float:
+        return next((count for count, now in zip(self.updates, self.losses, strict=True) if now <= loss), math.inf)
+
+
+@dataclass
+class Sgd:
+    """SGD with momentum on a problem (Eqs. 1 and 2): a learner for the cluster, with a replica's model beside it.
+
+    A worker's batches are drawn from its own stream: its i-th update uses the same samples whatever else happens.
+    `every` is after how many updates the loss is taken down.
+    """
+
+    problem: SgdProblem
+    step: StepSize
+    momentum: float = 0.0
+    batch: int = 32
+    every: int = 30
+    seed: int = 0
+    curve_times: list[float] = field(default_factory=list)
+    curve_updates: list[int] = field(default_factory=list)
+    curve_losses: list[float] = field(default_factory=list)
+    most_diverged: float = 0.0
+    """The greatest distance of server and replica that there was, where there is a replica."""
+
+    def __post_init__(self) -> None:
+        zero = np.zeros(self.problem.features.shape[1])
+        self._server = self._server_before = zero
+        self._replica = self._replica_before = zero
+        self._streams: dict[int, np.random.Generator] = {}
+        self._steps = 0
+        self._due = 0
+        self._replicates = False
+
+    @property
+    def model(self) -> Vector:
+        return self._server
+
+    @property
+    def curve(self) -> LossCurve:
+        return LossCurve(tuple(self.curve_times), tuple(self.curve_updates), tuple(self.curve_losses))
+
+    def read(self) -> Vector:
+        return self._server
+
+    def begin(self, worker: int, model: Vector, now_s: float) -> None:
+        pass
+
+    def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
+        stream = self._streams.get(worker)
+        if stream is None:
+            stream = self._streams[worker] = np.random.default_rng([self.seed, 11, worker])
+        rows = stream.integers(0, len(self.problem.labels), self.batch)
+        update = -self.step.at(self._steps + 1) * self.problem.gradient(model, rows)
+        return update, float(np.linalg.norm(update))
+
+    def apply(self, updates: Sequence[Vector]) -> None:
+        self._steps += 1
+        self._server, self._server_before = self._moved(self._server, self._server_before, updates), self._server
+
+    def replicate(self, updates: Sequence[Vector]) -> None:
+        self._replicates = True
+        self._replica, self._replica_before = self._moved(self._replica, self._replica_before, updates), self._replica
+
+    def observe(self, now_s: float, applied: int) -> None:
+        if self._replicates:
+            self.most_diverged = max(self.most_diverged, float(np.linalg.norm(self._server - self._replica)))
+        if applied >= self._due:
+            self._due = applied + self.every
+            self.curve_times.append(now_s)
+            self.curve_updates.append(applied)
+            self.curve_losses.append(self.problem.loss(self._server))
+
+    def _moved(self, now: Vector, before: Vector, updates: Sequence[Vector]) -> Vector:
+        return now + sum(updates[1:], updates[0]) + self.momentum * (now - before)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job's record, its loss over time, and the model it ended with.
+
+    `most_diverged` is the greatest distance that server and replica had, None without a replica.
+    """
+
+    record: Record
+    curve: LossCurve
+    model: Vector
+    most_diverged: float | None = None
+
+
+def train(
+    setting: Setting,
+    method: Method,
+    problem: SgdProblem,
+    step: StepSize,
+    horizon_s: float,
+    target: float | None = None,
+    every: int = 30,
+) -> Trained:
+    """Trains for `horizon_s` virtual seconds, or until the loss is at or below `target`."""
+    learner = Sgd(problem, step, method.momentum, every=every, seed=setting.seed)
+    learner.observe(0.0, 0)
+
+    def reached() -> bool:
+        return target is not None and learner.curve_losses[-1] <= target
+
+    record = run(setting, method, learner, horizon_s=horizon_s, stop=reached)
+    learner.observe(record.end_s, len(record.applied_s))
+    diverged = None if method.divergence_bound is None else learner.most_diverged
+    return Trained(record, learner.curve, learner.model, diverged)
+
+
+def loss_curves(
+    setting: Setting,
+    delay_bounds: Iterable[int | None],
+    problem: SgdProblem,
+    constant: float,
+    horizon_s: float,
+) -> Mapping[int | None, Trained]:
+    """Loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
+
+    The step is C / sqrt(tau_max t) with one C for all (section 3.1). Without a bound tau_max is the greatest delay that
+    such a job is seen to have, as people set it today; that takes a run that counts and does not train.
+    """
+    trained: dict[int | None, Trained] = {}
+    for bound in delay_bounds:
+        method = mlfabric_a(bound)
+        worst = bound if bound is not None else max(run(setting, method, horizon_s=horizon_s).delays)
+        trained[bound] = train(setting, method, problem, StepSize(constant, worst), horizon_s)
+    return trained
+
+
+def best_step(
+    setting: Setting, method: Method, problem: SgdProblem, constants: Sequence[float], target: float, horizon_s: float
+) -> tuple[float, Trained]:
+    """The constant step with which a method reaches `target` first, and that run.
+
+    Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
+    divided by their number. Raises UserError where none arrives.
+    """
+    share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
+    best: tuple[float, Trained] | None = None
+    limit = horizon_s
+    for constant in constants:
+        trained = train(setting, method, problem, StepSize(constant / share), limit, target)
+        reached = trained.curve.time_to(target)
+        if reached < (math.inf if best is None else best[1].curve.time_to(target)):
+            best, limit = (constant, trained), reached
+    if best is None:
+        raise UserError(f"no step of {list(constants)} reaches a loss of {target} in {horizon_s} s: give others")
+    return best

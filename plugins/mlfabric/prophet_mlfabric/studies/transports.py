@@ -1,0 +1,351 @@
+"""Ways of updates to the server and of models back: MLfabric's way, and those that it is compared with.
+
+Rule of this file: what travels when, over which links. Who computes, and what an update does, are the cluster's.
+
+Transfers are MLfabric's (`Scheduled`: one after another, as batches have them), or share links fairly (`Shared`,
+`Blockwise`), or are steps of an all-reduce (`Ring`, `Tree`), each of which waits for the machines that it is between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prophet_mlfabric.distribution import distribute
+from prophet_mlfabric.network import NetworkState, end_of
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.scheduler import BatchSchedule, Scheduler
+from prophet_mlfabric.studies.settings import Rates
+from prophet_mlfabric.studies.sharing import SharedNetwork
+from prophet_mlfabric.studies.wire import Sent, Wire
+
+if TYPE_CHECKING:
+    from prophet_mlfabric.studies.cluster import StudiedCluster
+
+
+class Carrier(Protocol):
+    """Updates to the server and models back."""
+
+    def push(self, worker: int, update: Update) -> None:
+        """The worker has computed this update; the cluster hears when it is applied or dropped."""
+
+    def pull(self, worker: int) -> None:
+        """The worker's update is applied or dropped, and it wants the model; the cluster hears when it has it."""
+
+
+class Scheduled:
+    """MLfabric: batches of pushes and of model requests."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        setting, method = cluster.setting, cluster.method
+        self._cluster = cluster
+        self._wire = Wire(rates)
+        machines = list(range(setting.machines))
+        replica = None if method.divergence_bound is None else setting.replica
+        self._scheduler = Scheduler(
+            setting.server,
+            machines,
+            method.delay_bound,
+            replica,
+            machines,
+            math.inf if method.divergence_bound is None else method.divergence_bound,
+            method.momentum,
+            cluster.updates_per_step,
+            setting.seed,
+        )
+        self._ready: list[Update] = []
+        self._requests: list[int] = []
+        self._closes_s = math.inf
+        """Latest time at which the batch of ready updates is put in order."""
+        self._tick_s = math.inf
+        self._server_at = [-math.inf]
+        self._replica_at = [-math.inf]
+        self._copies: dict[int, tuple[int, Any]] = {}
+
+    def push(self, worker: int, update: Update) -> None:
+        if not self._ready:
+            self._closes_s = self._next_multiple_s()
+        self._ready.append(update)
+        self._tick_soon()
+
+    def pull(self, worker: int) -> None:
+        self._requests.append(worker)
+        self._tick_soon()
+
+    def _next_multiple_s(self) -> float:
+        """Return the next multiple of the interval that has not been: a tick asks for the one after it."""
+        batch_s = self._cluster.setting.batch_s
+        return (math.floor(self._cluster.now_s / batch_s + 1e-9) + 1) * batch_s
+
+    def _tick_soon(self) -> None:
+        due_s = self._due_s()
+        if due_s < self._tick_s:
+            self._tick_s = due_s
+            self._cluster.at(due_s, partial(self._tick, due_s))
+
+    def _due_s(self) -> float:
+        """Return the time at which there is something to decide."""
+        now, setting = self._cluster.now_s, self._cluster.setting
+        if not setting.eager:
+            return self._next_multiple_s()
+        network, until = self._wire.believed(now)
+        due_s = math.inf
+        if self._ready:
+            due_s = max(now, min(self._closes_s, until.get(setting.server, -math.inf)))
+        if self._requests:
+            due_s = min(due_s, network.uplinks[setting.server].first_free(now))
+        return due_s
+
+    def _tick(self, time_s: float) -> None:
+        if time_s != self._tick_s:
+            return  # an earlier one took its place
+        self._tick_s = math.inf
+        now, setting = self._cluster.now_s, self._cluster.setting
+        network, until = self._wire.believed(now)
+        idle = until.get(setting.server, -math.inf) <= now
+        if self._ready and (self._closes_s <= now or not setting.eager or idle):
+            ready, self._ready = self._ready, []
+            schedule = self._scheduler.schedule(
+                ready,
+                network,
+                now,
+                until.get(setting.server, -math.inf),
+                until.get(setting.replica, -math.inf),
+            )
+            for update in schedule.dropped:
+                self._cluster.dropped(update)
+            self._carry_out(schedule)
+            network, _ = self._wire.believed(now)
+        # Requests that come while nothing is left of the server's NIC are answered together, with a fresher model.
+        patience_s = 0.0 if setting.eager else setting.batch_s
+        if self._requests and network.uplinks[setting.server].first_free(now) <= now + patience_s:
+            workers, self._requests = self._requests, []
+            self._distribute(workers, network)
+        if self._requests or self._ready:
+            self._tick_soon()
+
+    def _carry_out(self, schedule: BatchSchedule) -> None:
+        cluster, now = self._cluster, self._cluster.now_s
+        sent: list[Sent] = []
+        for transfer in schedule.transfers:
+            after = [sent[place] for place in transfer.after]
+            sent.append(self._wire.send(transfer.source, transfer.destination, transfer.size_bytes, now, after))
+        if self._scheduler.replica is not None:
+            for arrival in schedule.commits:
+                self._copies.update({update.id: cluster.payload(update) for update in arrival.updates})
+        cluster.record.sent_to_server += len(schedule.commits)
+        cluster.record.sent_to_replica += len(schedule.copies)
+        # Server and replica each wait for their own earlier updates and the other's position; one can always go on.
+        commits, copies = list(schedule.commits), list(schedule.copies)
+        server, replica = self._server_at, self._replica_at
+        while commits or copies:
+            if commits and commits[0].needs < len(replica):
+                arrival = commits.pop(0)
+                time_s = max(sent[arrival.transfer].end_s, server[-1], replica[arrival.needs], now)
+                server += [time_s] * len(arrival.updates)
+                cluster.at(time_s, partial(cluster.applied, arrival.updates))
+            else:
+                arrival = copies.pop(0)
+                time_s = max(sent[arrival.transfer].end_s, replica[-1], server[arrival.needs], now)
+                replica += [time_s] * len(arrival.updates)
+                copies_of = [self._copies.pop(update.id) for update in arrival.updates]
+                cluster.at(time_s, partial(cluster.copied, copies_of))
+
+    def _distribute(self, workers: list[int], network: NetworkState) -> None:
+        cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting
+        machines = [setting.machine_of(worker) for worker in workers]
+        speed = [network.downlinks[node].most_since(now) for node in range(setting.machines)]
+        ranked = sorted(range(setting.machines), key=lambda node: -speed[node])
+        plan = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
+        model, version = cluster.learner.read(), cluster.version
+        sent: list[Sent] = []
+        for hop in plan.hops:
+            after = () if hop.after is None else (sent[hop.after],)
+            sent.append(self._wire.send(hop.source, hop.destination, setting.model_bytes, now, after))
+            if hop.reader is not None:
+                cluster.at(sent[-1].end_s, partial(cluster.has_model, workers[hop.reader], model, version))
+
+
+class _Fair:
+    """Transfers on a network without control: they share its links."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        self._cluster = cluster
+        self._rates = rates
+        self._flows = SharedNetwork(*rates.at(0.0))
+        self._then: dict[int, Callable[[], None]] = {}
+        self._generation = 0
+        for change in rates.changes():
+            cluster.at(change, self._change)
+
+    def _start(self, source: int, destination: int, size_bytes: float, then: Callable[[], None]) -> None:
+        flow = self._flows.start(source, destination, size_bytes, self._cluster.now_s)
+        self._then[flow] = then
+        self._look_again()
+
+    def _change(self) -> None:
+        self._flows.change(*self._rates.at(self._cluster.now_s), self._cluster.now_s)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._generation += 1
+        end = self._flows.next_end_s()
+        if end < math.inf:
+            self._cluster.at(end, partial(self._ended, self._generation))
+
+    def _ended(self, generation: int) -> None:
+        if generation == self._generation:
+            for flow in self._flows.ended(self._cluster.now_s):
+                self._then.pop(flow)()
+            self._look_again()
+
+
+class Shared(_Fair):
+    """A parameter server: updates are applied in the order in which they arrive, and models are sent at once."""
+
+    def push(self, worker: int, update: Update) -> None:
+        cluster, server = self._cluster, self._cluster.setting.server
+        cluster.record.sent_to_server += 1
+        self._start(update.node, server, cluster.setting.model_bytes, partial(cluster.applied, [update]))
+
+    def pull(self, worker: int) -> None:
+        cluster, setting = self._cluster, self._cluster.setting
+        model, version = cluster.learner.read(), cluster.version
+        then = partial(cluster.has_model, worker, model, version)
+        self._start(setting.server, setting.machine_of(worker), setting.model_bytes, then)
+
+
+class Blockwise(_Fair):
+    """A synchronous parameter server that sums and answers block by block, as BytePS's does.
+
+    A worker pushes its blocks one after another, and pulls each once the server has it of all workers: pushing and
+    pulling overlap but for one block. Blocks are counted from the start of the job.
+    """
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        super().__init__(cluster, rates)
+        setting = cluster.setting
+        self._blocks = max(1, math.ceil(setting.model_bytes / setting.block_bytes))
+        self._size = setting.model_bytes / self._blocks
+        self._arrived: Counter[int] = Counter()
+        self._summed = 0
+        self._pulled = [0] * setting.workers
+        self._pulling = [False] * setting.workers
+        self._wanted: dict[int, int] = {}
+        """Blocks that a worker has once it has the model that it waits for, by worker."""
+
+    def push(self, worker: int, update: Update) -> None:
+        self._cluster.record.sent_to_server += 1
+        self._push_from(update, self._pulled[worker], self._pulled[worker] + self._blocks)
+
+    def _push_from(self, update: Update, block: int, end: int) -> None:
+        self._start(update.node, self._cluster.setting.server, self._size, partial(self._at_server, update, block, end))
+
+    def _at_server(self, update: Update, block: int, end: int) -> None:
+        self._arrived[block] += 1
+        if block + 1 < end:
+            self._push_from(update, block + 1, end)
+        if self._arrived[block] == self._cluster.setting.workers:
+            del self._arrived[block]
+            self._summed = block + 1
+            for worker in range(self._cluster.setting.workers):
+                self._pull_next(worker)
+        if block + 1 == end:
+            self._cluster.applied([update])
+
+    def _pull_next(self, worker: int) -> None:
+        setting = self._cluster.setting
+        if not self._pulling[worker] and self._pulled[worker] < self._summed:
+            self._pulling[worker] = True
+            self._start(setting.server, setting.machine_of(worker), self._size, partial(self._at_worker, worker))
+
+    def _at_worker(self, worker: int) -> None:
+        self._pulling[worker] = False
+        self._pulled[worker] += 1
+        self._pull_next(worker)
+        if self._wanted.get(worker) == self._pulled[worker]:
+            del self._wanted[worker]
+            self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
+
+    def pull(self, worker: int) -> None:
+        self._wanted[worker] = self._cluster.version * self._blocks
+
+
+class _AllReduce:
+    """All workers' updates are summed among their machines and are everywhere at once; the server is no machine."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        self._cluster = cluster
+        self._updates: list[Update] = []
+        self._ready_s = [-math.inf] * cluster.setting.machines
+        """Time at which each machine had the updates of all of its workers."""
+
+    def push(self, worker: int, update: Update) -> None:
+        cluster = self._cluster
+        self._updates.append(update)
+        self._ready_s[update.node] = cluster.now_s
+        if len(self._updates) == cluster.setting.workers:
+            updates, self._updates = self._updates, []
+            cluster.record.ready_s.append(cluster.now_s)
+            cluster.at(self.end_s(self._ready_s), partial(cluster.applied, updates))
+
+    def pull(self, worker: int) -> None:
+        self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
+
+    def end_s(self, ready_s: Sequence[float]) -> float:
+        """Return the end of a sum whose parts the machines have at these times, the last of them now."""
+        raise NotImplementedError
+
+
+class Ring(_AllReduce):
+    """Section 2: 2 (n - 1) steps, in each of which every machine sends the next one an n-th of the model.
+
+    What a machine sends is what it got with the step before, so each step waits for the one before it at the neighbour,
+    for what is still under way on the link, and for a neighbour that is still computing: a receiver that has not begun
+    takes nothing. So a slow link or a slow computation anywhere holds all others up within a few steps.
+
+    The first part of an update can travel beside the computing of its last (`Setting.overlap`), but of a slow
+    computation no more than of others: what makes it slow also keeps the update's first part back.
+    """
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        super().__init__(cluster, rates)
+        self._network = rates.network()
+
+    def end_s(self, ready_s: Sequence[float]) -> float:
+        setting, machines = self._cluster.setting, len(ready_s)
+        begin_s = [time_s - setting.overlap * setting.compute_s for time_s in ready_s]
+        part_bytes = setting.model_bytes / machines
+        got_s, sent_s = begin_s, [-math.inf] * machines
+        for _ in range(2 * (machines - 1)):
+            for node in range(machines):
+                after = (node + 1) % machines
+                start_s = max(got_s[node], sent_s[node], begin_s[after])
+                up, down = self._network.uplinks[node], self._network.downlinks[after]
+                sent_s[node] = end_of(up, down, part_bytes, start_s)
+            got_s = [sent_s[node - 1] for node in range(machines)]
+        return max(self._cluster.now_s, *got_s)
+
+
+class Tree(_AllReduce):
+    """Section 7: sums up a binary tree of machines and results down again, each node when it has all it needs."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        super().__init__(cluster, rates)
+        self._wire = Wire(rates)
+
+    def end_s(self, ready_s: Sequence[float]) -> float:
+        setting, now = self._cluster.setting, self._cluster.now_s
+        self._wire.believed(now)
+        size = setting.model_bytes
+        up: dict[int, list[Sent]] = {}
+        for node in range(setting.machines - 1, 0, -1):
+            parent = (node - 1) // 2
+            up.setdefault(parent, []).append(self._wire.send(node, parent, size, now, up.get(node, ())))
+        down: dict[int, list[Sent]] = {0: up.get(0, [])}
+        for node in range(1, setting.machines):
+            down[node] = [self._wire.send((node - 1) // 2, node, size, now, down[(node - 1) // 2])]
+        return max((message.end_s for sent in down.values() for message in sent), default=now)

@@ -1,0 +1,67 @@
+"""Terms that a job's coordinator has from its start, and its counts.
+
+Rule of this file: values and their checks. What is made of them is coordination.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prophet_scheduler.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
+
+    `delay_bound` is tau_max, None for none, and `divergence_bound` Div_max, None where there is no replica. `server` is
+    the node of the parameter server, `rates` are of nodes whose rates nobody reports, up and down, and `rate` is both
+    ways that of all others until they are reported. Raises UserError for what cannot be.
+    """
+
+    delay_bound: int | None = None
+    server: str = "server"
+    rate: float = 1.25e9
+    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    batch_s: float = 0.1
+    dead_s: float = 10.0
+    lease_s: float = 30.0
+    most_workers: int = 4096
+    most_waiting: int = 16384
+    seed: int = 0
+    divergence_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_bound is not None and self.delay_bound < 1:
+            raise UserError(f"delay bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
+            raise UserError(f"divergence bound {self.divergence_bound}: it is a norm; give a number above 0")
+        for name in ("rate", "dead_s", "lease_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
+        if not 0 <= self.batch_s < math.inf:
+            raise UserError(f"batch_s {self.batch_s}: give a number of 0 or more")
+        if any(not 0 < rate < math.inf for pair in self.rates.values() for rate in pair):
+            raise UserError("rates: give numbers above 0")
+        if self.most_workers < 1 or self.most_waiting < 1:
+            raise UserError("most_workers and most_waiting: give 1 or more")
+
+
+@dataclass
+class Counts:
+    """Fate of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
+
+    applied: int = 0
+    applied_bytes: int = 0
+    dropped: int = 0
+    lost: int = 0
+    ungranted: int = 0
+    """Applied updates that went without a grant."""
+    sums: int = 0
+    batches: int = 0
+    refused: int = 0
+    died: int = 0
+    greatest_delay: int = 0
+    greatest_ungranted_delay: int = 0

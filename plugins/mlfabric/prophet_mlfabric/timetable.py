@@ -1,0 +1,213 @@
+"""The transfers that the coordinator has decided on: when each is to start, and whether it may.
+
+Rule of this file: a list of transfers, the network's rates and the moment in; starts out. Which transfers there are is
+the scheduler's, who is told is coordination.py's.
+
+The scheduler reserves each transfer for some time to come (MLfabric, section 5.1.1). A real network keeps no such
+appointment, so only the order of a schedule is final here. Starts are reckoned anew whenever something has happened:
+first what is left of the transfers under way, then those to come, in their order. One that ends early draws the next
+ones forward, one that is late pushes them back until it has taken twice its time; then it is no longer waited for. An
+engine does not get all that a NIC has: how much longer transfers take than by the rates alone is learned from the
+newest ones.
+
+The delay bound needs no appointments either. The update i (from 0) of a transfer with k updates has at most the delay
+
+    (updates applied + all updates under way to the server) - (k - 1 - i) - v(i)
+
+whichever of the transfers under way ends last, so a transfer starts only when this stays within tau_max for all of
+them, and for those that were planned before it and have yet to start. The sum in parentheses does not change when a
+transfer ends, so what was in time at its start is in time at its end: the bound holds on any network (Eq. 9).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prophet_mlfabric.network import NetworkState, Node, Piece
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.scheduler import Kind
+
+LEAD_S = 2e-3
+"""A transfer is let go so long before it may start: by then its worker knows, and the wire is never idle between."""
+LOOKED_AT = 32
+"""Number of the next transfers that are reckoned each time; those after them start no earlier."""
+LEARNED_FROM = 15
+"""The newest transfers, whose median says how much longer than by the rates they take."""
+SLOWNESS = (0.5, 8.0)
+"""It is believed within these."""
+LEAST_LEARNED_S = 1e-3
+"""A transfer that should take less says more of messages than of rates."""
+
+
+@dataclass(eq=False)
+class ScheduledTransfer:
+    """One of the scheduler's transfers, until it has ended. Times are seconds on the coordinator's steady clock.
+
+    `after` has to end first. `ready`: for a sum, that its aggregator has all of it. `begin_s` and `end_s` are what is
+    expected; `started_s` is None before it was let go, and `rated_s` what it should take then by the rates alone.
+    """
+
+    kind: Kind
+    source: Node
+    destination: Node
+    size_bytes: float
+    updates: tuple[Update, ...]
+    after: tuple[ScheduledTransfer, ...] = ()
+    ready: bool = True
+    started_s: float | None = None
+    rated_s: float = 0.0
+    begin_s: float = math.inf
+    end_s: float = math.inf
+    pieces: list[Piece] = field(default_factory=list)
+
+    def left_bytes(self, now_s: float) -> float:
+        """Return the bytes probably still to come. One that is late is taken to need as long again as it is late."""
+        if now_s < self.end_s:
+            return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
+        took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
+        return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
+
+    @property
+    def norm(self) -> float:
+        """Greatest distance by which it moves the model."""
+        return math.fsum(update.norm for update in self.updates)
+
+    @property
+    def commits(self) -> bool:
+        """True if its end makes new versions of the model."""
+        return self.kind is not Kind.TO_AGGREGATOR
+
+
+class Timetable:
+    """Planned transfers, in their order, and those under way."""
+
+    def __init__(self, server: Node, delay_bound: int | None) -> None:
+        self._server = server
+        self._delay_bound = delay_bound
+        self.planned: list[ScheduledTransfer] = []
+        self.under_way: list[ScheduledTransfer] = []
+        self.next_s = math.inf
+        """Time at which `due` has something, if nothing happens until then."""
+        self.slowness = 1.0
+        """Usual time of a transfer, as a multiple of what the rates say."""
+        self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
+
+    @property
+    def outstanding(self) -> int:
+        """Updates that are planned or under way: what v_init counts beside the applied ones."""
+        return sum(len(transfer.updates) for transfer in (*self.under_way, *self.planned) if transfer.commits)
+
+    def book(
+        self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT
+    ) -> tuple[NetworkState, dict[Node, float]]:
+        """Reckons the next `most` starts (None: all). `rates` is left as it is.
+
+        Returns what all that was reckoned leaves of the network, and when each node has what is coming to it.
+        """
+        network = rates.copy()
+        ends: dict[int, float] = {}
+        until: dict[Node, float] = {}
+
+        def reserve(transfer: ScheduledTransfer, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
+            end, pieces = network.pieces(transfer.source, transfer.destination, size_bytes, start_s)
+            network.take(transfer.source, transfer.destination, pieces)
+            ends[id(transfer)] = end
+            until[transfer.destination] = max(until.get(transfer.destination, -math.inf), end)
+            return end, pieces
+
+        for transfer in self.under_way:
+            end, pieces = reserve(transfer, transfer.left_bytes(now_s), max(now_s, transfer.started_s or now_s))
+            if now_s < transfer.end_s:  # one that is late keeps the end that it missed
+                transfer.end_s, transfer.pieces = end, pieces
+        for transfer in self.planned[:most]:
+            start = max((ends.get(id(earlier), now_s) for earlier in transfer.after), default=now_s)
+            if not transfer.ready and start <= now_s:
+                # Its aggregator should have everything and has not: the wire does not wait for it.
+                transfer.begin_s = now_s
+                continue
+            transfer.end_s, transfer.pieces = reserve(transfer, transfer.size_bytes * self.slowness, start)
+            transfer.begin_s = transfer.pieces[0][0] if transfer.pieces else start
+        return network, until
+
+    def due(self, version: int, now_s: float) -> tuple[list[ScheduledTransfer], list[ScheduledTransfer]]:
+        """The planned transfers that may start now, and those that can keep the delay bound no more.
+
+        `version` counts the updates applied. Both stay planned until `start` or `withdraw`.
+        """
+        starting: list[ScheduledTransfer] = []
+        hopeless: list[ScheduledTransfer] = []
+        in_all = version + sum(len(transfer.updates) for transfer in self.under_way if transfer.commits)
+        tightest = min((self._limit(transfer) for transfer in self.under_way), default=math.inf)
+        # How many updates may still go before one that was planned earlier and is not let go now.
+        passed_over, room = 0, math.inf
+        self.next_s = math.inf
+        for transfer in self.planned[:LOOKED_AT]:
+            soon = transfer.ready and transfer.begin_s <= now_s + LEAD_S
+            if transfer.commits:
+                limit, after = self._limit(transfer), in_all + len(transfer.updates)
+                if after > limit:
+                    hopeless.append(transfer)
+                    continue
+                allowed = after <= tightest and after <= room
+                if not (soon and allowed):
+                    passed_over += len(transfer.updates)
+                    room = min(room, limit - passed_over)
+                else:
+                    in_all, tightest = after, min(tightest, limit)
+            else:
+                allowed = True
+            if soon and allowed:
+                starting.append(transfer)
+            elif transfer.ready and allowed:
+                self.next_s = min(self.next_s, transfer.begin_s - LEAD_S)
+        return starting, hopeless
+
+    def _limit(self, transfer: ScheduledTransfer) -> float:
+        """The most that applied and under way may come to while this one is: tau_max for each of its updates."""
+        if self._delay_bound is None or not transfer.commits:
+            return math.inf
+        last = len(transfer.updates) - 1
+        return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
+
+    def start(self, transfer: ScheduledTransfer, now_s: float) -> None:
+        """It was let go at `now_s`."""
+        self.planned.remove(transfer)
+        transfer.started_s = max(now_s, transfer.begin_s)
+        transfer.rated_s = (transfer.end_s - transfer.begin_s) / self.slowness
+        self.under_way.append(transfer)
+
+    def ended(self, transfer: ScheduledTransfer, now_s: float) -> None:
+        """Note that all of it is there at `now_s`, learn from that, and take it from those under way."""
+        if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
+            self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
+            low, high = SLOWNESS
+            self.slowness = min(high, max(low, statistics.median(self._slowness)))
+        self.withdraw(transfer)
+
+    def withdraw(self, transfer: ScheduledTransfer) -> None:
+        """It will not take place, or nothing is to be learned from its end."""
+        for transfers in (self.planned, self.under_way):
+            if transfer in transfers:
+                transfers.remove(transfer)
+
+    def overdue(self, since_s: float) -> Sequence[ScheduledTransfer]:
+        """Return the transfers that were expected to have ended before `since_s`."""
+        return [transfer for transfer in self.under_way if transfer.end_s < since_s]
+
+
+def alone(pair: list[ScheduledTransfer]) -> bool:
+    """Return True if the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+
+    The second is made what it is then, a transfer straight to the server.
+    """
+    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
+        return False
+    leg, total = pair
+    if leg.source != leg.destination or total.after != (leg,):
+        return False
+    total.kind, total.after, total.ready = Kind.DIRECT, (), True
+    return True

@@ -1,0 +1,317 @@
+"""Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
+
+Rule of this file: a worker's round, and what it does when something is missing. weight_blocks.py has the memory, an
+`UpdateWire` the transfers, and a coordinator (ports.py) gives permission.
+
+ compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
+
+A worker pushes the change, the *update*. The gate is here: no block of an update goes to the engine before its
+permission, and all go from then on. A dropped update is never handed over, so it costs no byte on any link. Its worker
+goes on from fresh weights, and computes anew. Without a coordinator, or while it is away, updates go in order of
+arrival.
+
+Bounded lead. Where a worker's lead is bounded (section 6) it waits between push and pull, until the slowest is near
+enough; the coordinator knows who is where. With a staleness of 0 the workers are in step, as in synchronous training:
+all read the same model, and an update counts for its worker's share. So a round adds the mean of their changes. Without
+a coordinator, or while it is away, nobody waits for anybody.
+
+Whole versions. The wire applies an update as one (`push` returns after that), so between two updates all blocks of the
+model have the same counts. A pull asks for blocks one after another. Where an update came in between, the counts
+differ, and the blocks behind are asked for again until they agree. A pull that follows an update is mostly whole at
+once, as sending an update takes a hundred times as long as the server takes to read a pull's requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from prophet_mlfabric.ports import Asking, CoordinatorPort, Outcome, Permission
+from prophet_mlfabric.torch.weight_blocks import (
+    WeightBlocks,
+    behind,
+    counts_of,
+    has_begun,
+    updates_before,
+    version_of,
+)
+from prophet_scheduler.frontends.notices import warn_once
+
+START_POLL_S = 0.01
+"""Seconds between a worker's looks for the root's first weights."""
+RETRY_S = 0.002
+MOST_RETRY_S = 0.05
+PATIENCE_S = 10.0
+"""Seconds after which differing blocks will not agree any more: a worker has died in the middle of an update, on a
+server that applies blocks as they come."""
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class UpdateWire(Protocol):
+    """Asynchronous server as rounds need it. Both methods return when the server has answered."""
+
+    def push(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Add all blocks to the server's, as one."""
+
+    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        """Fill the blocks at these places with the server's."""
+
+
+class Aggregator(Protocol):
+    """Aggregator that sums updates of several workers on their way (aggregating.py)."""
+
+    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
+        """Send an update to worker `aggregator`, which may be this one, and wait for its outcome.
+
+        True if `memory` then is a whole version of the model with the update in it.
+        """
+
+
+class WholePulls:
+    """Reader of whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
+
+    def __init__(
+        self, wire: UpdateWire, counted: int, now: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._wire = wire
+        self._counted = counted
+        self._now, self._sleep = now, sleep
+
+    def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        """Read the blocks at these places, whatever is in them."""
+        for place in places:
+            blocks[place].zero_()  # where a pull pushes as well, it adds nothing
+        self._wire.pull([blocks[place] for place in places], places)
+
+    def whole(self, blocks: Sequence[torch.Tensor]) -> int:
+        """Read all blocks, then those again that lack another's update. Returns how many were read again."""
+        self.read(blocks, range(len(blocks)))
+        began, wait_s, again = self._now(), RETRY_S, 0
+        while late := behind([counts_of(block, self._counted) for block in blocks]):
+            if self._now() - began > PATIENCE_S:
+                warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
+                break
+            self._sleep(wait_s)
+            wait_s = min(2 * wait_s, MOST_RETRY_S)
+            again += len(late)
+            self.read(blocks, late)
+        return again
+
+
+@dataclass
+class Tally:
+    """Totals of a worker's rounds. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
+
+    `lost` updates were sent but are not in the model. `pulled_again` counts blocks asked for once more, and `alone`
+    rounds that waited for nobody though a lead is bounded.
+    """
+
+    sent: int = 0
+    dropped: int = 0
+    lost: int = 0
+    uncoordinated: int = 0
+    pulled_again: int = 0
+    greatest_delay: int = 0
+    alone: int = 0
+
+
+class AsynchronousRounds:
+    """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
+
+    `coordinator` None is order of arrival. `staleness` is the number of rounds it may lead the slowest worker, None for
+    any number. `version` is that of its weights, `own_updates` the number of its own in them, `delay` that of its last
+    update, and `resumed` the number of updates in the model that the job began with.
+    """
+
+    def __init__(
+        self,
+        blocks: WeightBlocks,
+        wire: UpdateWire,
+        worker: int,
+        coordinator: CoordinatorPort | None = None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        staleness: int | None = None,
+    ) -> None:
+        self._blocks = blocks
+        self._wire = wire
+        self._worker = worker
+        self._coordinator = coordinator
+        self._sleep = sleep
+        self._pulls = WholePulls(wire, blocks.counted, now, sleep)
+        self._aggregator: Aggregator | None = None
+        self._staleness = staleness
+        self._share = 1 / (blocks.counted - 1) if staleness == 0 else 1.0
+        self._lost: deque[Asking] = deque()
+        self._rounds = self._own_before = 0
+        self.version = 0
+        self.delay = 0
+        self.own_updates = 0
+        self.resumed = 0
+        self.tally = Tally()
+
+    def start(self, before: int = 0) -> None:
+        """Make the root's weights the server's and everybody's. Returns when they are; every worker has to call it.
+
+        The root's have had `before` updates; what other workers pass is ignored.
+        """
+        blocks = self._blocks.blocks
+        if self._worker == 0:
+            self._blocks.hold_weights(before)
+            self._wire.push(blocks)
+        self._pulls.read(blocks, [0])
+        while not has_begun(self._blocks.counts(0)):
+            self._sleep(START_POLL_S)
+            self._pulls.read(blocks, [0])
+        self._pulls.whole(blocks)
+        self._take()
+        self.resumed = updates_before(self._blocks.counts(0))
+        # A worker that was restarted goes on after the rounds it did before.
+        self._rounds = self._own_before = self.own_updates
+        self._clock(1)
+
+    @property
+    def pulls(self) -> WholePulls:
+        return self._pulls
+
+    def aggregate(self, aggregator: Aggregator) -> None:
+        """Sum others' updates from now on, and send this worker's to others, where told to."""
+        self._aggregator = aggregator
+
+    def round(self) -> bool:
+        """Send the change of the weights since the last round, and take the server's newest.
+
+        False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
+        """
+        blocks = self._blocks
+        norm = blocks.hold_update(self._worker, self._share)
+        asking = self._ask(norm)
+        permission = None if asking is None else self._permission(asking)
+        goes = permission is None or permission.goes
+        if goes:
+            self.tally.sent += 1
+            self.tally.uncoordinated += permission is None or not permission.coordinated
+            has_model = self._send(asking, permission)
+        else:
+            self.tally.dropped += 1
+            has_model = False
+        self._rounds += 1
+        self.tally.alone += not self._clock(0)
+        if not has_model:
+            self.tally.pulled_again += self._pulls.whole(blocks.blocks)
+        before = self.version
+        self._take()
+        self._clock(1)
+        self._see_lost()
+        if goes and (permission is None or not permission.coordinated):
+            self.delay = max(1, self.version - before)  # nobody counted; it is at most that
+        return goes
+
+    def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
+        """Send the update, to the server or to its aggregator. True if the blocks then have a model with it."""
+        aggregator = self._aggregator
+        if asking is not None and permission is not None and permission.aggregator is not None:
+            if aggregator is not None:
+                asking.outcome.add_done_callback(self._note)
+                return self._give(aggregator, asking, permission.aggregator)
+            self._give_up(
+                ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
+            )
+        self._wire.push(self._blocks.blocks)
+        if asking is not None:
+            self._done(asking)
+        return False
+
+    def _give(self, aggregator: Aggregator, asking: Asking, worker: int) -> bool:
+        try:
+            has_model = aggregator.give(asking, worker, self._blocks.memory)
+            applied = asking.outcome.result().applied
+        except Exception as error:
+            warn_once(f"an update could not be sent to be summed at worker {worker}: {type(error).__name__}: {error}")
+            has_model = applied = False
+        if not applied:
+            self.tally.lost += 1
+            self._lost.append(asking)
+        return has_model
+
+    def _see_lost(self) -> None:
+        """Count updates that were reported lost but are in the model, and tell the coordinator.
+
+        An aggregator or the coordinator may have died after the sum had reached the server and before anybody was told.
+        The model's counts are the truth.
+        """
+        more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
+        for _ in range(min(more, len(self._lost))):
+            self.tally.lost -= 1
+            self._done(self._lost.popleft())
+
+    # The coordinator. No failure of it, or of its client, is a reason to stop.
+
+    def _ask(self, norm: float) -> Asking | None:
+        if self._coordinator is None:
+            return None
+        try:
+            # It takes from us nothing that it has yet to be told; an update then counts as older than it is.
+            version = min(self.version, self._coordinator.version)
+            return self._coordinator.ask(self._blocks.size_bytes, version, norm)
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _permission(self, asking: Asking) -> Permission | None:
+        try:
+            return asking.permission.result()
+        except Exception as error:
+            self._give_up(error)
+            return None
+
+    def _done(self, asking: Asking) -> None:
+        if self._coordinator is None:
+            return
+        try:
+            self._coordinator.done(asking, self._blocks.size_bytes).add_done_callback(self._note)
+        except Exception as error:
+            self._give_up(error)
+
+    def _clock(self, unread: int) -> bool:
+        """Report this worker's progress. If it has read no model since its last round, wait until it may.
+
+        False if nobody was waited for, though a lead is bounded.
+        """
+        if self._staleness is None:
+            return True
+        if self._coordinator is None:
+            return False
+        try:
+            return self._coordinator.clock(self._rounds, self._rounds + unread).result()
+        except Exception as error:
+            self._give_up(error)
+            return False
+
+    def _note(self, future: Any) -> None:
+        """Note an update's outcome, in the client's thread."""
+        if future.cancelled() or future.exception() is not None:
+            return
+        outcome: Outcome = future.result()
+        if outcome.applied and outcome.delay is not None:
+            self.delay = outcome.delay
+            self.tally.greatest_delay = max(self.tally.greatest_delay, outcome.delay)
+
+    def _give_up(self, error: Exception) -> None:
+        self._coordinator = None
+        logger.warning(
+            "the coordinator is of no use any more (%s: %s); updates go in order of arrival",
+            type(error).__name__,
+            error,
+        )
+
+    def _take(self) -> None:
+        counts = self._blocks.take()
+        self.version, self.own_updates = version_of(counts), counts[self._worker]

@@ -1,0 +1,137 @@
+"""Copies of the model for a replica, and a job that begins with one.
+
+Rule of this file: from the server's blocks to the replica's model and back. The coordinator (lag.py) decides
+when a copy is due; replica_store.py carries its bytes.
+
+A thread beside the training reads a copy when it is asked for, since training may be waiting for just that. A copy is a
+whole version, and says which updates are in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from prophet_mlfabric.ports import CopiesPort, ModelCopy
+from prophet_mlfabric.replica_model import ReplicaModel, encoded
+from prophet_mlfabric.torch.asynchronous import WholePulls
+from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.forks import free_in_forks
+
+CLOSE_S = 30.0
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class CopyStore(Protocol):
+    """Destination of copies (ReplicaStore). Both methods may raise OSError and UserError."""
+
+    def updates(self) -> int | None:
+        """Return the number of updates in the model stored there."""
+
+    def keep(self, data: bytes, updates: int) -> None:
+        """Store a copy. Returns when it is there."""
+
+
+class ReplicatingWorker:
+    """Worker's part in copies of the model. `names` are those of the parameters in `blocks`.
+
+    Call `copy` for each order of the coordinator, from any thread. `close` ends the thread.
+    """
+
+    def __init__(
+        self,
+        blocks: WeightBlocks,
+        pulls: WholePulls,
+        names: Sequence[str],
+        coordinator: CopiesPort,
+        store: CopyStore,
+    ) -> None:
+        self._blocks = blocks
+        self._pulls = pulls
+        self._names = list(names)
+        self._coordinator = coordinator
+        self._store = store
+        self._orders: queue.SimpleQueue[ModelCopy | None] = queue.SimpleQueue()
+        self._lock = free_in_forks(threading.Lock())
+        self._newest = -1
+        self._answers: dict[int, str] = {}
+        """Answer to the newest order, once there is one."""
+        self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
+        self._thread.start()
+        coordinator.on_copy(self.copy)
+
+    def copy(self, order: ModelCopy) -> None:
+        """Take an order. Repeat the outcome of one that is already known, once there is one."""
+        with self._lock:
+            answer = self._answers.get(order.number)
+            known = order.number == self._newest
+            if not known:
+                self._newest = order.number
+        if answer is not None:
+            self._coordinator.copied(order.number, answer)
+        elif not known:
+            self._orders.put(order)
+
+    def close(self) -> None:
+        """Make no more copies. One under way gets there first, for at most CLOSE_S."""
+        self._orders.put(None)
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None:
+            reason = ""
+            try:
+                self._make(order)
+            except (OSError, UserError) as error:
+                reason = str(error)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                logger.debug("a copy of the model did not reach the replica: %s", reason)
+            with self._lock:
+                self._answers = {order.number: reason}
+            self._coordinator.copied(order.number, reason)
+
+    def _make(self, order: ModelCopy) -> None:
+        self._store.updates()  # checked before anything is read for it
+        memory = torch.zeros_like(self._blocks.memory)
+        blocks = self._blocks.views(memory)
+        self._pulls.whole(blocks)
+        counts = [counts_of(block, self._blocks.counted) for block in blocks]
+        if behind(counts):
+            raise UserError("blocks of the model have had different updates")
+        arrays = [part.numpy() for part in self._blocks.parameters_in(memory)]
+        weights = dict(zip(self._names, arrays, strict=True))
+        model = ReplicaModel(weights, counts[0][:-1], updates_before(counts[0]), order.bound)
+        self._store.keep(encoded(model), model.updates)
+
+
+def names_of(parameters: Sequence[torch.Tensor], named: Mapping[int, str]) -> list[str]:
+    """Return a name for each parameter: that of its id in `named`, or its place."""
+    return [named.get(id(param), f"parameter.{place}") for place, param in enumerate(parameters)]
+
+
+def begin_with(model: ReplicaModel, parameters: Sequence[torch.Tensor], names: Sequence[str], where: str) -> None:
+    """Set the parameters' values to the replica's weights.
+
+    Raises UserError if they are of another model. Nothing is changed then.
+    """
+    has = [(name, tuple(array.shape)) for name, array in model.weights.items()]
+    wants = [(name, tuple(param.shape)) for name, param in zip(names, parameters, strict=True)]
+    if has != wants:
+        other = next((pair for pair in zip(has, wants, strict=False) if pair[0] != pair[1]), None)
+        why = f"{len(has)} parameters, and the optimizer has {len(wants)}"
+        if other is not None:
+            (name, shape), (wanted, wanted_shape) = other
+            why = f"{name} {list(shape)} where the optimizer has {wanted} {list(wanted_shape)}"
+        raise UserError(f"{where}: it is of another model: {why}")
+    with torch.no_grad():
+        for param, array in zip(parameters, model.weights.values(), strict=True):
+            param.copy_(torch.from_numpy(array))

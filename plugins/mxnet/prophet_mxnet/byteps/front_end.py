@@ -1,0 +1,344 @@
+"""The MXNet front end: removes what keeps a Gluon job from overlapping transfers with computing.
+
+Rule of this file: byteps.mxnet.DistributedTrainer and what it hands to BytePS. There is no barrier to remove here:
+MXNet's dependency engine starts each operator when its inputs are there. So a gradient can leave while backward still
+runs, and a layer can start while others wait for their updates. Three things prevented both:
+
+- The trainer scales each gradient by an operator that asks MXNet for scratch memory. There are few pieces of it, and
+  their users take turns in the order in which they were scheduled, so it waited for the whole backward pass: no
+  gradient left before the last one was there. Here `broadcast_mul`, which needs no scratch memory, makes the same
+  product, bit for bit.
+- MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes one
+  at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter at a
+  time they would compute differently.
+- The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
+  stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
+  is the order of registration and usually of the forward pass. Gradients are handed over in reverse, as backward makes
+  them.
+
+Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has yet
+to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient is
+over, is kept by MXNet's dependencies.
+
+BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
+
+Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. BytePS cuts all gradients
+by one size (names.py), taken from the cut that the workers agree on (cutting.py). A round is a step of a trainer. A
+program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
+clip gradients by the norm of all. So its iterations are assumed to wait for all of them
+(prophet_scheduler/learn/barrier.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from prophet_byteps import agreement, hook, partition
+from prophet_byteps.cutting import CutBoard, CutControl
+from prophet_byteps.library import UNKNOWN_TRAINER
+from prophet_mxnet.byteps import calls
+from prophet_mxnet.byteps.ending import WaitForMXNet
+from prophet_mxnet.byteps.names import Names
+from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.learn.barrier import BarrierWatch
+from prophet_scheduler.watch import training
+
+logger = logging.getLogger("prophet_scheduler")
+
+_GRADIENT = "gradient_"
+_EXACT = (np.float32, np.float64)
+"""Types in which `broadcast_mul` by a rounded factor computes what MXNet's scaling by a number does."""
+_HALF = np.dtype(np.float16)
+
+
+def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
+    """Prepare `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
+
+    `agreement` ends the job where workers would send different tensors: the module, or an object with its functions.
+    `board` has the wanted partition size; without one it stays. Raises RuntimeError, with nothing replaced, if the
+    trainer is not the one that is replaced here.
+    """
+    trainer = bps.DistributedTrainer
+    if not hasattr(bps, "Compression") or "step" not in vars(trainer):
+        raise RuntimeError(UNKNOWN_TRAINER)
+    hook.set_identity("priority")
+    _FrontEnd(bps, agreement, board).put_in_place()
+
+
+class _FrontEnd:
+    """Replacements of BytePS's functions and its trainer's methods; each calls its original in turn."""
+
+    def __init__(self, bps: Any, agreement: Any, board: CutBoard | None) -> None:
+        trainer = bps.DistributedTrainer
+        self._bps = bps
+        self._agreement = agreement
+        self._board = board
+        self._push_pull = calls.watched(bps.byteps_push_pull)
+        self._declare, self._resume = bps.byteps_declare_tensor, bps.resume
+        self._create, self._init_params = trainer.__init__, trainer._init_params
+        self._allreduce, self._allreduce_alone = trainer._allreduce_grads, trainer.allreduce_grads
+        self._names = Names(self._declare, lambda: partition.Number.of(bps), mx.nd.waitall)
+        self._trainers = itertools.count()
+        self._largest_sent = 0
+        """Bytes of the largest tensor sent."""
+        self._lives = 0
+        """Number of times BytePS was resumed."""
+
+    def put_in_place(self) -> None:
+        """Install the replacements. BytePS's own methods find the class and the functions by their names."""
+        bps, trainer = self._bps, self._bps.DistributedTrainer
+        bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
+        bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
+        bps.resume = _in_place_of(self._resume, self.resume)
+        WaitForMXNet(mx.nd.waitall).put_before(bps)
+        trainer.__init__ = _in_place_of(self._create, self.create)
+        trainer._init_params = _in_place_of(self._init_params, self.init_params)
+        trainer._allreduce_grads = _in_place_of(self._allreduce, self.allreduce)
+        trainer.allreduce_grads = _in_place_of(self._allreduce_alone, self.allreduce_alone)
+
+    # BytePS's functions.
+
+    def push_pull(
+        self, tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
+    ) -> None:
+        self._largest_sent = max(self._largest_sent, _size_bytes(tensor))
+        # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
+        if name is not None and name.startswith(_GRADIENT):
+            priority -= 1
+        if name is not None:
+            name = self._names.current(name, _size_bytes(tensor))
+        self._push_pull(tensor, version=version, priority=priority, name=name, is_average=is_average)
+
+    def declare(self, name: str, **compression: Any) -> None:
+        if compression:
+            self._names.stay = True
+            partition.give_back(self._bps, self._largest_sent)
+        self._declare(name, **compression)
+
+    def resume(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._resume(*args, **kwargs)
+        self._lives += 1
+        return result
+
+    # The trainer's methods.
+
+    def create(self, trainer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Create a trainer with gradients in forward order, and updates one at a time."""
+        self._create(trainer, params, *args, **kwargs)
+        trainer._prophet = None
+        number = next(self._trainers)
+        trainer._prophet_topic = f"trainer {number}"
+        self._agreement.reserve(trainer._prophet_topic)
+        trainer._prophet_rounds = self._rounds_of(number)
+        try:
+            handover = _Handover(params, trainer._params)
+            for name in handover.odd_names:
+                self._declare(name)
+            trainer._prophet = handover
+        except Exception as error:
+            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
+        if isinstance(trainer._optimizer, mx.optimizer.SGD) and trainer._optimizer.aggregate_num > 1:
+            trainer._optimizer.aggregate_num = 1
+
+    def init_params(self, trainer: Any) -> None:
+        """Prepare the first step, after the first forward pass: shapes are known and nothing has been sent yet."""
+        if trainer._prophet_topic is not None:
+            topic, trainer._prophet_topic = trainer._prophet_topic, None
+            half = _halves(self._bps, trainer)
+            self._agreement.propose(topic, _layout(trainer._params, half))
+            self._agreement.settle(topic)
+            trainer._prophet_rounds.start(trainer._prophet.in_order if trainer._prophet else trainer._params, half)
+        self._init_params(trainer)
+
+    def allreduce(self, trainer: Any) -> None:
+        """Run a round, in which all gradients are handed over."""
+        trainer._prophet_rounds.begin(self._lives)
+        self._hand_over(trainer)
+        trainer._prophet_rounds.end()
+
+    def allreduce_alone(self, trainer: Any) -> None:
+        """Run a round without an update: the program is to look at the averages."""
+        trainer._prophet_rounds.looked_at = True
+        self._allreduce_alone(trainer)
+
+    def _rounds_of(self, number: int) -> _Rounds:
+        """Return the rounds of the program's trainer `number`, from 0."""
+        board, names = self._board, self._names
+        if board is None:
+            return _Rounds(None, names)
+        group = self._agreement.active()
+        seen = functools.partial(board.goes_on, number)
+        if board.fixed is not None or group is None or names.stay:
+            return _Rounds(None, names, seen)
+        control = CutControl(board, number, group.exchange, group.rank, group.workers, self._bps.local_size())
+        control.declare()
+        return _Rounds(control, names, seen)
+
+    def _hand_over(self, trainer: Any) -> None:
+        """Hand over all gradients, as backward makes them."""
+        bps, handover = self._bps, trainer._prophet
+        gradients = handover.gradients() if handover else []
+        if not gradients or not all(_plain(bps, trainer, parameter) for _, _, parameter in gradients):
+            self._allreduce(trainer)
+            return
+        for gradient_id, index, parameter in gradients:
+            gradient = parameter._grad[0]
+            factor = handover.factor(1.0 / trainer._scale / trainer._bps_size, gradient)
+            mx.nd.broadcast_mul(gradient, factor, out=gradient)
+            name = self._names.current(handover.next_name(index), _size_bytes(gradient))
+            self._push_pull(gradient, name=name, priority=-gradient_id - 1, is_average=False)
+
+
+def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `replacement`, with the name and docstring of `original`. A method gets itself."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return replacement(*args, **kwargs)
+
+    return function
+
+
+class _Rounds:
+    """Steps of one trainer, and the partition size from each on. `control` None keeps the size. `seen` is called with
+    two flags: iterations are seen to wait for all averages, and gradients travel in half precision.
+    """
+
+    def __init__(
+        self,
+        control: CutControl | None,
+        names: Names,
+        seen: Callable[[bool, bool], None] = lambda barrier, half: None,
+    ) -> None:
+        self._control = control
+        self._names = names
+        self._sizes: list[int] = []
+        self._life = 0
+        self._seen = seen
+        self._half = False
+        self._waits = BarrierWatch()
+        self.looked_at = False
+        """True if the program is to look at the averages of this round before it has them applied."""
+
+    def start(self, parameters: list[Any], half: bool = False) -> None:
+        """Start before the first step sends anything, with known shapes of the parameters, in forward order."""
+        self._half = half
+        if self._control is not None:
+            self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
+            self._cut(self._control.first(self._sizes))
+
+    def begin(self, life: int) -> None:
+        """Begin a step, before its first gradient. `life`: number of times BytePS was resumed."""
+        control = self._control
+        if control is None:
+            return
+        if life != self._life:
+            self._life = life
+            group = agreement.active()
+            if group is not None:
+                control.restart(group.rank, group.workers)
+            self._cut(control.first(self._sizes))
+        else:
+            self._cut(control.round_begins())
+
+    def end(self) -> None:
+        """End a step: all of its gradients have been handed over."""
+        training.iteration_ended(id(self), time.monotonic())
+        self._waits.iteration(self.looked_at)
+        self.looked_at = False
+        self._seen(self._waits.holds, self._half)
+        if self._control is not None:
+            self._control.round_ends()
+
+    def _cut(self, cut: Cut | None) -> None:
+        if cut is not None:
+            self._names.resize(cut.typical_bytes(sum(self._sizes)))
+
+
+class _Handover:
+    """Order of one trainer's gradients, and the number they are scaled by.
+
+    `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
+    latter are in BytePS's names. `in_order` are the parameters in forward order. `odd_names` are those of every other
+    round; the others are BytePS's own.
+    """
+
+    def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
+        self.in_order = list(registered.values() if hasattr(registered, "values") else registered)
+        ids = {id(parameter): number for number, parameter in enumerate(self.in_order)}
+        indexed = [(ids[id(parameter)], index, parameter) for index, parameter in enumerate(sorted_parameters)]
+        self._last_first = sorted(indexed, key=lambda entry: -entry[0])
+        names = [(f"{_GRADIENT}{index}", f"{_GRADIENT}{index}.odd") for index in range(len(sorted_parameters))]
+        self._names = [itertools.cycle(pair) for pair in names]
+        self.odd_names = [odd for _, odd in names]
+        self._factors: dict[tuple[Any, ...], Any] = {}
+
+    def next_name(self, index: int) -> str:
+        """Return BytePS's name of a gradient in its next round."""
+        return next(self._names[index])
+
+    def gradients(self) -> list[tuple[int, int, Any]]:
+        """Return (gradient id, index in BytePS's names, parameter) of all with a gradient, as backward makes them."""
+        return [entry for entry in self._last_first if entry[2].grad_req != "null"]
+
+    def factor(self, value: float, gradient: Any) -> Any:
+        """Return `value` as an array that broadcasts over `gradient`: its type, device and number of dimensions."""
+        key = (value, gradient.dtype, gradient.context, gradient.ndim)
+        if key not in self._factors:
+            number = np.full((1,) * gradient.ndim, value, gradient.dtype)
+            self._factors[key] = mx.nd.array(number, ctx=gradient.context, dtype=gradient.dtype)
+        return self._factors[key]
+
+
+def _size_bytes(tensor: Any) -> int:
+    return int(tensor.size) * np.dtype(tensor.dtype).itemsize
+
+
+def _travelling_bytes(parameter: Any, half: bool) -> int:
+    """Return the bytes of its gradient on the wire. With `half`, floating-point numbers go in half precision."""
+    dtype = np.dtype(parameter.dtype)
+    return int(np.prod(parameter.shape)) * (_HALF if half and np.issubdtype(dtype, np.floating) else dtype).itemsize
+
+
+def _halves(bps: Any, trainer: Any) -> bool:
+    """True if gradients go in half precision: by BytePS's compression of that name, and none in its core besides."""
+    rounding = type(getattr(bps.Compression, "fp16", None))
+    learned = [parameter for parameter in trainer._params if parameter.grad_req != "null"]
+    return bool(learned) and all(
+        type(trainer._intra_compressors[each.name]) is rounding and not _compressed(each) for each in learned
+    )
+
+
+def _compressed(parameter: Any) -> bool:
+    """True if BytePS itself compresses its gradient, which attributes of this kind mark."""
+    return any(name.startswith("byteps_") for name in vars(parameter))
+
+
+def _layout(parameters: list[Any], half: bool) -> str:
+    """Return what must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and
+    how their gradients travel.
+    """
+    words = []
+    for parameter in parameters:
+        shape = "x".join(str(length) for length in parameter.shape or ())
+        what = f"{np.dtype(parameter.dtype).name} {parameter.grad_req}{' compressed' * _compressed(parameter)}"
+        words.append(f"{shape} {what}")
+    return f"{len(words)} parameters{' in half precision' * half}: {', '.join(words)}"
+
+
+def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
+    """True if the gradient is sent as it is, is dense and of a type that scales exactly."""
+    return (
+        type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
+        and not _compressed(parameter)
+        and parameter._grad_stype == "default"
+        and parameter._grad[0].dtype in _EXACT
+    )

@@ -1,0 +1,48 @@
+"""Trains a ResNet of Gluon's model zoo on random images: real computing on data that says nothing.
+
+Rule of this file: an ordinary Gluon script, the counterpart of pytorch/synthetic.py.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+from mxnet.gluon.model_zoo import vision
+
+from prophet_mxnet.jobs.weights import model_record
+from prophet_scheduler.engines.exchange import GluonJobExchange
+from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.datasets import random_images
+
+MODELS = {"resnet18": vision.resnet18_v1, "resnet50": vision.resnet50_v1}
+
+
+def main() -> None:
+    options = arguments(__doc__)
+    spec = options.spec
+    recorder = Recorder(options.out)
+    exchange: GluonJobExchange = options.exchange()
+    seed = spec.seed + exchange.rank
+    batch = random_images(spec.batch_size, spec.image_size, spec.classes, seed)
+    images, labels = (mx.nd.array(part) for part in batch)
+    mx.random.seed(spec.seed)
+    network = MODELS[spec.model](classes=spec.classes)
+    network.initialize(mx.init.Xavier())
+    network.hybridize()
+    network(images).wait_to_read()  # shapes are known from now on
+    trainer = exchange.trainer(network, {"learning_rate": spec.learning_rate, "momentum": 0.9})
+    loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+    for _ in range(spec.iterations):
+        recorder.iteration_starts()
+        with mx.autograd.record():
+            loss = loss_of(network(images), labels)
+        loss.wait_to_read()  # like a script that reads its loss
+        recorder.backward_starts()
+        loss.backward()
+        trainer.step(len(images) * exchange.divisor)
+        recorder.backward_ends()
+        recorder.iteration_ends()
+    recorder.write(*model_record(network), exchange.rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The papers' algorithms: pure, and without any queue."""

@@ -1,0 +1,169 @@
+"""Times at which batches travel: in the backward pass, in the next forward pass, or beyond both (Caramel, section 4.3).
+
+Rule of this file: the greedy packing, from batches to times. One transfer has the network at a time and is not cut.
+
+The backward pass is [0, backward_s], the forward pass [0, forward_s] of its own clock. Between the two is a gap, 0
+unless the network is too slow: in it nothing is computed. The paper's steps:
+
+1. Batches are sorted by size, the largest first.
+2. Each is put beside computing: in the backward pass, any time after it is ready; if that is not feasible, in the
+   forward pass, any time before it is read.
+3. Each that is left goes beyond computing: after the end of the backward pass or before the start of the forward
+   pass, whichever lengthens the gap less.
+
+Where the paper leaves something open: step 2 takes the earliest feasible time in the backward pass and the latest in
+the forward pass, which keeps the end of the one and the start of the other free for step 3; equal batches keep their
+order; a tie in step 3 goes to the backward pass. A batch of step 3 uses what is free at that end of the pass and
+its remainder is the gap's; as a transfer is not cut, only the first one of each end can do so.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_papers.algorithms.caramel.batching import Batch
+from prophet_scheduler.core.network import Network
+
+ROUNDING_S = 1e-12
+"""Sums of seconds are equal within this."""
+
+
+class Place(enum.StrEnum):
+    """Beside which pass a batch travels; the last two reach into the gap."""
+
+    BACKWARD = "backward"
+    FORWARD = "forward"
+    AFTER_BACKWARD = "after backward"
+    BEFORE_FORWARD = "before forward"
+
+
+@dataclass(frozen=True)
+class PackedSlot:
+    """A batch (its place among the batches) has the network from `start_s` to `end_s` after backward began."""
+
+    batch: int
+    place: Place
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The slots in order of time. `gap_s` is how long computing stands still between the two passes."""
+
+    slots: tuple[PackedSlot, ...]
+    backward_s: float
+    forward_s: float
+    gap_s: float
+
+    @property
+    def computation_s(self) -> float:
+        return self.backward_s + self.forward_s
+
+    @property
+    def communication_s(self) -> float:
+        return sum(slot.end_s - slot.start_s for slot in self.slots)
+
+    @property
+    def iteration_s(self) -> float:
+        return self.computation_s + self.gap_s
+
+
+def pack(
+    batches: Sequence[Batch], backward_s: float, forward_s: float, network: Network, forward: bool = True
+) -> Packing:
+    """A slot for every batch: none before it is generated, and none ends after it is read.
+
+    `forward` False restricts transfers to the backward pass and the gap after it, as the systems do that the paper
+    compares with. Raises nothing: what does not fit makes the gap longer.
+    """
+    takes = [network.transfer_s(batch.size_bytes) for batch in batches]
+    by_size = sorted(range(len(batches)), key=lambda index: -batches[index].size_bytes)
+    before, after = _Free(backward_s), _Free(forward_s)
+    starts: dict[int, tuple[Place, float]] = {}
+    left = []
+    for index in by_size:
+        start = before.earliest(batches[index].generated_s, takes[index])
+        if start is not None:
+            starts[index] = Place.BACKWARD, start
+            continue
+        start = after.latest(batches[index].read_s, takes[index]) if forward else None
+        if start is not None:
+            starts[index] = Place.FORWARD, start
+        else:
+            left.append(index)
+    # What is left goes to the ends of the passes: after the last transfer of backward, or before the first of forward.
+    # The gap holds what reaches beyond the passes.
+    tail, head = before.last_busy, after.first_busy
+    overrun = underrun = 0.0
+    for index in left:
+        late_start = max(tail, batches[index].generated_s)
+        late = max(0.0, late_start + takes[index] - backward_s) - overrun
+        early_end = min(head, batches[index].read_s)
+        early = max(0.0, takes[index] - early_end) - underrun
+        if not forward or late <= early + ROUNDING_S:
+            starts[index] = Place.AFTER_BACKWARD, late_start
+            tail = late_start + takes[index]
+            overrun += late
+        else:
+            starts[index] = Place.BEFORE_FORWARD, early_end - takes[index]
+            head = early_end - takes[index]
+            underrun += early
+    gap = overrun + underrun
+    shift = {Place.BACKWARD: 0.0, Place.AFTER_BACKWARD: 0.0}
+    began = backward_s + gap
+    slots = []
+    for index, (place, start) in starts.items():
+        start += shift.get(place, began)
+        slots.append(PackedSlot(index, place, start, start + takes[index]))
+    slots.sort(key=lambda slot: (slot.start_s, slot.end_s))
+    return Packing(tuple(slots), backward_s, forward_s, gap)
+
+
+class _Free:
+    """Free part of [0, length_s], as intervals in order."""
+
+    def __init__(self, length_s: float) -> None:
+        self._length_s = length_s
+        self._starts: NDArray[np.float64] = np.array([0.0])
+        self._ends: NDArray[np.float64] = np.array([length_s])
+
+    @property
+    def last_busy(self) -> float:
+        """Time after which nothing is taken."""
+        reaches = len(self._ends) > 0 and self._ends[-1] == self._length_s
+        return float(self._starts[-1]) if reaches else self._length_s
+
+    @property
+    def first_busy(self) -> float:
+        """Time before which nothing is taken."""
+        reaches = len(self._starts) > 0 and self._starts[0] == 0.0
+        return float(self._ends[0]) if reaches else 0.0
+
+    def earliest(self, since_s: float, takes_s: float) -> float | None:
+        """Takes the earliest `takes_s` after `since_s`; None where there is no such time."""
+        starts = np.maximum(self._starts, since_s)
+        fits = np.flatnonzero(starts + takes_s <= self._ends + ROUNDING_S)
+        if not len(fits):
+            return None
+        return self._take(int(fits[0]), float(starts[fits[0]]), takes_s)
+
+    def latest(self, until_s: float, takes_s: float) -> float | None:
+        """Takes the latest `takes_s` before `until_s`; None where there is no such time."""
+        ends = np.minimum(self._ends, until_s)
+        fits = np.flatnonzero(ends - takes_s >= self._starts - ROUNDING_S)
+        if not len(fits):
+            return None
+        return self._take(int(fits[-1]), float(ends[fits[-1]]) - takes_s, takes_s)
+
+    def _take(self, interval: int, start: float, takes_s: float) -> float:
+        low, high = self._starts[interval], self._ends[interval]
+        rest = [(a, b) for a, b in ((low, start), (start + takes_s, high)) if b > a]
+        self._starts = np.concatenate((self._starts[:interval], [a for a, _ in rest], self._starts[interval + 1 :]))
+        self._ends = np.concatenate((self._ends[:interval], [b for _, b in rest], self._ends[interval + 1 :]))
+        return start

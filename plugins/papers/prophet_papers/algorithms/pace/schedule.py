@@ -1,0 +1,138 @@
+"""The best preemptive schedule of the transfers, directly: always the one with the longest tail.
+
+Rule of this file: the algorithm, its proof and what a schedule is worth; the paper has a linear program for the same
+optimum (docs/policies/pace.md). Times are in the unit of the problem.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prophet_papers.algorithms.pace.problem import Problem
+from prophet_scheduler.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class WireSegment:
+    """The wire carries transfer number `transfer` of the problem from `start` to `end`, without a break."""
+
+    transfer: int
+    start: float
+    end: float
+
+
+def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
+    """Return what the wire carries when, so that the iteration ends as early as any schedule can; O(n log n).
+
+    By Theorem 1 (problem.py) the iteration's end is max over i of C(i) + tail(i), C(i) being when transfer i ends.
+    That is one machine, jobs with releases, preemption allowed, and the greatest lateness for the due dates -tail(i):
+    the problem 1 | pmtn, r_j | Lmax. Serving at each moment, of what is released and unfinished, the one that is due
+    first (here: the longest tail) is optimal (Horn, 1974):
+
+        The schedule never idles while something is released. Take the transfer c that attains the end, and go back from
+        C(c) to the last moment t before which the wire idled or carried a tail shorter than tail(c). From t to C(c) it
+        carries only transfers with tails of at least tail(c), and all of these are released at t or later:
+        one that was released before t and not over would have been carried just before t, for its longer tail.
+        Call them S. Any schedule at all ends the last of S no earlier than t + (sum of lengths in S) >= C(c), and at
+        least tail(c) follows. So none ends before C(c) + tail(c).
+
+    The proof also gives the optimum without a schedule: the greatest, over sets S of transfers, of
+
+        (least release in S) + (sum of lengths in S) + (least tail in S).
+
+    Only a release can interrupt, so n transfers make at most 2n - 1 segments, and from whole numbers come whole
+    numbers: the optimum in time slots is this one. Equal tails do not interrupt each other.
+    """
+    transfers = problem.transfers
+    by_release = sorted(range(len(transfers)), key=lambda i: transfers[i].release)
+    left = [transfer.length for transfer in transfers]
+    ready: list[tuple[float, int]] = []  # (-tail, place in by_release)
+    segments: list[WireSegment] = []
+    now = 0.0
+    upcoming = 0
+    while ready or upcoming < len(transfers):
+        if not ready:
+            now = max(now, transfers[by_release[upcoming]].release)
+        while upcoming < len(transfers) and transfers[by_release[upcoming]].release <= now:
+            heapq.heappush(ready, (-transfers[by_release[upcoming]].tail, upcoming))
+            upcoming += 1
+        current = by_release[ready[0][1]]
+        interrupted = transfers[by_release[upcoming]].release if upcoming < len(transfers) else math.inf
+        end = now + left[current]
+        if end <= interrupted:
+            heapq.heappop(ready)
+        else:
+            end = interrupted
+            left[current] = max(0.0, left[current] - (end - now))
+        if segments and segments[-1].transfer == current and segments[-1].end == now:
+            segments[-1] = WireSegment(current, segments[-1].start, end)
+        else:
+            segments.append(WireSegment(current, now, end))
+        now = end
+    return tuple(segments)
+
+
+def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: float = 0.0) -> float:
+    """Return the end of the iteration if the wire carries `segments` in the order of their starts.
+
+    Each one starts when its transfer is released and the wire is free, as in the paper's priority queue (section
+    VI-A: the priority of a segment is its start), so a schedule that is feasible is worth what it says. `resume` is
+    what carrying on with an interrupted transfer costs, in the problem's unit: an all-reduce cannot be interrupted, a
+    segment is one of its own, and the paper's model takes the overhead of a second one to be nothing.
+
+    Raises UserError where the segments of a transfer are not as long as it is.
+    """
+    transfers = problem.transfers
+    carried = [0.0] * len(transfers)
+    ends: list[float | None] = [None] * len(transfers)
+    now = 0.0
+    for segment in sorted(segments, key=lambda s: s.start):
+        transfer = transfers[segment.transfer]
+        now = max(now, transfer.release) + (segment.end - segment.start)
+        if ends[segment.transfer] is not None:
+            now += resume
+        ends[segment.transfer] = now
+        carried[segment.transfer] += segment.end - segment.start
+    finish = problem.floor
+    for transfer, length, end in zip(transfers, carried, ends, strict=True):
+        if end is None or not math.isclose(length, transfer.length, rel_tol=1e-9, abs_tol=1e-12):
+            raise UserError(
+                f"{problem.name!r}: transfer {transfer.name!r} needs {transfer.length:g}, the schedule gives it "
+                f"{length:g}; use a schedule that was made for this problem"
+            )
+        finish = max(finish, end + transfer.tail)
+    return finish
+
+
+def least_time(problem: Problem) -> float:
+    """Return the end of the iteration under the best schedule: the oracle of section V."""
+    release, length, tail = (
+        np.array([getattr(transfer, key) for transfer in problem.transfers]) for key in ("release", "length", "tail")
+    )
+    by_release = np.lexsort((tail, release))
+    release, length, tail = release[by_release], length[by_release], tail[by_release]
+    if rises(tail):
+        return max(problem.floor, least_time_of_chain(release, length, tail))
+    return iteration_time(problem, preemptive_schedule(problem))
+
+
+def rises(values: NDArray[np.float64]) -> bool:
+    """Return True if no value is below the one before it."""
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def least_time_of_chain(release: NDArray[np.float64], length: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
+    """The same, in O(n), where what is released later is also the more urgent: releases and tails, shape (n,), rise.
+
+    Layers one after another are like that: backward releases the last layer first, and forward needs it last. In
+    the optimum of `preemptive_schedule` the best set with a given least release and least tail is then everything from
+    some place k on, which leaves max over k of release(k) + (sum of lengths from k on) + tail(k).
+    """
+    to_the_end = np.cumsum(length[::-1])[::-1]
+    return float(np.max(release + to_the_end + tail))

@@ -1,0 +1,36 @@
+"""Time oracles: how many seconds an operation takes with its resource to itself (TicTac, section 3).
+
+Rule of this file: from an operation to a number of seconds; no graph, no order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from prophet_scheduler.core.graph import Operation, OperationKind
+from prophet_scheduler.core.network import Network
+
+
+class TimeOracle(Protocol):
+    """The paper's Time(op): seconds of one operation, 0 or more."""
+
+    def __call__(self, operation: Operation, /) -> float: ...
+
+
+def general_time(operation: Operation) -> float:
+    """Eq. 6, the oracle of TIO: 1 for a transfer, 0 for computing."""
+    return 1.0 if operation.kind is OperationKind.TRANSFER else 0.0
+
+
+def graph_time(network: Network | None = None) -> TimeOracle:
+    """Return what the graph itself says: `time_s` for computing, and `size_bytes` on `network` for a transfer.
+
+    Without a network a transfer takes its own `time_s`.
+    """
+
+    def time_s(operation: Operation) -> float:
+        if network is not None and operation.kind is OperationKind.TRANSFER:
+            return network.transfer_s(operation.size_bytes)
+        return operation.time_s
+
+    return time_s

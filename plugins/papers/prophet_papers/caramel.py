@@ -1,0 +1,143 @@
+"""Caramel (Hashemi et al., arXiv:2004.14020, 2020) as a policy: its batches, in the order of its packing.
+
+Rule of this file: from a profile and a network to a plan; the algorithms are in algorithms/caramel/.
+
+How the paper maps to the queue. A batch is a group, its place in the packing, by time, is its rank, and one transfer
+has the network at a time, so the credit is 1. The paper's transfers wait for computing, so that none is early. The
+queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
+packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
+pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on a little
+later. The order of computing stays the program's (docs/policies/caramel.md). How deep a batch is cut is `depths`; the
+queue has no such knob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prophet_papers.algorithms.caramel import (
+    Packing,
+    adaptive_depth,
+    batch,
+    pack,
+    threshold_bytes,
+    windows_of_profile,
+)
+from prophet_papers.algorithms.caramel.batching import Batch
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Definition
+from prophet_scheduler.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
+
+ONE_BATCH = 1
+
+
+class Caramel:
+    """Batches of small gradients, packed beside the backward and the next forward pass.
+
+    The network to plan for is the line of the collective (simulate.collectives, or measured). `batching` False sends
+    every gradient alone, `scheduling` False sends batches as they become ready: the paper's switches (section 5), for
+    its ablation. `holding` False leaves the deadlines out: then the network is never idle while a batch waits, but a
+    large one may be in the way. `threshold` in bytes replaces the one of the network's line; UserError if below 0.
+    """
+
+    def __init__(
+        self, batching: bool = True, scheduling: bool = True, holding: bool = True, threshold: float | None = None
+    ) -> None:
+        if threshold is not None and not threshold >= 0:
+            raise UserError(f"threshold is {threshold}; it must be 0 or more bytes")
+        switches = {"batching": batching, "scheduling": scheduling, "holding": holding}
+        off = [switch for switch, on in switches.items() if not on]
+        self.name = "-no-".join(["caramel", *off])
+        self._batching = batching
+        self._scheduling = scheduling
+        self._holding = scheduling and holding
+        self._threshold = threshold
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """Without a profile, one at a time as they come; without a network, without batches and in order of arrival."""
+        if profile is None:
+            return Plan(push=QueuePlan(credit=ONE_BATCH), policy=self.name)
+        ids = profile.gradient_ids
+        last = len(ids) - 1
+        if network is None:
+            order = {gradient: last - index for index, gradient in enumerate(ids)}
+            return Plan(
+                push=QueuePlan(order=order, credit=ONE_BATCH),
+                pull=QueuePlan(order=order),
+                size_bytes=profile.size_by_id,
+                policy=self.name,
+            )
+        batches, packing = self.pack(profile, network)
+        # Windows are in the order of generation, which is that of the ids turned round.
+        members = [[ids[last - place] for place in joined.members] for joined in batches]
+        in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
+        order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
+        generation_s: Mapping[int, float] = profile.generation_by_id
+        deadlines: list[Deadline] = []
+        if self._holding:
+            generation_s = distinct_times(profile)
+            ready = [max(generation_s[gradient] for gradient in gradients) for gradients in members]
+            deadlines = [Deadline(ready[index], rank) for rank, index in enumerate(in_turn)]
+        # A batch of one is a group too: its partitions are not to go apart.
+        groups = {gradient: group for group, gradients in enumerate(members) for gradient in gradients}
+        return Plan(
+            push=QueuePlan(order, ONE_BATCH, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
+            pull=QueuePlan(order=order),
+            generation_s=generation_s,
+            size_bytes=profile.size_by_id,
+            network=network,
+            deadline_slack_s=max(jitter_s, LEAST_SLACK_S),
+            policy=self.name,
+        )
+
+    def pack(self, profile: Profile, network: Network) -> tuple[tuple[Batch, ...], Packing]:
+        """The batches and when each of them travels; their members are counted from the gradient generated first."""
+        windows = windows_of_profile(profile)
+        batches = batch(windows.parameters, network, self._limit(network) if self._batching else 0.0)
+        return batches, pack(batches, windows.backward_s, windows.forward_s, network, forward=self._scheduling)
+
+    def depths(self, profile: Profile, network: Network) -> tuple[int, ...]:
+        """Into how many chunks each batch of `pack` should be cut (section 4.4)."""
+        batches, _ = self.pack(profile, network)
+        limit = self._limit(network)
+        return tuple(adaptive_depth(joined.size_bytes, limit) for joined in batches)
+
+    def _limit(self, network: Network) -> float:
+        return threshold_bytes(network) if self._threshold is None else self._threshold
+
+
+POLICIES = {
+    "caramel": Definition(
+        "Caramel's batches and packing",
+        lambda options, partition_bytes: Caramel(),
+        page="policies/caramel.md",
+        traced=True,
+        groups=True,
+    ),
+    "caramel-no-holding": Definition(
+        "Caramel that never holds a batch back",
+        lambda options, partition_bytes: Caramel(holding=False),
+        page="policies/caramel.md",
+        traced=True,
+        groups=True,
+    ),
+    "caramel-no-scheduling": Definition(
+        "Caramel with batches as they become ready",
+        lambda options, partition_bytes: Caramel(scheduling=False),
+        page="policies/caramel.md",
+        traced=True,
+        groups=True,
+        waits=True,
+    ),
+    "caramel-no-batching-no-scheduling": Definition(
+        "Caramel with every gradient alone, as it becomes ready",
+        lambda options, partition_bytes: Caramel(batching=False, scheduling=False),
+        page="policies/caramel.md",
+        traced=True,
+        groups=True,
+        waits=True,
+    ),
+}

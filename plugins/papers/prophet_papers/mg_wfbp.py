@@ -1,0 +1,130 @@
+"""MG-WFBP (Shi, Chu and Li, INFOCOM 2019): merge gradients where waiting costs less than another start-up.
+
+Rule of this file: which neighbouring gradients travel as one, from generation times and an affine cost, and the plan
+for that. docs/policies/baselines.md has the mapping.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Definition
+from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+
+
+class MgWfbp:
+    """The paper's merging, or with `exact` the best that any merging of neighbours could be.
+
+    Until profile and network are known, gradients go one by one in order of arrival: wait-free back-propagation.
+    """
+
+    def __init__(self, exact: bool = False) -> None:
+        self.name = "mg-wfbp-exact" if exact else "mg-wfbp"
+        self._merge = best_merge if exact else merge
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        if profile is None or network is None:
+            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
+        sizes = [gradient.size_bytes for gradient in profile.gradients]
+        generation_s = [gradient.generation_s for gradient in profile.gradients]
+        return grouped_plan(profile, self._merge(generation_s, sizes, network), self.name)
+
+
+def merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network) -> list[list[int]]:
+    """Algorithm 1: the groups in order of leaving, each as positions in order of generation (falling).
+
+    `generation_s` (seconds, never rising) and `sizes` (bytes) are in forward order, and a message of s bytes takes
+    `network.transfer_s(s)` = a + b s. From the last layer on, a gradient l is merged into l - 1 where that one is
+    generated less than a after l could start to travel: c(l-1) - tau_c(l) < a. Whether tau_c(l) + a + b s is later than
+    c(l-1), as the authors' program asks too, follows. A merged group starts when the wire is free and its last member
+    is there.
+
+    Each decision is the best for the two gradients alone. The paper calls the result optimal; it is not
+    always: `best_merge`. Raises UserError where times and sizes do not match or times rise.
+    """
+    _check(generation_s, sizes)
+    groups: list[list[int]] = []
+    free_s = 0.0  # when the groups that are closed are off the wire
+    for position in reversed(range(len(sizes))):
+        if groups:
+            group = groups[-1]
+            start_s = max(free_s, generation_s[group[-1]])
+            if generation_s[position] - start_s < network.overhead_s:
+                group.append(position)
+                continue
+            free_s = start_s + network.transfer_s(sum(sizes[member] for member in group))
+        groups.append([position])
+    return groups
+
+
+def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network) -> list[list[int]]:
+    """The merging of neighbours whose last group ends first; arguments and result as `merge`.
+
+    Groups travel one after another, so all that matters of those before one is when the last of them ends, and sooner
+    is never worse. So the best end after each gradient follows from the best ends before it, for every group that may
+    be last: O(n^2). Of equally good ones, that with the fewest groups.
+    """
+    _check(generation_s, sizes)
+    count = len(sizes)
+    order = list(reversed(range(count)))
+    # best[k]: (end, groups) of the first k gradients in order of generation; start[k]: where the last group begins.
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    start = [0]
+    for end in range(1, count + 1):
+        generated_s = generation_s[order[end - 1]]
+        total = 0
+        options = []
+        for first in reversed(range(end)):
+            total += sizes[order[first]]
+            before_s, number = best[first]
+            options.append((max(before_s, generated_s) + network.transfer_s(total), number + 1, first))
+        end_s, number, first = min(options)
+        best.append((end_s, number))
+        start.append(first)
+    groups: list[list[int]] = []
+    end = count
+    while end:
+        groups.append(order[start[end] : end])
+        end = start[end]
+    return groups[::-1]
+
+
+def end_s(
+    groups: Sequence[Sequence[int]], generation_s: Sequence[float], sizes: Sequence[int], network: Network
+) -> float:
+    """Return when the last of `groups` is off the wire, in seconds after backward began. Merging makes it small."""
+    now = 0.0
+    for members in groups:
+        ready_s = max(generation_s[member] for member in members)
+        now = max(now, ready_s) + network.transfer_s(sum(sizes[member] for member in members))
+    return now
+
+
+def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
+    if len(generation_s) != len(sizes):
+        raise UserError(f"{len(generation_s)} generation times for {len(sizes)} sizes; give one of each a gradient")
+    if any(later > earlier for earlier, later in itertools.pairwise(generation_s)):
+        raise UserError("generation_s rises; list gradients from the first layer (generated last) to the last layer")
+
+
+POLICIES = {
+    "mg-wfbp": Definition(
+        "gradients merged as in MG-WFBP",
+        lambda options, partition_bytes: MgWfbp(),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
+    ),
+    "mg-wfbp-exact": Definition(
+        "the best merging of neighbours that MG-WFBP could find",
+        lambda options, partition_bytes: MgWfbp(exact=True),
+        page="policies/baselines.md",
+        groups=True,
+        waits=True,
+    ),
+}

@@ -1,0 +1,130 @@
+"""TicTac (Hashemi et al., SysML 2019) as a policy for the queue: an order from the model's graph.
+
+Rule of this file: from a profile and a graph to a plan; the heuristics are in algorithms/tictac/.
+
+How the paper maps to the queue. It orders the parameters that a TensorFlow worker receives when an iteration begins;
+all of them exist by then, so a counter at the sender lets each go when those before it went. Here a parameter comes
+back from a server after its gradient went there, and gradients appear during the backward pass, the most urgent
+last. A counter would keep everything waiting for the first number. So the numbers are an order among what is
+ready, on the way up and on the way down.
+
+The counter counts what was handed over and not what has arrived: the wire never runs dry between two transfers
+(section 5.1 rejects waiting for completion), and a tensor is never cut. A credit of the largest gradient
+does both: once the wire is idle any gradient goes whole, and small ones follow each other without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prophet_papers.algorithms.tictac import graph_time, tao, tio
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies import Blocks, Definition
+
+ONE_TASK = 1
+"""The credit until sizes are known: one slice at a time."""
+
+
+class TicTac:
+    """The order of TAO, or of TIO where `timing_aware` is False or the network is not known yet.
+
+    A profile has no graph, only layers, and of layers one after another TAO makes forward order. `graph` is the model's
+    own, as a job of PyTorch traces it (graph_autograd.py of models) or prophet_mxnet/graph.py reads it. Its transfers
+    are the gradients by name; or, if not all of a profile's names are in it, by place: the gradient with the n-th least
+    id is the n-th transfer.
+    """
+
+    def __init__(self, graph: Graph | None = None, timing_aware: bool = True) -> None:
+        self.name = "tictac" if timing_aware else "tictac-tio"
+        self._graph = graph
+        self._timing_aware = timing_aware
+
+    def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """Raises UserError where the graph is not one of the profile's model."""
+        order: Mapping[int, int] = {}
+        credit = ONE_TASK
+        if profile is not None:
+            order = self.order(profile, network)
+            credit = max(gradient.size_bytes for gradient in profile.gradients)
+        return Plan(
+            push=QueuePlan(order=order, credit=credit),
+            # The server answers pulls as keys complete: a credit on them would idle the downlink behind a late key.
+            pull=QueuePlan(order=order),
+            policy=self.name,
+        )
+
+    def order(self, profile: Profile, network: Network | None) -> Mapping[int, int]:
+        """The number of each gradient id, 0 first. Equals (TIO has them) go in order of arrival."""
+        if self._graph is None:
+            graph = forward_graph(profile)
+            transfer_of = {gradient: _transfer(index) for index, gradient in enumerate(profile.gradient_ids)}
+        else:
+            graph = self._graph
+            transfer_of = _match(graph, profile)
+        numbers = tao(graph, graph_time(network)) if self._timing_aware and network is not None else tio(graph)
+        # A transfer that nothing waits for has no number: it is last.
+        return {gradient: numbers.get(name, len(numbers)) for gradient, name in transfer_of.items()}
+
+
+def forward_graph(profile: Profile) -> Graph:
+    """The forward pass of a profile's layers, one after another, each waiting for its own parameter."""
+    operations = [
+        Operation(_transfer(index), OperationKind.TRANSFER, size_bytes=gradient.size_bytes)
+        for index, gradient in enumerate(profile.gradients)
+    ]
+    for index, gradient in enumerate(profile.gradients):
+        before = (f"forward.{index - 1}",) if index else ()
+        inputs = (*before, _transfer(index))
+        operations.append(Operation(f"forward.{index}", OperationKind.COMPUTE, inputs, gradient.forward_s))
+    return Graph(profile.name, tuple(operations))
+
+
+def _transfer(index: int) -> str:
+    return f"transfer.{index}"
+
+
+def _match(graph: Graph, profile: Profile) -> dict[int, str]:
+    """The transfer of each gradient id."""
+    transfers = {operation.name: operation for operation in graph.transfers}
+    gradients = sorted(zip(profile.gradient_ids, profile.gradients, strict=True), key=lambda pair: pair[0])
+    where = f"graph {graph.name!r}, profile {profile.name!r}"
+    if all(gradient.name in transfers for _, gradient in gradients):
+        matched = {index: gradient.name for index, gradient in gradients}
+    elif len(transfers) == len(gradients):
+        matched = {index: name for (index, _), name in zip(gradients, transfers, strict=True)}
+    else:
+        raise UserError(
+            f"{where}: {len(transfers)} transfers for {len(gradients)} gradients, and their names differ; "
+            "give the graph of the job's model, without fusing small gradients"
+        )
+    for index, gradient in gradients:
+        size = transfers[matched[index]].size_bytes
+        if size != gradient.size_bytes:
+            raise UserError(
+                f"{where}: transfer {matched[index]!r} has {size} bytes, gradient {gradient.name!r} "
+                f"{gradient.size_bytes}; give the graph of the job's model"
+            )
+    return matched
+
+
+POLICIES = {
+    "tictac": Definition(
+        "TicTac's order, by measured times",
+        lambda options, partition_bytes: TicTac(),
+        page="policies/tictac.md",
+        # It orders tensors, in time that grows with the square of their number.
+        blocks=Blocks.WHOLE,
+        of_graph=lambda options, graph: TicTac(graph),
+    ),
+    "tictac-tio": Definition(
+        "TicTac's order, by structure alone",
+        lambda options, partition_bytes: TicTac(timing_aware=False),
+        page="policies/tictac.md",
+        blocks=Blocks.WHOLE,
+        of_graph=lambda options, graph: TicTac(graph, timing_aware=False),
+    ),
+}

@@ -1,0 +1,119 @@
+"""Which parameters have a part in a module's rounds, and how many gradients each of them gets.
+
+Rule of this file: counting. rounds.py sends what is due.
+
+Mostly each parameter gets one gradient in a backward pass. With find_unused_parameters some get none, as the outputs of
+forward show. Of a static graph the first backward pass shows each parameter's number of gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from prophet_ddp.issuer import JointOperation
+from prophet_ddp.reach import not_reached
+from prophet_scheduler.frontends.torch.arena import Slot
+
+
+class Uses:
+    """Uses of a module's parameters, whose slots are in the order of registration.
+
+    `vary`: a parameter may have no gradient in a round. `counted`: the graph is static, and a parameter may get several
+    gradients in a backward pass.
+    """
+
+    def __init__(self, slots: Sequence[Slot], vary: bool, counted: bool) -> None:
+        self._slots = slots
+        self.vary = vary
+        self.counted = counted
+        self.expected = False
+        """True if gradients that come now are to be averaged."""
+        self._came: Counter[Slot] = Counter()
+        """Number of gradients since the last forward pass."""
+        self._counts: Counter[Slot] | None = None
+        """Their number in each backward pass of a static graph, once it is known."""
+        self._unused: list[Slot] = []
+        """Slots that get no gradient in this backward pass, until they are due."""
+        self._with_part: set[Slot] = set()
+        """Slots with a gradient since the last round ended, even within no_sync()."""
+        self.without: list[Slot] = []
+        """Slots without a gradient in the round; other ranks may have had one for them."""
+        self.by: torch.Tensor | None = None
+        """Number of ranks that used each parameter in the last round, int32 [parameters], once `by_known` has ended."""
+        self.by_known: JointOperation | None = None
+
+    @property
+    def unused(self) -> Sequence[Slot]:
+        """Slots that get no gradient in the next backward pass, as far as is known."""
+        if self._counts is None:
+            return self._unused
+        return [slot for slot in self._slots if not self._counts[slot]]
+
+    @property
+    def found(self) -> bool:
+        """True if each forward pass shows anew which parameters have no part."""
+        return self.vary and not self.counted
+
+    @property
+    def counting(self) -> bool:
+        """True until it is known how many gradients each parameter of a static graph gets."""
+        return self.counted and self._counts is None
+
+    def forward_ends(self, outputs: Sequence[torch.Tensor]) -> Sequence[Slot]:
+        """Expect gradients. Returns the slots that get none."""
+        self.expected = True
+        self._came.clear()
+        if self._counts is not None:
+            self._unused = list(self.unused)
+        else:
+            self._unused = not_reached(outputs, self._slots) if self.vary and outputs else []
+        return self._unused
+
+    def has_part(self, slot: Slot) -> None:
+        """Note that the parameter has a part in the round that is open, or in the next one."""
+        self._with_part.add(slot)
+
+    def comes(self, slot: Slot) -> tuple[Sequence[Slot], bool]:
+        """Count a gradient. Returns the slots that are due now, and True if this gradient is one too many."""
+        self._came[slot] += 1
+        if self.counting:
+            return (), False
+        expected = 1 if self._counts is None else self._counts[slot]
+        over, last = self._came[slot] > expected, self._came[slot] == expected
+        if over and self._counts is None:
+            return (), True
+        unused, self._unused = self._unused, []
+        if self._counts is None:
+            self._came.update(unused)  # One that comes all the same is one too many.
+        return (slot, *unused) if last else unused, over
+
+    def know_counts(self) -> None:
+        """Expect in every later backward pass what has come in this one."""
+        self._counts = Counter(self._came)
+
+    def round_begins(self, all_reduce: Callable[[torch.Tensor], Any]) -> list[JointOperation]:
+        """Return the operations by which ranks learn who used which parameters."""
+        self.without = []
+        if not self.vary:
+            return []
+        by = self.by = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
+        self.by_known = JointOperation(lambda: all_reduce(by))
+        return [self.by_known]
+
+    def leaves(self, slot: Slot) -> bool:
+        """Note that its gradient leaves. Returns True if its `.grad` gets the average in any case."""
+        has_part = slot in self._with_part
+        if self.by is not None:
+            self.by[slot.place] = has_part
+        if self.vary and not has_part:
+            self.without.append(slot)
+            return False
+        return True
+
+    def round_ends(self) -> None:
+        """Begin to note uses anew."""
+        self._with_part.clear()

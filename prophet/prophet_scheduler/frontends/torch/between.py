@@ -1,0 +1,46 @@
+"""Functions of torch that call something of Prophet's first.
+
+Rule of this file: how such a function is made, so that a warning and a traceback have the program's line. Its callers
+decide what comes first.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from prophet_scheduler.core._native import call_both, method
+from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+
+
+def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
+    """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
+    original = getattr(holder, name, None)
+    if original is not None:
+        setattr(holder, name, after(first, original))
+
+
+def after(first: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `first`, unless torch.compile traces it, and then `original`."""
+
+    def unless_traced(*args: Any, **kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            first(*args, **kwargs)
+
+    if not isinstance(original, types.FunctionType):
+        # C++ warns of the innermost frame of Python's, so there is none of ours.
+        both = functools.partial(call_both, unless_traced, original)
+        bound: Callable[..., Any] = method(functools.update_wrapper(both, original))
+        return bound
+
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        unless_traced(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return wrapper

@@ -1,0 +1,52 @@
+"""Calls that reach tensors past every mode of torch: TorchScript, process groups, CUDA graphs, torch.func, pickling.
+
+Rule of this file: which calls these are. guards.py decides what comes before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from prophet_scheduler.frontends.torch import between, references
+
+_OF_PROCESS_GROUPS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "send", "recv", "recv_anysource", "gather", "scatter"),
+    *("alltoall", "alltoall_base", "all_to_all_single", "allgather", "allgather_coalesced", "_allgather_base"),
+    *("all_gather_single", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter"),
+    *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    "reduce_scatter_tensor_coalesced",
+)
+"""Methods that take tensors. The functions of torch.distributed are seen without this."""
+
+
+def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:
+    """Call `may_reach_all` before each call that may use any tensor, and `sends` before a tensor is pickled for another
+    process. A process group's arguments are looked at as those of a function of torch.
+    """
+    from torch._functorch import eager_transforms, vmap
+
+    if torch.distributed.is_available():
+        for name in _OF_PROCESS_GROUPS:
+            between.call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
+    for holder, name in (
+        *((script, "__call__") for script in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
+        # A CUDA graph reads and writes the memory it was captured with.
+        *((torch.cuda.CUDAGraph, name) for name in ("capture_begin", "replay")),
+        # Nothing may be written within a transform.
+        *((eager_transforms, f"_{kind}_increment_nesting") for kind in ("grad", "jvp", "func")),
+        (vmap, "_vmap_increment_nesting"),
+    ):
+        between.call_before(holder, name, lambda *_, **__: may_reach_all())
+    # multiprocessing pickles by its own table, in a queue's thread, where no mode watches.
+    reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    for kind, reduce in list(reducers.items()):
+        if issubclass(kind, torch.Tensor):
+            reducers[kind] = between.after(sends, reduce)
+
+
+def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
+    references.look((*args, *kwargs.values()))

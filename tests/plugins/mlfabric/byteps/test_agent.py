@@ -1,0 +1,200 @@
+"""The start of a worker that trains asynchronously: what is refused, what it goes on without, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prophet_mlfabric.byteps import agent as agent_module
+from prophet_mlfabric.byteps.agent import AsynchronousAgent, check, check_job, connect, own_address
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import from_environ
+from prophet_scheduler.frontends import notices
+from support.ending import ProcessEnded, end_process
+
+JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes", "line"),
+    [
+        ("torch", {"BYTEPS_ENABLE_ASYNC": "0"}, "set BYTEPS_ENABLE_ASYNC=1 for workers and servers"),
+        ("torch", {"BYTEPS_ENABLE_ASYNC": ""}, "set BYTEPS_ENABLE_ASYNC=1"),
+        ("mxnet", {}, "knows PyTorch alone"),
+        ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
+        ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
+        ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
+        ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
+        ("torch", {"PROPHET_STALENESS": "1"}, "PROPHET_STALENESS is set, and PROPHET_COORDINATOR is not"),
+        ("torch", {"PROPHET_COORDINATOR": "a:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
+        ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_line(framework: str, changes: dict[str, str], line: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_job(framework, {**JOB, **changes})
+    assert line in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_job_of_this_kind_may_start() -> None:
+    check_job("torch", JOB)
+
+
+def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.hook.find_library", lambda framework: pytest.fail("it was looked for"))
+    with pytest.raises(UserError, match="BYTEPS_ENABLE_ASYNC"):
+        AsynchronousAgent.prepare("torch", {**JOB, "BYTEPS_ENABLE_ASYNC": "0"})
+
+
+def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.LogCaptureFixture) -> None:
+    assert connect(0, JOB) is None
+    assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
+
+
+def test_a_misspelt_setting_is_said_by_the_first_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notices, "_warned", set())
+    for worker in (0, 1):
+        connect(worker, {**JOB, "PROPHET_STALENES": "1"})
+    said = [record.getMessage() for record in caplog.records if "knows nothing of" in record.getMessage()]
+    assert len(said) == 1 and "PROPHET_STALENES (did you mean PROPHET_STALENESS?)" in said[0]
+
+
+def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(*of: Any) -> None:
+        raise OSError("no sockets left")
+
+    monkeypatch.setattr("prophet_mlfabric.client.client_from_environ", fails)
+    assert connect(0, JOB) is None
+    assert [record.message for record in caplog.records] == [
+        "Prophet: updates go in order of arrival: OSError: no sockets left"
+    ]
+
+
+def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(seconds: float) -> None:
+        raise UserError("coordinator tcp://a:1: wrong token")
+
+    monkeypatch.setattr(
+        "prophet_mlfabric.client.client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused)
+    )
+    monkeypatch.setattr(agent_module, "end_process", end_process)
+    with pytest.raises(ProcessEnded) as ended:
+        connect(0, JOB)
+    assert ended.value.args == ("coordinator tcp://a:1: wrong token", 2)
+
+
+def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCaptureFixture) -> None:
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    coordinator: Any = object()
+    agent._coordinator = coordinator
+    assert agent.take_coordinator() == (True, coordinator)
+    assert agent.take_coordinator() == (False, None)
+    assert "a coordinator counts one model" in caplog.text
+
+
+def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    status = tmp_path / "status.json"
+    settings = from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)})
+    agent = AsynchronousAgent(settings, None, None, "it is another BytePS")
+    agent.step_aside("it is another BytePS")
+    agent._finish()
+    written = json.loads(status.read_text())
+    assert (written["policy"], written["stepped_aside"]) == ("mlfabric", "it is another BytePS")
+    assert "pulls push as well" in caplog.text
+
+
+def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (False, "no BytePS is installed"))
+    assert check("torch") == (("MLfabric", False, "no BytePS is installed"),)
+    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (True, "BytePS 0.2.5"))
+    assert check("torch") == (("MLfabric", True, "BytePS 0.2.5"),)
+
+
+def test_the_address_is_the_one_that_ps_lite_is_told() -> None:
+    assert own_address({"DMLC_NODE_HOST": "127.0.0.5"}) == "127.0.0.5"
+    assert own_address({"DMLC_PS_ROOT_URI": "127.0.0.1"}) == "127.0.0.1"
+
+
+def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
+    bps = SimpleNamespace(
+        DistributedOptimizer=lambda *arguments: "BytePS's own",
+        broadcast_parameters=lambda *arguments: None,
+        Compression=SimpleNamespace(none="none"),
+        size=lambda: 2,
+    )
+    agent_module.install(bps, AsynchronousAgent(from_environ(JOB), None, None))
+    with pytest.raises(ValueError, match="does not compress updates"):
+        bps.DistributedOptimizer(None, compression="fp16")
+    bps.size = lambda: 1
+    assert bps.DistributedOptimizer(None) == "BytePS's own", "nobody to send to"
+
+
+def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    bps = SimpleNamespace(
+        init=lambda: happened.append("init"),
+        shutdown=lambda: happened.append("shutdown"),
+        size=lambda: 2,
+        rank=lambda: 0,
+    )
+
+    def wait_for_others() -> tuple[int, ...]:
+        happened.append("others have finished")
+        return ()
+
+    coordinator = SimpleNamespace(wait_for_others=wait_for_others, close=lambda: happened.append("coordinator left"))
+    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, workers: coordinator)
+    monkeypatch.setattr("atexit.register", lambda function: happened.append(f"at exit: {function.__name__}"))
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    agent._wrap_init(bps)
+    bps.init()
+    for close in ("peers closed", "sums ended"):
+        agent.at_end(partial(happened.append, close))
+    bps.shutdown()
+    assert happened == [
+        "init",
+        "at exit: _leave_at_exit",
+        "sums ended",
+        "peers closed",
+        "others have finished",
+        "coordinator left",
+        "shutdown",
+    ]
+
+
+def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status = tmp_path / "status.json"
+    bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
+    coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
+    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, workers: coordinator)
+    monkeypatch.setattr("atexit.register", lambda function: function)
+    monkeypatch.setattr(agent_module, "end_process", end_process)
+    agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
+    agent._wrap_init(bps)
+    bps.init()
+    bps.shutdown()  # and goes on: the program may have something to do yet
+    with pytest.raises(ProcessEnded) as ended:
+        agent._leave_at_exit()
+    line = "worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all"
+    assert ended.value.args == (line, 75)
+    assert status.exists()
+
+
+def test_only_one_optimizer_can_be_kept_in_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PROPHET_COORDINATOR", "host:1")
+    monkeypatch.setenv("PROPHET_COORDINATOR_TOKEN_FILE", str(tmp_path))
+    monkeypatch.setenv("PROPHET_STALENESS", "0")
+    agent = AsynchronousAgent(from_environ(JOB), None, None)
+    assert agent.staleness == 0
+    assert agent.take_coordinator() == (True, None)
+    with pytest.raises(ValueError, match="PROPHET_STALENESS keeps the workers of one optimizer together"):
+        agent.take_coordinator()

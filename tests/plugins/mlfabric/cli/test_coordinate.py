@@ -1,0 +1,102 @@
+"""`prophet coordinate`: options, one line for what is wrong, and a process that ends as it is told to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prophet_mlfabric.cli.coordinate import serve, summary, terms_of
+from prophet_mlfabric.coordination import Coordination
+from prophet_mlfabric.messages import Done, Hello
+from prophet_mlfabric.terms import Terms
+from prophet_scheduler.core.errors import UserError
+
+OPTIONS: dict[str, Any] = {
+    "delay_bound": None,
+    "server": "server",
+    "server_rate": None,
+    "rate": "10gbit",
+    "batch": "100ms",
+    "dead_after": "10s",
+}
+
+
+def test_options_become_terms_in_bytes_and_seconds() -> None:
+    terms = terms_of(30, "server", "8gbit", "800mbit", "50ms", "3s")
+    assert (terms.delay_bound, terms.rate, terms.batch_s, terms.dead_s) == (30, 1e8, 0.05, 3.0)
+    assert terms.rates == {"server": (1e9, 1e9)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"delay_bound": 0}, "--delay-bound 0: "),
+        ({"rate": "fast"}, "--rate: 'fast' is not a rate"),
+        ({"server_rate": "-1"}, "--server-rate: '-1' is not a rate"),
+        ({"server": ""}, "--server is empty; give the name"),
+        ({"batch": "soon"}, "--batch: 'soon' is not a time"),
+        ({"dead_after": "1s"}, "--dead-after 1s: workers speak once a second; give 2s or more"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=f"^{line}"):
+        terms_of(**{**OPTIONS, **wrong})
+
+
+def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("job 0123456789abcdef\n")
+    for token_file, status, listen, line in (
+        (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
+        (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is no folder"),
+        (tokens, None, "nowhere", "--listen "),
+        (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
+    ):
+        with pytest.raises(UserError, match=line):
+            serve(listen, token_file, Terms(), status, lambda text: None)
+
+
+def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("job 0123456789abcdef\n")
+    tokens.chmod(0o644)
+    said: list[str] = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"^--listen tcp://{address}: Address already in use; choose another port$"):
+            serve(address, tokens, Terms(), None, said.append)
+    assert said == [], "what is wrong is said alone"
+
+
+def test_the_last_lines_say_what_came_of_each_job() -> None:
+    busy, idle = Coordination(Terms(), 1), Coordination(Terms(), 1)
+    busy.join(Hello(tenant="busy", worker=0, incarnation=1, node="machine"), 0.0)
+    busy.receive(0, Done(update=0, version=0, size_bytes=10), 0.0)
+    assert summary({"busy": busy, "idle": idle}) == [
+        "busy: 1 updates applied, greatest delay 0; 0 dropped, 0 lost, 1 without a grant, 0 requests refused"
+    ]
+
+
+def test_a_coordinator_ends_with_sigterm_and_writes_its_status(tmp_path: Path) -> None:
+    tokens, status = tmp_path / "tokens", tmp_path / "status.json"
+    tokens.write_text("job 0123456789abcdef\n")
+    tokens.chmod(0o644)
+    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate"]
+    command = [*program, "--token-file", str(tokens), "--listen", "127.0.0.1:0", "--status", str(status)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == f"{tokens} can be read by everybody on this machine: chmod o-r {tokens}\n"
+        assert process.stdout.readline().startswith("listening on tcp://127.0.0.1:")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=240)
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(status.read_text())["tenants"]["job"]["version"] == 0

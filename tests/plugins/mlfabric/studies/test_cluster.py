@@ -1,0 +1,349 @@
+"""MLfabric's cluster on a virtual clock: settings, the wire, workers, servers of all three kinds, the replica."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from prophet_mlfabric.studies.cluster import (
+    ASYNC,
+    METHODS,
+    MLFABRIC_S,
+    MLFABRIC_STALE,
+    RR_SYNC,
+    STALE_SYNC,
+    TR_SYNC,
+    Consistency,
+    Method,
+    Transport,
+    mlfabric_a,
+    run,
+)
+from prophet_mlfabric.studies.settings import (
+    COMPUTE,
+    GBIT,
+    NETWORK,
+    Computations,
+    Rates,
+    Setting,
+    Stragglers,
+    TrafficMix,
+)
+from prophet_mlfabric.studies.wire import Sent, Wire
+from prophet_scheduler.core.errors import UserError
+from support.links import rate_at
+
+Vector: TypeAlias = NDArray[np.float64]
+CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)))
+"""No stragglers, no traffic."""
+SMALL = Setting(workers=6, machines=3, seed=4)
+
+
+class Following:
+    """Models are the vectors of Eq. 2 with real momentum; everything that happens is written down."""
+
+    def __init__(self, momentum: float = 0.0, seed: int = 0) -> None:
+        self.momentum = momentum
+        self.random = np.random.default_rng(seed)
+        self.server: list[Vector] = [np.zeros(4)] * 2
+        self.replica: list[Vector] = [np.zeros(4)] * 2
+        self.begun: list[tuple[int, int, float]] = []
+        self.computed: list[tuple[int, int, bytes]] = []
+        self.steps: list[list[bytes]] = []
+        self.apart = 0.0
+
+    def read(self) -> int:
+        return len(self.steps)
+
+    def begin(self, worker: int, model: int, now_s: float) -> None:
+        self.begun.append((worker, model, now_s))
+
+    def compute(self, worker: int, model: int) -> tuple[Vector, float]:
+        update = self.random.normal(size=4)
+        update *= self.random.uniform(0.2, 1.0) / np.linalg.norm(update)
+        self.computed.append((worker, model, update.tobytes()))
+        return update, float(np.linalg.norm(update))
+
+    def move(self, models: list[Vector], updates: Sequence[Vector]) -> None:
+        models.append(models[-1] + sum(updates[1:], updates[0]) + self.momentum * (models[-1] - models[-2]))
+
+    def apply(self, updates: Sequence[Vector]) -> None:
+        self.steps.append([update.tobytes() for update in updates])
+        self.move(self.server, updates)
+
+    def replicate(self, updates: Sequence[Vector]) -> None:
+        self.move(self.replica, updates)
+
+    def observe(self, now_s: float, applied: int) -> None:
+        self.apart = max(self.apart, float(np.linalg.norm(self.server[-1] - self.replica[-1])))
+
+
+# Settings
+
+
+def test_the_papers_settings() -> None:
+    assert {name: (slowdown.chance, slowdown.factor) for name, slowdown in COMPUTE.items()} == {
+        "C1": (0.1, 2.0),
+        "C2": (0.1, 4.0),
+        "C3": (0.04, 2.0),
+    }
+    rates = [rate / GBIT for rate in NETWORK["N1"].rates]
+    assert rates == pytest.approx([1, 2.5, 3.3, 5, 10], rel=0.02)  # 9, 3, 2, 1 and 0 other flows of 10 Gbit/s
+    assert [10 / rate - 1 for rate in rates] == pytest.approx([9, 3, 2, 1, 0])
+    assert [NETWORK[name].chances for name in ("N1", "N2", "N3")] == [
+        (0, 0, 0, 0.1, 0.9),
+        (0, 0.1, 0.1, 0.1, 0.7),
+        (0.5, 0, 0, 0, 0.5),
+    ]
+    default = Setting()
+    assert (default.workers, default.machines, default.bandwidth, default.batch_s) == (30, 15, 1.25e9, 0.1)
+    assert (default.report_lag_s, default.traffic.period_s) == (0.2, 5.0)
+    assert Counter(default.machine_of(worker) for worker in range(30)) == dict.fromkeys(range(15), 2)
+
+
+def test_draws_follow_the_chances_and_the_seed() -> None:
+    rates = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 5000.0)
+    shares = [float((rates.values == rate).mean()) for rate in NETWORK["N2"].rates]
+    assert shares == pytest.approx([0, 0.1, 0.1, 0.1, 0.7], abs=0.01)
+    again = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 500.0)
+    assert (again.values == rates.values[:, :, : again.values.shape[2]]).all()
+    # Up and down are drawn apart, server and replica keep their rate.
+    assert (rates.values[:, 0] != rates.values[:, 1]).any()
+    up, down = rates.at(7.0)
+    assert (up[15:], down[15:]) == ([1.25e9] * 2, [1.25e9] * 2)
+
+    computations = Computations(Setting(COMPUTE["C2"], seed=1))
+    slow = [computations.next_s(worker) > 0.1 for worker in range(30) for _ in range(300)]
+    assert sum(slow) / len(slow) == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_change_of_rate_is_reported_late() -> None:
+    rates = Rates.draw(Setting(traffic=NETWORK["N3"], seed=2), 50.0)
+    node = next(n for n in range(15) if rates.values[n, 0, 0] != rates.values[n, 0, 1])
+    before, after = rates.values[node, 0, :2]
+    assert rates.reported(5.1).uplinks[node].rates == [before]
+    assert rates.reported(5.2).uplinks[node].rates == [after]
+    assert rate_at(rates.network().uplinks[node], 5.0) == after
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Setting(workers=0), "0 workers on 15 machines"),
+        (lambda: Setting(workers=5, machines=6), "give every machine a worker"),
+        (lambda: Setting(model_bytes=0), "model_bytes 0: give a number above 0"),
+        (lambda: Setting(compute_s=math.nan), "compute_s nan"),
+        (lambda: Setting(bandwidth=math.inf), "bandwidth inf"),
+        (lambda: Setting(overlap=1.5), "overlap 1.5"),
+        (lambda: Setting(report_lag_s=-1), "report_lag_s -1"),
+        (lambda: Setting(seed=-1), "seed -1"),
+        (lambda: Stragglers(1.2, 2.0), "give a chance from 0 to 1"),
+        (lambda: Stragglers(0.1, 0.0), "a factor above 0"),
+        (lambda: TrafficMix((1.0,), (0.5,)), "which add up to 1"),
+        (lambda: TrafficMix((1.0, 2.0), (1.0,)), "2 rates need as many chances"),
+        (lambda: TrafficMix((1.0, 2.0), (1.5, -0.5)), "which add up to 1"),
+        (lambda: TrafficMix((0.0,), (1.0,)), "rates and a period above 0"),
+        (lambda: Method(Consistency.ASYNCHRONOUS, Transport.RING), "ring all-reduce is synchronous"),
+        (lambda: replace(ASYNC, delay_bound=3), "need MLfabric's transport, not shared"),
+        (lambda: replace(MLFABRIC_S, delay_bound=3), "leave the delay bound out"),
+        (lambda: replace(MLFABRIC_STALE, staleness=-1), "staleness -1"),
+        (lambda: replace(ASYNC, momentum=1.0), "momentum 1.0"),
+        (lambda: run(SMALL, ASYNC), "a run without an end"),
+        (lambda: run(SMALL, ASYNC, horizon_s=0.0), "a job of 0.0 seconds"),
+        (lambda: run(SMALL, ASYNC, iterations=0), "0 iterations: give 1 or more"),
+        (lambda: run(SMALL, mlfabric_a(0), horizon_s=1.0), "delay bound 0"),
+        (lambda: run(SMALL, replace(mlfabric_a(3), divergence_bound=0.0), horizon_s=1.0), "divergence bound 0.0"),
+        (lambda: run(SMALL, replace(mlfabric_a(3), divergence_bound=0.5), horizon_s=5.0), "moves the model by up to 1"),
+    ],
+)
+def test_what_cannot_be_is_one_line(make: Callable[[], object], line: str) -> None:
+    with pytest.raises(UserError) as raised:
+        make()
+    assert line in str(raised.value) and "\n" not in str(raised.value)
+
+
+# The wire
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 25))
+def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their_sum(seed: int, count: int) -> None:
+    setting = Setting(traffic=NETWORK["N3"], workers=4, machines=4, seed=seed)
+    rates, random = Rates.draw(setting, 60.0), np.random.default_rng(seed)
+    wire, now = Wire(rates), 0.0
+    sent: list[Sent] = []
+    for _ in range(count):
+        now += float(random.uniform(0, 0.3))
+        source, destination = random.choice(5, 2, replace=False)
+        after = [transfer for transfer in sent if random.random() < 0.1]
+        sent.append(wire.send(int(source), int(destination), float(random.integers(1, 9)) * 5e7, now, after))
+        assert all(transfer.end_s <= sent[-1].pieces[0][0] for transfer in after)
+        assert sum(rate * (end - begin) for begin, end, rate in sent[-1].pieces) == pytest.approx(
+            sent[-1].left_bytes(-1.0)
+        )
+        if random.random() < 0.3:
+            network, until = wire.believed(now)
+            assert all(end >= now for end in until.values()) and len(network) == 6
+    true = rates.network()
+    for at in random.uniform(0, now + 5, 40):
+        for node in range(5):
+            out = sum(r for way in sent if way.source == node for b, e, r in way.pieces if b <= at < e)
+            into = sum(r for way in sent if way.destination == node for b, e, r in way.pieces if b <= at < e)
+            assert out <= rate_at(true.uplinks[node], at) * (1 + 1e-9)
+            assert into <= rate_at(true.downlinks[node], at) * (1 + 1e-9)
+
+
+# Jobs, by hand
+
+
+def test_one_worker_by_hand() -> None:
+    # 0.1 s of computing, the batch at 0.2, 0.08 s up; the model down from 0.3 to 0.38, batch at 0.5.
+    setting = replace(CALM, workers=1, machines=1)
+    record = run(setting, mlfabric_a(1), updates=3)
+    assert record.applied_s == pytest.approx([0.28, 0.58, 0.88])
+    assert record.delays == [1, 1, 1]
+
+
+def test_a_ring_by_hand() -> None:
+    # 2 * 14 / 15 of 100 MB at 1.25 GB/s take 0.1493 s, of which 0.06 s lie beside computing.
+    record = run(CALM, RR_SYNC, updates=60)
+    iteration = 0.1 + 2 * 14 / 15 * 0.08 - 0.06
+    assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
+
+
+def test_a_tree_by_hand() -> None:
+    # Three machines: both children into the root's NIC, 0.16 s, and both results out of it, 0.16 s.
+    record = run(replace(CALM, workers=3, machines=3), TR_SYNC, updates=3)
+    assert record.applied_s == pytest.approx([0.1 + 0.16 + 0.16] * 3)
+
+
+def test_an_uncontrolled_server_by_hand() -> None:
+    # Figure 1a: all transfers share the server's NIC and end together.
+    record = run(replace(CALM, workers=3, machines=3), ASYNC, updates=3)
+    assert record.applied_s == pytest.approx([0.1 + 0.24] * 3)
+    assert record.delays == [1, 2, 3]
+
+
+# Jobs, what holds always
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_same_seed_is_the_same_run_and_another_is_not(name: str) -> None:
+    setting = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)
+    first, again = (run(setting, METHODS[name], horizon_s=20.0) for _ in range(2))
+    assert first == again
+    assert first != run(replace(setting, seed=4), METHODS[name], horizon_s=20.0)
+    assert first.applied_s == sorted(first.applied_s)
+
+
+@pytest.mark.parametrize("bound", [1, 4, 7, 12])
+@pytest.mark.parametrize("consistency", [Consistency.ASYNCHRONOUS, Consistency.STALE])
+def test_no_delay_passes_the_bound(bound: int, consistency: Consistency) -> None:
+    setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=12, machines=6, seed=bound)
+    free, held = (
+        run(setting, Method(consistency, Transport.MLFABRIC, delay_bound), horizon_s=30.0)
+        for delay_bound in (None, bound)
+    )
+    assert max(free.delays) > 12 and not free.dropped_s
+    assert max(held.delays) == bound and held.dropped_s
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_update_is_applied_once_or_dropped_once(name: str) -> None:
+    method = METHODS[name] if name != "mlfabric-a" else mlfabric_a(5)
+    learner = Following()
+    record = run(replace(SMALL, stragglers=COMPUTE["C2"]), method, learner, horizon_s=30.0)
+    applied = Counter(update for step in learner.steps for update in step)
+    made = Counter(update for _, _, update in learner.computed)
+    assert applied.most_common(1)[0][1] == 1 and not applied - made
+    # What is neither applied nor dropped is on its way: at most one a worker.
+    left = len(learner.computed) - len(record.applied_s) - len(record.dropped_s)
+    assert 0 <= left <= SMALL.workers
+    assert sum(applied.values()) == len(record.applied_s) == len(record.by_worker)
+    # The delays are those of the models that were read: Eq. 9's, counted in steps of the server.
+    read = {update: (worker, version) for worker, version, update in learner.computed}
+    place = 0
+    for version, step in enumerate(learner.steps, start=1):
+        for update in step:
+            assert (record.by_worker[place], version - record.delays[place]) == read[update]
+            place += 1
+
+
+@pytest.mark.parametrize("method", [MLFABRIC_S, RR_SYNC, TR_SYNC])
+def test_a_synchronous_step_has_one_update_of_each_worker(method: Method) -> None:
+    learner = Following()
+    run(SMALL, method, learner, updates=30)
+    worker_of = {update: worker for worker, _, update in learner.computed}
+    assert len(learner.steps) == 5
+    assert all([worker_of[update] for update in step] == list(range(6)) for step in learner.steps)
+
+
+@pytest.mark.parametrize("method", [MLFABRIC_STALE, STALE_SYNC])
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_no_stale_synchronous_worker_is_too_far_ahead(method: Method, staleness: int) -> None:
+    setting = Setting(Stragglers(0.3, 20.0), NETWORK["N1"], workers=5, machines=5)
+    learner = Following()
+    run(setting, replace(method, staleness=staleness), learner, horizon_s=60.0)
+    done: Counter[int] = Counter()
+    computed: Counter[int] = Counter()
+    ahead = 0
+    applied_by = {update: place for place, step in enumerate(learner.steps) for update in step}
+    # A worker reads a model for its next round only when nobody is more than K rounds behind it.
+    for worker, version, _ in learner.computed:
+        finished = Counter(w for w, _, u in learner.computed if applied_by.get(u, math.inf) < version)
+        done[worker], computed[worker] = finished[worker], computed[worker] + 1
+        ahead = max(ahead, computed[worker] - 1 - min(finished[w] for w in range(5)))
+    assert ahead <= staleness
+    assert staleness == 0 or ahead > 0
+
+
+@pytest.mark.parametrize("method", [mlfabric_a(8), MLFABRIC_STALE, MLFABRIC_S])
+@pytest.mark.parametrize(("bound", "momentum"), [(2.0, 0.0), (6.0, 0.5), (15.0, 0.8)])
+def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit(
+    method: Method, bound: float, momentum: float
+) -> None:
+    per_step = SMALL.workers if method is MLFABRIC_S else 1
+    learner = Following(momentum)
+    method = replace(method, divergence_bound=bound * per_step, momentum=momentum)
+    record = run(replace(SMALL, traffic=NETWORK["N3"]), method, learner, horizon_s=60.0)
+    assert 0 < learner.apart <= bound * per_step
+    both = list(zip(learner.server, learner.replica, strict=False))
+    assert len(both) > 10 and all((ours == theirs).all() for ours, theirs in both)
+    assert record.replicated > 10
+
+
+def test_a_replica_costs_less_the_further_it_may_lag() -> None:
+    tight, loose = (
+        run(Setting(), replace(mlfabric_a(30), divergence_bound=bound), horizon_s=20.0) for bound in (1.0, 30.0)
+    )
+    assert loose.updates_per_s > 1.3 * tight.updates_per_s
+    assert loose.replicated / loose.sent_to_replica > 1.5 * tight.replicated / tight.sent_to_replica
+
+
+def test_summing_makes_a_server_faster_than_sharing_its_nic() -> None:
+    assert (
+        run(Setting(), mlfabric_a(30), horizon_s=20.0).updates_per_s
+        > 3 * run(Setting(), ASYNC, horizon_s=20.0).updates_per_s
+    )
+
+
+def test_a_late_report_costs_time() -> None:
+    skewed = TrafficMix((GBIT, 10 * GBIT), (0.2, 0.8))
+    rates = [run(Setting(traffic=skewed, report_lag_s=lag), mlfabric_a(30), horizon_s=60.0) for lag in (0.0, 2.0)]
+    assert rates[0].updates_per_s > rates[1].updates_per_s
+
+
+def test_steps_are_in_the_order_of_time() -> None:
+    times = run(SMALL, mlfabric_a(6), horizon_s=10.0).applied_s
+    assert all(before <= after for before, after in pairwise(times))

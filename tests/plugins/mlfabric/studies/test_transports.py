@@ -1,0 +1,191 @@
+"""How updates and models travel in MLfabric's cluster, each way by hand: rings step by step, blocks, eager batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from prophet_mlfabric.studies.cluster import (
+    ASYNC,
+    PS_SYNC,
+    RR_SYNC,
+    Consistency,
+    Counting,
+    Method,
+    StudiedCluster,
+    Transport,
+    mlfabric_a,
+    run,
+)
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
+from prophet_mlfabric.studies.tables import compare_with_ring
+from prophet_mlfabric.studies.transports import Ring
+from prophet_scheduler.core.errors import UserError
+
+CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
+"""No stragglers, no traffic, nothing that travels beside computing."""
+UP, DOWN = 0, 1
+
+
+def slow(setting: Setting, links: Mapping[tuple[int, int], float]) -> Rates:
+    """All NICs as they are, but for these: (machine, UP or DOWN) has this share."""
+    values = np.full((setting.machines, 2, 1), setting.bandwidth)
+    for link, share in links.items():
+        values[link] *= share
+    return Rates(setting, values)
+
+
+class Begun(Counting):
+    """Keeps when each worker has had a model."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, float]] = []
+
+    def begin(self, worker: int, model: object, now_s: float) -> None:
+        self.begun.append((worker, now_s))
+
+
+# Rings
+
+
+def ring(setting: Setting, rates: Rates) -> Ring:
+    return Ring(StudiedCluster(setting, RR_SYNC, Counting(), 100.0, rates), rates)
+
+
+def test_a_slow_computation_anywhere_holds_every_step_up() -> None:
+    setting = replace(CALM, workers=3, machines=3)
+    part_s = setting.model_bytes / 3 / setting.bandwidth
+    travels = ring(setting, slow(setting, {}))
+    for late in range(3):
+        ready_s = [1.0 if machine == late else 0.0 for machine in range(3)]
+        assert travels.end_s(ready_s) == pytest.approx(1.0 + 4 * part_s)
+
+
+@pytest.mark.parametrize("link", [(1, UP), (2, DOWN)])
+def test_a_slow_link_anywhere_holds_every_step_up(link: tuple[int, int]) -> None:
+    setting = replace(CALM, workers=3, machines=3)
+    part_s = setting.model_bytes / 3 / setting.bandwidth
+    assert ring(setting, slow(setting, {link: 0.1})).end_s([0.0] * 3) == pytest.approx(4 * 10 * part_s)
+
+
+def test_a_link_that_changes_is_slow_for_the_steps_of_that_time() -> None:
+    setting = replace(CALM, workers=2, machines=2, traffic=replace(CALM.traffic, period_s=0.02))
+    values = np.full((2, 2, 2), setting.bandwidth)
+    values[0, UP, 0] *= 0.5
+    # 50 MB at 0.625 GB/s until 0.02 s, the other 37.5 MB in 0.03 s, and the second step in 0.04 s.
+    assert ring(setting, Rates(setting, values)).end_s([0.0, 0.0]) == pytest.approx(0.09)
+
+
+def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_otherwise() -> None:
+    # Of the last 60 ms; 2 * 14 / 15 of 100 MB take 0.1493 s.
+    setting = replace(CALM, stragglers=Stragglers(1.0, 4.0), overlap=0.6)
+    record = run(setting, RR_SYNC, updates=60)
+    iteration = 0.4 + 2 * 14 / 15 * 0.08 - 0.06
+    assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
+    assert record.ready_s == pytest.approx([0.4, iteration + 0.4])
+
+
+def test_one_machine_has_nothing_to_send() -> None:
+    assert run(replace(CALM, workers=2, machines=1), RR_SYNC, updates=2).applied_s == pytest.approx([0.1, 0.1])
+
+
+# A synchronous server
+
+
+def test_a_server_that_sums_block_by_block_by_hand() -> None:
+    # Two blocks of two workers: each 0.08 s in, and the first out beside the second in.
+    setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
+    learner = Begun()
+    record = run(setting, PS_SYNC, learner, updates=4)
+    assert record.applied_s == pytest.approx([0.26, 0.26, 0.6, 0.6])
+    assert [time_s for _, time_s in learner.begun] == pytest.approx([0.0, 0.0, 0.34, 0.34])
+
+
+def test_a_block_that_one_worker_has_not_sent_goes_to_nobody() -> None:
+    setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
+    learner = Begun()
+    # The slow uplink takes 0.4 s a block; the other worker gets its second one when that is through.
+    run(setting, PS_SYNC, learner, updates=4, rates=slow(setting, {(0, UP): 0.1}))
+    assert [worker for worker, _ in learner.begun] == [0, 1, 0, 1]
+    assert [time_s for _, time_s in learner.begun[2:]] == pytest.approx([0.1 + 0.8 + 0.08] * 2)
+
+
+def test_every_round_has_each_workers_update_once() -> None:
+    setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=5, machines=5, block_bytes=30e6, seed=2)
+    record = run(setting, PS_SYNC, iterations=6)
+    assert Counter(record.by_worker) == dict.fromkeys(range(5), 6) and record.delays == [1] * 30
+    assert record.applied_s == sorted(record.applied_s)
+
+
+def test_blocks_are_for_synchronous_servers() -> None:
+    with pytest.raises(UserError, match="block by block is synchronous"):
+        Method(Consistency.ASYNCHRONOUS, Transport.BLOCKWISE)
+    with pytest.raises(UserError, match="block_bytes 0"):
+        replace(CALM, block_bytes=0)
+
+
+# MLfabric
+
+
+def test_an_eager_scheduler_waits_for_nothing_that_is_idle_by_hand() -> None:
+    # 0.1 s of computing, 0.08 s up, 0.08 s down: no batch is waited for.
+    setting = replace(CALM, workers=1, machines=1, eager=True)
+    assert run(setting, mlfabric_a(1), updates=3).applied_s == pytest.approx([0.18, 0.44, 0.7])
+
+
+def test_an_eager_scheduler_gathers_while_the_server_receives() -> None:
+    setting = replace(CALM, workers=6, machines=6, eager=True, batch_s=10.0)
+    # All are ready at once; the first batch has them all, as they come at the same moment.
+    record = run(setting, mlfabric_a(None), iterations=5)
+    assert Counter(record.by_worker) == dict.fromkeys(range(6), 5)
+    patient = run(replace(setting, eager=False, batch_s=0.1), mlfabric_a(None), iterations=5)
+    assert record.end_s < patient.end_s
+
+
+def test_a_model_is_sent_while_anything_is_left_of_the_servers_nic() -> None:
+    setting = replace(CALM, workers=2, machines=2)
+    learner = Begun()
+    run(setting, mlfabric_a(None), learner, iterations=2, rates=slow(setting, {(0, DOWN): 0.1}))
+    begun = {worker: time_s for worker, time_s in learner.begun if time_s > 0}
+    assert begun[0] > 1.0 > 0.6 > begun[1]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_each_worker_ends_with_its_last_update(eager: bool) -> None:
+    setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=6, machines=6, eager=eager, seed=5)
+    record = run(setting, mlfabric_a(6), iterations=8)
+    assert len(record.applied_s) + len(record.dropped_s) == 6 * 8
+    assert max(record.delays) <= 6
+    assert record.end_s == max(record.applied_s[-1], *record.dropped_s, 0.0)
+
+
+def test_known_rates_are_the_rates_that_hold() -> None:
+    setting = replace(CALM, workers=1, machines=1)
+    record = run(setting, ASYNC, updates=1, rates=slow(setting, {(0, UP): 0.1}))
+    assert record.applied_s == pytest.approx([0.1 + 0.8])
+
+
+# What makes the difference
+
+
+def test_a_rings_time_has_two_parts_and_a_servers_nic_is_counted() -> None:
+    setting = replace(CALM, workers=4, machines=4, overlap=0.0)
+    stepped, ours = run(setting, RR_SYNC, updates=12), run(setting, mlfabric_a(None), horizon_s=40.0)
+    both = compare_with_ring(setting, stepped, ours, ours.end_s)
+    assert both.computing_s == pytest.approx(0.1) and both.transfers_s == pytest.approx(2 * 3 / 4 * 0.08)
+    assert both.idle(0.1) == pytest.approx(0.0)
+    assert both.ratio == pytest.approx(0.22 / both.mlfabric_s)
+    assert both.needed(0.08, 4) == pytest.approx(4 * 0.08 / 0.22)
+    assert both.updates_a_message >= 1
+    # So many bytes went over the server's NIC in that time.
+    assert both.busy == pytest.approx(4 * 0.08 / both.updates_a_message / both.mlfabric_s)
+
+
+def test_jobs_without_an_update_of_each_worker_cannot_be_compared() -> None:
+    short = run(CALM, RR_SYNC, horizon_s=0.01)
+    with pytest.raises(UserError, match="too short"):
+        compare_with_ring(CALM, short, short, 0.01)

@@ -1,0 +1,247 @@
+"""Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, brute force, properties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from typing import TypeAlias
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
+from prophet_mlfabric.distribution import distribute
+from prophet_mlfabric.network import NetworkState
+from prophet_mlfabric.ordering import Update
+
+SERVER = 0
+Instance: TypeAlias = tuple[list[Update], NetworkState, list[int]]
+Assigned: TypeAlias = list[int | None]
+"""The aggregator of each update; None for one that goes straight to the server."""
+
+
+def even(nodes: int, rate: float = 1.0) -> NetworkState:
+    return NetworkState.of_rates([rate] * nodes, [rate] * nodes)
+
+
+def updates(count: int, first_node: int = 1, size: float = 1.0) -> list[Update]:
+    return [Update(place, first_node + place, size) for place in range(count)]
+
+
+def shape(aggregation: Aggregation) -> list[tuple[list[int], int | None]]:
+    return [([update.id for update in group.updates], group.aggregator) for group in aggregation.groups]
+
+
+def listing(
+    order: list[Update],
+    network: NetworkState,
+    aggregators: Sequence[int],
+    now_s: float = 0.0,
+    busy_until_s: float = -math.inf,
+) -> tuple[float, Assigned | None]:
+    """Algorithm 3 word for word, every case to its end, with the two mends that aggregation.py names."""
+
+    def det_agg(direct: int) -> tuple[float, Assigned | None]:
+        state, latest = network.copy(), max(now_s, busy_until_s)
+        assigned: Assigned = []
+        for update in order[:direct]:
+            latest = max(latest, state.reserve(update.node, SERVER, update.size_bytes, now_s))
+            assigned.append(None)
+        place, which, ready, size = direct, 0, -math.inf, 0.0
+        while place < len(order):
+            if which == len(aggregators):
+                return math.inf, None
+            update, node = order[place], aggregators[which]
+            end = state.end(update.node, node, update.size_bytes, now_s)
+            if end > latest:
+                if size:
+                    latest = max(latest, state.reserve(node, SERVER, size, ready))
+                which, ready, size = which + 1, -math.inf, 0.0
+                continue
+            assigned.append(node)
+            state.reserve(update.node, node, update.size_bytes, now_s)
+            ready, size, place = max(ready, end), max(size, update.size_bytes), place + 1
+        if size:
+            latest = max(latest, state.reserve(aggregators[which], SERVER, size, ready))
+        return latest, assigned
+
+    return min((det_agg(direct) for direct in range(len(order) + 1)), key=lambda case: case[0])
+
+
+def best_cut(order: list[Update], network: NetworkState, aggregators: Sequence[int]) -> float:
+    """The least end of all cuts into runs that keep the paper's constraint, aggregators in their order."""
+    best = math.inf
+    for cuts in combinations_with_replacement(range(len(order) + 1), len(aggregators)):
+        state, latest = network.copy(), 0.0
+        for update in order[: cuts[0]]:
+            latest = max(latest, state.reserve(update.node, SERVER, update.size_bytes, 0.0))
+        for node, first, last in zip(aggregators, cuts, (*cuts[1:], len(order)), strict=True):
+            run = order[first:last]
+            if not run:
+                continue
+            ready = max(state.reserve(update.node, node, update.size_bytes, 0.0) for update in run)
+            if ready > latest:
+                break
+            latest = max(latest, state.reserve(node, SERVER, max(u.size_bytes for u in run), ready))
+        else:
+            best = min(best, latest)
+    return best
+
+
+def test_figure_2_two_straight_and_a_sum_of_two() -> None:
+    groups = aggregate(updates(4), even(6), SERVER, [5], 0.0)
+    assert shape(groups) == [([0], None), ([1], None), ([2, 3], 5)]
+    third = groups.groups[2]
+    assert (third.arrivals_s, third.starts_s, third.end_s, third.applied_s) == ((1.0, 2.0), 2.0, 3.0, 3.0)
+    assert groups.end_s == 3.0
+    # Without the aggregator the fourth arrives at 4.
+    assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
+
+
+def test_figure_6_a_run_ends_where_the_server_would_have_to_wait() -> None:
+    # Three straight ones keep the server busy until 6; u4 and u5 reach the aggregator by 6, u6 would at 9.
+    order = [Update(place, 1 + place, 2.0 if place < 3 else 3.0) for place in range(6)]
+    groups = aggregate(order, even(9), SERVER, [7, 8], 0.0)
+    at = next(index for index, group in enumerate(groups.groups) if group.aggregator == 7)
+    assert groups.groups[at].starts_s <= groups.groups[at - 1].applied_s
+    assert 5 not in [update.id for update in groups.groups[at].updates]
+    assert all(
+        after.starts_s <= before.applied_s for before, after in zip(groups.groups, groups.groups[1:], strict=False)
+    )
+
+
+def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing() -> None:
+    network = even(6)
+    network.reserve(5, SERVER, 3.0, 0.0)
+    groups = aggregate(updates(3), network, SERVER, [4], 0.0, busy_until_s=3.0)
+    assert shape(groups) == [([0, 1, 2], 4)]
+    assert groups.end_s == 4.0
+
+
+def test_an_update_at_the_aggregators_own_node_is_there_at_once() -> None:
+    groups = aggregate(updates(2), even(3), SERVER, [2], 0.0, busy_until_s=1.0)
+    assert groups.groups[0].arrivals_s == (1.0, 0.0)
+
+
+def test_no_run_weighs_more_than_it_may() -> None:
+    groups = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
+    for group in groups.groups:
+        assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
+
+
+def test_nothing_is_nothing() -> None:
+    assert aggregate([], even(2), SERVER, [1], 3.0).end_s == 3.0
+
+
+@st.composite
+def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
+    nodes = draw(st.integers(2, 6))
+    speed = st.just(4) if uniform else st.integers(1, 12)
+    network = NetworkState.of_rates(
+        [float(draw(speed)) for _ in range(nodes)], [float(draw(speed)) for _ in range(nodes)]
+    )
+    if not uniform:  # earlier batches are still under way
+        for _ in range(draw(st.integers(0, 4))):
+            ends = draw(st.permutations(range(nodes)))
+            network.reserve(ends[0], ends[1], float(draw(st.integers(1, 20))), 0.0)
+    size = st.just(8) if uniform else st.integers(1, 20)
+    order = [
+        Update(place, draw(st.integers(1, nodes - 1)), float(draw(size))) for place in range(draw(st.integers(1, most)))
+    ]
+    aggregators = draw(st.permutations(range(1, nodes)))[: draw(st.integers(0, nodes - 1))]
+    return order, network, aggregators
+
+
+@given(orders(), st.floats(-1, 12))
+def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
+    order, network, aggregators = instance
+    groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
+    end, assigned = listing(order, network, aggregators, 0.0, busy_until_s)
+    assert groups.end_s == end
+    assert [group.aggregator for group in groups.groups for _ in group.updates] == assigned
+
+
+@given(orders(), st.floats(-1, 12))
+def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(
+    instance: Instance, busy_until_s: float
+) -> None:
+    order, network, aggregators = instance
+    before = [link.rates for link in network.downlinks]
+    groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
+    assert [update for group in groups.groups for update in group.updates] == order
+    assert groups.end_s <= aggregate(order, network, SERVER, [], 0.0, busy_until_s).end_s
+    assert [link.rates for link in network.downlinks] == before
+    latest = max(0.0, busy_until_s)
+    for group in groups.groups:
+        if group.aggregator is not None:
+            assert max(group.arrivals_s) == group.starts_s <= latest
+        assert group.applied_s == max(latest, group.end_s)
+        latest = group.applied_s
+    # Everything that was decided is reserved: what is left is what the same transfers leave when made one by one.
+    again = network.copy()
+    for group in groups.groups:
+        remake(group, again)
+    assert [link.rates for link in again.downlinks] == [link.rates for link in groups.network.downlinks]
+    assert [link.times for link in again.uplinks] == [link.times for link in groups.network.uplinks]
+
+
+def remake(group: Group, state: NetworkState) -> None:
+    if group.aggregator is None:
+        assert state.reserve(group.updates[0].node, SERVER, group.size_bytes, 0.0) == group.end_s
+        return
+    for update, arrival in zip(group.updates, group.arrivals_s, strict=True):
+        assert state.reserve(update.node, group.aggregator, update.size_bytes, 0.0) == arrival
+    assert state.reserve(group.aggregator, SERVER, group.size_bytes, group.starts_s) == group.end_s
+
+
+@given(st.integers(1, 8), st.integers(0, 3))
+def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators: int) -> None:
+    order, network = updates(count), even(count + 5)
+    nodes = list(range(count + 1, count + 1 + aggregators))
+    best = best_cut(order, network, nodes) if nodes else float(count)
+    assert aggregate(order, network, SERVER, nodes, 0.0).end_s == best
+
+
+@given(orders(most=6))
+def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance: Instance) -> None:
+    # On unequal NICs greedy runs may lose to others; they never win, as brute force has them among its cuts.
+    order, network, aggregators = instance
+    if aggregators:
+        assert best_cut(order, network, aggregators) <= aggregate(order, network, SERVER, aggregators, 0.0).end_s + 1e-9
+
+
+def test_distribution_is_figure_2_turned_round() -> None:
+    # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
+    hops = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
+    assert hops.end_s == 3.0
+    feeding = hops.hops[0]
+    assert (feeding.source, feeding.destination, feeding.reader, feeding.end_s) == (SERVER, 5, None, 1.0)
+    assert sorted(hop.end_s for hop in hops.hops if hop.source == 5) == [2.0, 3.0]
+    assert sorted(hop.end_s for hop in hops.hops if hop.source == SERVER) == [1.0, 2.0, 3.0]
+    assert distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [], 0.0).end_s == 4.0
+
+
+@given(orders(), st.floats(0, 3))
+def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
+    order, network, distributors = instance
+    readers = [update.node for update in order]
+    hops = distribute(readers, 5.0, network, SERVER, distributors, now_s)
+    assert sorted(hop.reader for hop in hops.hops if hop.reader is not None) == list(range(len(readers)))
+    state = network.copy()
+    for hop in hops.hops:
+        start = now_s if hop.after is None else hops.hops[hop.after].end_s
+        assert hop.after is None or hops.hops[hop.after].destination == hop.source
+        assert (hop.after is None) == (hop.source == SERVER)
+        assert hop.reader is None or hop.destination == readers[hop.reader]
+        assert hop.end_s == state.reserve(hop.source, hop.destination, 5.0, start) >= now_s
+    assert hops.end_s == max(hop.end_s for hop in hops.hops)
+
+
+@given(st.integers(1, 12), st.integers(0, 4))
+def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers: int, distributors: int) -> None:
+    network = even(readers + distributors + 1)
+    nodes = list(range(1, readers + 1))
+    hops = distribute(nodes, 1.0, network, SERVER, range(readers + 1, readers + 1 + distributors), 0.0)
+    assert hops.end_s <= readers
+    assert distributors == 0 or readers < 4 or hops.end_s < readers

@@ -1,0 +1,229 @@
+"""The coordinator of a job with a replica: what it holds, what it lets go, and whom it has make copies.
+
+Rates are 100 bytes per second, updates have 100 bytes and the norm 1, and the bound is 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination
+from prophet_mlfabric.lag import RETRY_S
+from prophet_mlfabric.messages import (
+    Ask,
+    Bye,
+    Collect,
+    Collected,
+    Copied,
+    Copy,
+    Denied,
+    Done,
+    Grant,
+    Hello,
+    Wait,
+)
+from prophet_mlfabric.terms import Terms
+from prophet_scheduler.core.errors import UserError
+
+TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
+
+
+def hello(worker: int, incarnation: int = 1, aggregates: bool = False, replicates: bool = True) -> Hello:
+    return Hello(
+        tenant="job",
+        worker=worker,
+        incarnation=incarnation,
+        node=f"machine{worker}",
+        aggregates=aggregates,
+        replicates=replicates,
+    )
+
+
+class Job:
+    """A job on a clock that the test moves."""
+
+    def __init__(self, workers: int, aggregates: bool = False, terms: Terms = TERMS) -> None:
+        self.coordination = Coordination(terms, epoch=7)
+        self.now_s = 0.0
+        self.said: list[Addressed] = []
+        for worker in range(workers):
+            self.said += self.coordination.join(hello(worker, aggregates=aggregates), 0.0)
+        self.turn()
+
+    def turn(self, after_s: float = 0.0) -> None:
+        self.now_s += after_s
+        self.said += self.coordination.turn(self.now_s)
+
+    def hear(self, worker: int, request: Ask | Done | Copied | Collected | Bye) -> None:
+        self.said += self.coordination.receive(worker, request, self.now_s)
+        self.turn()
+
+    def ask(self, worker: int, update: int, norm: float = 1.0) -> None:
+        self.hear(worker, Ask(update=update, size_bytes=100, version=0, norm=norm))
+
+    def done(self, worker: int, update: int, norm: float = 1.0) -> None:
+        self.hear(worker, Done(update=update, version=0, size_bytes=100, norm=norm))
+
+    def grants(self) -> list[tuple[int, int]]:
+        """Worker and update of what went since the last call."""
+        found = [(worker, said.update) for worker, said in self.said if isinstance(said, Grant) and said.sum is None]
+        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Grant)]
+        return found
+
+    def copies(self) -> list[tuple[int, Copy]]:
+        """What was ordered since the last call."""
+        found = [(worker, said) for worker, said in self.said if isinstance(said, Copy)]
+        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Copy)]
+        return found
+
+    def copied(self, reason: str = "") -> None:
+        """Answers the newest order."""
+        worker, copy = self.copies()[-1]
+        self.hear(worker, Copied(copy_number=copy.copy_number, reason=reason))
+
+    def trained(self, worker: int, update: int) -> None:
+        """An update there, granted."""
+        self.ask(worker, update)
+        assert self.grants() == [(worker, update)]
+        self.now_s += 1.0
+        self.done(worker, update)
+
+
+def begun(workers: int = 2, aggregates: bool = False) -> Job:
+    """The replica has the model that the job begins with."""
+    job = Job(workers, aggregates)
+    job.copied()
+    return job
+
+
+def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
+    job = Job(2)
+    ((worker, copy),) = job.copies()
+    assert (worker, copy.bound) == (0, 4.0)
+    job.ask(1, 0)
+    assert job.grants() == []
+    job.hear(0, Copied(copy_number=copy.copy_number))
+    assert job.grants() == [(1, 0)]
+
+
+def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_it_wait_as_well() -> None:
+    job = begun()
+    job.trained(0, 0)
+    assert job.copies() == []
+    job.trained(0, 1)
+    ((worker, copy),) = job.copies()
+    assert worker == 1, "the first copy was worker 0's"
+    job.ask(0, 2, norm=2.5)
+    job.now_s += 1.0
+    job.ask(1, 0, norm=0.5)
+    job.turn(1.0)
+    assert job.grants() == [], "2 are there, 2.5 and all behind them wait"
+    job.hear(1, Copied(copy_number=copy.copy_number))
+    job.turn(2.0)
+    assert job.grants() == [(0, 2), (1, 0)]
+    lag = job.coordination.lag
+    assert lag is not None and lag.greatest == 3.0 and lag.copies == 2
+
+
+def test_what_is_under_way_counts() -> None:
+    job = begun(3)
+    job.ask(0, 0, norm=2.5)
+    job.ask(1, 0, norm=2.0)
+    job.turn(0.999)
+    assert job.grants() == [(0, 0)]
+    job.done(0, 0, norm=2.5)
+    assert job.grants() == []
+    job.copied()
+    assert job.grants() == [(1, 0)]
+
+
+def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
+    job = begun()
+    job.ask(0, 0, norm=3.0)
+    assert job.grants() == [(0, 0)]
+    assert job.coordination.lag is not None
+    job.said += job.coordination.join(hello(0, incarnation=2), job.now_s)
+    assert job.coordination.lag.lag == 3.0
+    job.ask(1, 0, norm=1.5)
+    assert job.grants() == []
+    job.copied()
+    assert job.grants() == [(1, 0)]
+
+
+def test_an_update_that_nobody_granted_counts_with_the_norm_that_its_worker_says() -> None:
+    job = begun()
+    job.done(0, 0, norm=3.5)
+    assert job.coordination.lag is not None and job.coordination.lag.lag == 3.5
+    job.ask(1, 0)
+    assert job.grants() == []
+
+
+def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_its_worker_ends() -> None:
+    job = Job(2)
+    ((_, first),) = job.copies()
+    job.turn(CHECK_S)
+    assert job.copies() == [(0, first)]
+    job.hear(0, Bye())
+    ((worker, second),) = job.copies()
+    assert worker == 1 and second.copy_number != first.copy_number
+    job.hear(0, Copied(copy_number=first.copy_number))
+    assert job.coordination.lag is not None and job.coordination.lag.copies == 0
+
+
+def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
+    job = Job(2)
+    job.ask(0, 0, norm=100.0)
+    assert job.grants() == []
+    job.copied("worker 0: Connection refused")
+    assert job.grants() == [(0, 0)]
+    job.turn(RETRY_S - 1.0)
+    assert job.copies() == []
+    job.turn(1.0)
+    ((worker, _),) = job.copies()
+    assert worker == 1, "worker 0 has something under way"
+    assert job.coordination.lag is not None and len(job.coordination.lag.notices) == 1
+
+
+def test_workers_that_make_no_copies_wait_for_none() -> None:
+    job = Job(0)
+    job.said += job.coordination.join(hello(0, replicates=False), 0.0)
+    job.turn()
+    job.ask(0, 0, norm=100.0)
+    assert (job.grants(), job.copies()) == ([(0, 0)], [])
+
+
+def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_together() -> None:
+    ((_, said),) = Coordination(replace(TERMS, divergence_bound=None), 7).join(hello(0), 0.0)
+    assert isinstance(said, Denied) and "start it with --divergence-bound" in said.text
+
+
+def sum_grants(job: Job) -> list[int]:
+    return [said.sum for _, said in job.said if isinstance(said, Grant) and said.sum is not None]
+
+
+def test_no_sum_moves_the_model_by_more_than_the_bound_and_one_that_is_held_is_answered() -> None:
+    job = begun(4, aggregates=True)
+    job.hear(0, Ask(update=0, size_bytes=1000, version=0, norm=1.5))  # the wire is busy for 10 s
+    for worker in (1, 2, 3):
+        job.ask(worker, 0, norm=1.5)
+    job.turn(0.2)
+    sums = {said.sum: (worker, said.members) for worker, said in job.said if isinstance(said, Collect)}
+    assert sums and all(len(members) <= 2 for _, members in sums.values()), "three would be 4.5"
+    (number, aggregator) = next((number, worker) for number, (worker, members) in sums.items() if len(members) == 2)
+    job.hear(aggregator, Collected(sum=number))
+    job.now_s = 10.0
+    job.said.clear()
+    job.done(0, 0, norm=1.5)
+    job.hear(aggregator, Collected(sum=number))
+    assert (aggregator, Wait(update=0, start_s=0.0, sum=number)) in job.said
+    assert number not in sum_grants(job), "1.5 is there, and 3 would be too much"
+    job.copied()
+    assert number in sum_grants(job)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_bound_that_is_none(bound: float) -> None:
+    with pytest.raises(UserError, match="it is a norm; give a number above 0"):
+        replace(TERMS, divergence_bound=bound)

@@ -1,0 +1,90 @@
+"""BytePS's asynchronous servers in an experiment: who runs what, and the coordinator beside the scheduler."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, beside
+from prophet_mlfabric.engine.token import TENANT, make_token
+from prophet_mlfabric.settings import coordinator_from_environ
+from prophet_mlfabric.tokens import token_of
+from prophet_scheduler.core import settings
+from prophet_scheduler.engines.spec import RunNetwork
+
+ADDRESSES = {"scheduler": "10.0.0.1", "server0": "10.0.0.2", "worker0": "10.0.0.3", "worker1": "10.0.0.4"}
+
+
+def environment(node: str, folder: Path) -> dict[str, str]:
+    rates = {"scheduler": None, "server0": 25e6, "worker0": 25e6, "worker1": 12.5e6}
+    return ENGINE.environment(node, RunNetwork(2, 1, ADDRESSES, "veth0", 23007, str(folder / node), rates))
+
+
+def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) -> None:
+    of_worker = coordinator_from_environ(environment("worker1", tmp_path))
+    assert of_worker is not None
+    assert (of_worker.address, of_worker.node) == ("tcp://10.0.0.1:33007", "worker1")
+    assert of_worker.token_file == tmp_path / "coordinator.token"
+    assert environment("server0", tmp_path)["DMLC_ROLE"] == "server"
+
+
+def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
+    env = {**environment("scheduler", tmp_path), DELAY_BOUND: "10", BATCH: "50ms"}
+    argv = beside.command(env)
+    options = dict(zip(argv[4::2], argv[5::2], strict=True))
+    assert options == {
+        "--listen": "10.0.0.1:33007",
+        "--token-file": str(tmp_path / "coordinator.token"),
+        "--server": "server0",
+        "--server-rate": "25mbit",
+        "--rate": "25mbit",
+        "--delay-bound": "10",
+        "--batch": "50ms",
+        "--status": "coordinator.json",
+    }
+
+
+def test_any_process_of_a_run_makes_the_token_and_all_make_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.token"
+    make_token(file)
+    first = file.read_text()
+    file.unlink()
+    make_token(file)
+    make_token(file)
+    assert file.read_text() == first
+    tenant, token = token_of(file, None)
+    assert tenant == TENANT and len(token) == 64
+    other = tmp_path / "other"
+    other.mkdir()
+    make_token(other / "coordinator.token")
+    assert token_of(other / "coordinator.token", None)[1] != token
+    assert stat.S_ISREG(file.stat().st_mode)
+
+
+def test_without_mlfabric_no_coordinator_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **more: pytest.fail("it was started"))
+    with beside.coordinator(environment("scheduler", tmp_path)):
+        pass
+
+
+def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    happened: list[str] = []
+
+    class Process:
+        def __init__(self, argv: list[str]) -> None:
+            happened.append(argv[3])
+
+        def terminate(self) -> None:
+            happened.append("terminated")
+
+        def wait(self, seconds: float) -> None:
+            happened.append("waited for")
+
+    monkeypatch.setattr("subprocess.Popen", Process)
+    env = {**environment("scheduler", tmp_path), settings.SCHEDULER: settings.MLFABRIC}
+    with beside.coordinator(env):
+        happened.append("runs")
+    assert happened == ["coordinate", "runs", "terminated", "waited for"]
+    assert (tmp_path / "coordinator.token").exists()

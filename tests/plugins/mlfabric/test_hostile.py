@@ -1,0 +1,357 @@
+"""What hostile tenants and coordinators may say: any bytes, and any message whose values are at their limits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.conversation import Conversation
+from prophet_mlfabric.coordination import Coordination
+from prophet_mlfabric.messages import (
+    LENGTH_BYTES,
+    Answer,
+    Applied,
+    Ask,
+    Beat,
+    Bye,
+    Challenge,
+    Clock,
+    Collect,
+    Collected,
+    Copied,
+    Copy,
+    Denied,
+    Done,
+    Grant,
+    Hello,
+    Lost,
+    NicRates,
+    Parting,
+    Proceed,
+    Request,
+    Summed,
+    Wait,
+    Welcome,
+    decode_answer,
+    decode_request,
+    encode,
+    framed,
+    prove,
+    take_frames,
+)
+from prophet_mlfabric.terms import Terms
+from prophet_scheduler.core.errors import UserError
+
+TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
+NASTY: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2**52,
+    2**53 + 1,
+    10**400,
+    1e308,
+    1e-320,
+    math.nan,
+    math.inf,
+    None,
+    True,
+    "",
+    "\x00",
+    [[]],
+    {"a": 1},
+)
+KINDS = [
+    kind.model_fields["kind"].default for kind in (Hello, Ask, Done, Collected, NicRates, Clock, Beat, Copied, Bye)
+]
+KEYS = sorted({key for kind in (Hello, Ask, Done, Collected, NicRates, Clock, Copied) for key in kind.model_fields})
+NONSENSE = [
+    b"[" * 4000,
+    b'{"a":' * 800,
+    b'{"kind": "beat", "kind": "bye", "kind": "none"}',
+    b'{"kind": "ask", "update": NaN, "size_bytes": 1, "version": 0}',
+    b'{"kind": "ask", "update": 0, "size_bytes": 1, "version": 0, "norm": Infinity}',
+    b'{"kind": "ask", "update": 0, "size_bytes": 1, "version": 0, "norm": 1e308}',
+    b'{"kind": "ask", "update": ' + b"9" * 4000 + b', "size_bytes": 1, "version": 0}',
+    b'{"kind": "rates", "up": 1e-300}',
+    b'{"kind": "hello", "tenant": "\\ud800", "worker": 0, "incarnation": 1, "node": "n"}',
+    b'{"kind": "' + b"k" * 4000 + b'"}',
+    b"\xff\xfe\x00",
+]
+LIMITS = st.sampled_from([0, 1, 2, 2**20, 2**52, 2**53])
+SIZES = st.sampled_from([0, 1, 10**6, 2**44])
+NORMS = st.sampled_from([0.0, 5e-324, 1.0, 1e100])
+RATES = st.sampled_from([None, 1.0, 1e9, 1e15])
+REQUESTS: st.SearchStrategy[Request] = st.one_of(
+    st.builds(Ask, update=LIMITS, size_bytes=SIZES, version=LIMITS, norm=NORMS),
+    st.builds(Ask, update=st.integers(0, 9), size_bytes=SIZES, version=st.just(0), norm=NORMS),
+    st.builds(Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, norm=NORMS),
+    st.builds(Done, update=st.integers(0, 9), version=LIMITS, size_bytes=SIZES, norm=NORMS),
+    st.builds(Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, sum=st.integers(2**20, 2**20 + 4)),
+    st.builds(Collected, sum=st.integers(2**20, 2**20 + 4)),
+    st.builds(NicRates, up=RATES, down=RATES),
+    st.builds(Clock, rounds=LIMITS, models=LIMITS),
+    st.builds(Copied, copy_number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
+    st.just(Beat()),
+    st.just(Bye()),
+    st.builds(
+        Hello,
+        tenant=st.just("a"),
+        worker=st.integers(0, 2),
+        incarnation=st.integers(1, 2),
+        node=st.sampled_from(["server", "n0", "n1"]),
+        version=st.sampled_from([0, 2**52]),
+        epoch=st.sampled_from([None, 0, 1, 2**53]),
+        aggregates=st.booleans(),
+        replicates=st.booleans(),
+    ),
+)
+CALLS = ("", "ask", "done", "collected", "clock", "leave")
+WHOLE = st.sampled_from([0, 1, 7, 2**53])
+START_S = st.sampled_from([0.0, 1.0, 1e308])
+ANSWERS: st.SearchStrategy[Answer] = st.one_of(
+    st.just(Challenge(nonce="0" * 64)),
+    st.builds(Welcome, epoch=WHOLE, version=WHOLE),
+    st.builds(Wait, update=WHOLE, start_s=START_S, sum=st.one_of(st.none(), WHOLE)),
+    st.builds(
+        Grant,
+        update=WHOLE,
+        start_s=START_S,
+        aggregator=st.sampled_from([None, 0, 2**20 - 1]),
+        dropped=st.booleans(),
+        version=WHOLE,
+        sum=st.one_of(st.none(), WHOLE),
+    ),
+    st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE),
+    st.builds(Summed, sum=WHOLE, version=WHOLE),
+    st.builds(Collect, sum=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
+    st.builds(Copy, copy_number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
+    st.builds(Lost, update=WHOLE, reason=st.text(max_size=3)),
+    st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.one_of(st.none(), WHOLE)),
+    st.builds(Proceed, rounds=WHOLE, now=st.booleans()),
+    st.builds(Parting, working=WHOLE, died=st.sampled_from([(), (0, 2**20 - 1)])),
+)
+
+
+def decoded(data: bytes) -> None:
+    """Either is a message, which is the same once more, or one line."""
+    for decode in (decode_request, decode_answer):
+        try:
+            message: Any = decode(data)
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) <= 200
+        else:
+            assert decode(encode(message)) == message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_one_line(data: bytes) -> None:
+    decoded(data)
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), st.sampled_from(NASTY)))
+def test_any_values_are_a_message_or_one_line(kind: str, values: dict[str, Any]) -> None:
+    decoded(json.dumps({**values, "kind": kind}).encode())
+
+
+@pytest.mark.parametrize("data", NONSENSE)
+def test_nonsense_is_one_line(data: bytes) -> None:
+    with pytest.raises(UserError):
+        decode_request(data)
+    decoded(data)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=6), st.integers(1, 9))
+def test_frames_are_the_same_however_they_are_cut(frames: list[bytes], piece: int) -> None:
+    travels = b"".join(len(frame).to_bytes(LENGTH_BYTES, "big") + frame for frame in frames)
+    received, taken = bytearray(), []
+    for place in range(0, len(travels), piece):
+        received += travels[place : place + piece]
+        taken += list(take_frames(received, 20))
+    assert taken == frames and not received
+
+
+@given(st.binary(max_size=64))
+def test_what_is_kept_of_a_frame_is_bounded(data: bytes) -> None:
+    received = bytearray(data)
+    try:
+        list(take_frames(received, 8))
+    except UserError:
+        return
+    assert len(received) < LENGTH_BYTES + 8
+
+
+class Coordinating:
+    """Two tenants on a coordinator, with a worker each on a connection of its name."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
+        self.all = Connections({name: Tenant(TOKENS[name], self.jobs[name]) for name in TOKENS}, b"secret")
+        self.now_s = 0.0
+
+    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing]:
+        ((_, challenge),) = self.all.receive(connection, encode(hello), self.now_s)
+        assert isinstance(challenge, Challenge)
+        proof = prove(TOKENS[hello.tenant], challenge.nonce, hello)
+        return self.say(connection, hello.model_copy(update={"proof": proof}))
+
+    def say(self, connection: bytes, request: Request) -> list[Outgoing]:
+        return self.all.receive(connection, encode(request), self.now_s)
+
+    def turn(self) -> list[Outgoing]:
+        return self.all.turn(self.now_s)
+
+
+def worker(tenant: str, number: int = 0, **more: Any) -> Hello:
+    return Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", aggregates=True, **more)
+
+
+def seen_by_b(requests: list[tuple[int, Request, float]], terms: Terms) -> list[Any]:
+    """What b's worker is told while a's say this, each followed by a step of time."""
+    all_ = Coordinating(terms)
+    seen: list[Any] = []
+    for number in range(3):
+        all_.enter(b"a%d" % number, worker("a", number, replicates=terms.divergence_bound is not None))
+    seen += all_.enter(b"b", worker("b"))
+    for update, (number, request, step_s) in enumerate(requests):
+        if isinstance(request, Hello):
+            all_.enter(b"a%d" % number, request)
+        else:
+            all_.say(b"a%d" % number, request)
+        all_.now_s += step_s
+        if update < 20:
+            seen += all_.say(b"b", Ask(update=update, size_bytes=1000, version=0))
+        seen += [(name, answer) for name, answer in all_.turn() if name == b"b"]
+    return seen
+
+
+STEPS = st.tuples(st.integers(0, 2), REQUESTS, st.sampled_from([0.0, 0.05, 0.2, 20.0]))
+
+
+@given(st.lists(STEPS, max_size=30), st.sampled_from([None, 1, 30]), st.sampled_from([None, 1e-9, 1e99]))
+def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_its_own(
+    steps: list[tuple[int, Request, float]], delay_bound: int | None, divergence_bound: float | None
+) -> None:
+    terms = Terms(delay_bound=delay_bound, divergence_bound=divergence_bound)
+    failures: list[str] = []
+
+    class Failures(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            failures.append(record.getMessage())
+
+    handler = Failures()
+    logging.getLogger("prophet_scheduler").addHandler(handler)
+    try:
+        alone = seen_by_b([(number, Beat(), step_s) for number, _, step_s in steps], terms)
+        assert seen_by_b(steps, terms) == alone
+    finally:
+        logging.getLogger("prophet_scheduler").removeHandler(handler)
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": 2**52 + 1},
+        {"version": 2**53},
+        {"version": -1},
+        {"worker": 2**20},
+        {"incarnation": 1e30},
+        {"workers": 0},
+        {"node": "n" * 129},
+        {"proof": "é"},
+    ],
+)
+def test_a_hello_beyond_its_limits_is_denied_and_changes_nothing(wrong: dict[str, Any]) -> None:
+    all_ = Coordinating(Terms())
+    said = {**worker("a").model_dump(), **wrong}
+    ((_, answer),) = all_.all.receive(b"1", json.dumps(said).encode(), 0.0)
+    assert isinstance(answer, Denied) and len(all_.all) == 0
+
+
+def test_the_newest_version_that_a_worker_may_know_of_can_be_counted_on() -> None:
+    all_ = Coordinating(Terms())
+    all_.enter(b"a", worker("a", version=2**52))
+    ((_, applied),) = all_.say(b"a", Done(update=0, version=0, size_bytes=1))
+    assert isinstance(applied, Applied) and applied.version == 2**52 + 1
+
+
+@pytest.mark.parametrize("call", ["join", "receive", "turn"])
+def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    all_ = Coordinating(Terms())
+    all_.enter(b"a", worker("a"))
+    all_.enter(b"b", worker("b"))
+    all_.say(b"b", Ask(update=0, size_bytes=1000, version=0))
+    with monkeypatch.context() as broken:
+        broken.setattr(all_.jobs["a"], call, lambda *of: 1 // 0)
+        said = {
+            "join": lambda: all_.enter(b"another", worker("a", 1)),
+            "receive": lambda: all_.say(b"a", Beat()),
+            "turn": all_.turn,
+        }[call]()
+        assert said[0] == (b"a", None), "it is closed"
+        assert not all_.all.knows(b"a") and all_.all.knows(b"b")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Prophet: the job a begins anew: ZeroDivisionError: integer division or modulo by zero"
+    ]
+    granted = [answer for name, answer in [*said, *all_.turn()] if name == b"b"]
+    assert [type(answer) for answer in granted] == [Grant]
+    assert all_.enter(b"again", worker("a")) == [(b"again", Welcome(epoch=2, version=0))]
+
+
+def test_an_answer_for_a_connection_that_is_closed_goes_nowhere() -> None:
+    all_ = Coordinating(Terms())
+    all_.enter(b"a", worker("a"))
+    all_.say(b"a", Ask(update=0, size_bytes=1000, version=0))
+    all_.all.closed(b"a")
+    all_.all.closed(b"a")
+    assert all_.turn() == []
+    assert [type(answer) for _, answer in all_.enter(b"again", worker("a"))] == [Welcome]
+    ((name, answer),) = all_.say(b"again", Ask(update=0, size_bytes=1000, version=0))
+    assert (name, type(answer)) == (b"again", Grant), "it is told there"
+
+
+def test_a_hello_once_more_changes_nothing_and_one_from_elsewhere_ends_the_first_connection() -> None:
+    all_ = Coordinating(Terms())
+    all_.enter(b"1", worker("a"))
+    assert all_.enter(b"1", worker("a")) == [(b"1", Welcome(epoch=1, version=0))]
+    assert all_.enter(b"2", worker("a")) == [(b"1", None), (b"2", Welcome(epoch=1, version=0))]
+    assert len(all_.all) == 1 and not all_.all.knows(b"1")
+
+
+@given(st.lists(st.tuples(ANSWERS, st.sampled_from(CALLS), st.sampled_from([0, 9])), max_size=20))
+def test_a_worker_lives_with_whatever_a_coordinator_answers(steps: list[tuple[Answer, str, int]]) -> None:
+    talk = Conversation(worker("a"), TOKENS["a"], bound_s=1.0, now_s=0.0)
+    now_s = 0.0
+    for answer, call, step_s in steps:
+        now_s += step_s
+        match call:
+            case "ask":
+                talk.ask(7, 1000, min(talk.version, 7), 1.0, now_s)
+            case "done":
+                talk.done(7, 1000, now_s)
+            case "collected":
+                talk.collected(7, now_s)
+            case "clock":
+                talk.clock(7, 7, now_s)
+            case "leave":
+                talk.leave(now_s)
+        talk.receive(answer, now_s)
+        talk.turn(now_s)
+        for message in talk.take()[0]:
+            assert framed(message)
+    # Nothing waits for ever.
+    for _ in range(4):
+        now_s += 61.0
+        talk.turn(now_s)
+        talk.take()
+    assert talk.away or not talk.waits

@@ -1,0 +1,219 @@
+"""Section 5.3 of MLfabric: Eq. 11's bound against real models, and what travels to the replica when."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from prophet_mlfabric.aggregation import aggregate
+from prophet_mlfabric.network import NetworkState
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
+from prophet_mlfabric.scheduler import Arrival, Kind, Scheduler
+from prophet_scheduler.core.errors import UserError
+
+SERVER, REPLICA = 0, 1
+Vector: TypeAlias = NDArray[np.float64]
+
+
+def even(nodes: int, rate: float = 1.0) -> NetworkState:
+    return NetworkState.of_rates([rate] * nodes, [rate] * nodes)
+
+
+def filled(bound: float, momentum: float, norms: list[float], per_step: int = 1) -> DivergenceLedger:
+    ledger = DivergenceLedger(bound, momentum, per_step)
+    for norm in norms:
+        ledger.add(norm)
+    return ledger
+
+
+def models(vectors: list[Vector], momentum: float, per_step: int = 1) -> list[Vector]:
+    """The model after each step, by Eq. 2, from zero."""
+    pair = [np.zeros(len(vectors[0]))] * 2
+    for first in range(0, len(vectors) - per_step + 1, per_step):
+        pair.append(pair[-1] + sum(vectors[first : first + per_step]) + momentum * (pair[-1] - pair[-2]))
+    return pair[1:]
+
+
+def test_equations_7_and_8_by_hand() -> None:
+    # h0 = 2, u1 = 3, u2 = 5, momentum 1/2, all in one direction, so that norms add up exactly.
+    ledger = filled(100.0, 0.5, [2.0, 3.0, 5.0])
+    assert ledger.divergence(3, 1) == (0.5 + 0.25) * 2 + (1 + 0.5) * 3 + 5
+    assert ledger.divergence(3, 2) == 0.25 * 2 + 0.5 * 3 + 5
+    assert ledger.divergence(2, 2) == 0.0
+
+
+def test_equation_11_as_the_paper_writes_it() -> None:
+    # The root of a sum of products with a1..a6 is the sum of norms: (g + g^2) h + (1 + g) u1 + u2.
+    g, h, u1, u2 = 0.9, 0.7, 1.1, 0.4
+    a, b = g + g * g, 1 + g
+    squares = (a * h) ** 2 + (b * u1) ** 2 + u2**2 + 2 * a * b * h * u1 + 2 * b * u1 * u2 + 2 * a * h * u2
+    assert filled(100.0, g, [h, u1, u2]).divergence(3, 1) == pytest.approx(squares**0.5)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12), st.sampled_from([1, 2, 3]))
+def test_models_are_never_further_apart_than_the_bound_says(
+    seed: int, momentum: float, count: int, per_step: int
+) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count * per_step, 3))
+    ledger = filled(1e9, momentum, np.linalg.norm(vectors, axis=1).tolist(), per_step)
+    steps = models(list(vectors), momentum, per_step)
+    for server in range(count + 1):
+        for replica in range(count + 1):
+            apart = float(np.linalg.norm(steps[server] - steps[replica]))
+            assert apart <= ledger.divergence(server * per_step, replica * per_step) * (1 + 1e-9) + 1e-12
+
+
+@given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6), st.sampled_from([1, 2]))
+def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float, per_step: int) -> None:
+    norms = norms * per_step
+    ledger = filled(10.0, momentum, norms, per_step)
+    for position in range(len(norms) + 1):
+        within = [
+            other
+            for other in range(position + 1)
+            if other % per_step == 0 and ledger.divergence(position, other) <= 10.0 * (1 + 1e-11)
+        ]
+        assert ledger.needed(position) == within[0]
+
+
+def test_a_synchronous_step_moves_the_model_with_its_last_update() -> None:
+    ledger = filled(10.0, 0.5, [1.0, 2.0, 1.0, 1.0, 5.0], per_step=2)
+    assert ledger.weights(0) == [0.0, 3.0, 0.0, 3.5, 0.0]
+    assert ledger.weights(3) == [3.5, 0.0]
+    assert (len(ledger), ledger.divergence(5, 2)) == (5, 3.5)
+
+
+def test_bounds_that_cannot_be_kept_are_one_line() -> None:
+    for wrong in (0.0, -1.0, float("nan")):
+        with pytest.raises(UserError, match="give a positive number"):
+            DivergenceLedger(wrong, 0.0)
+    with pytest.raises(UserError, match=r"momentum 1\.0: give a number from 0 to below 1"):
+        DivergenceLedger(1.0, 1.0)
+    with pytest.raises(UserError, match=r"one step moves the model by up to 1\.5; give more"):
+        filled(1.4, 0.5, [1.0, 1.0])
+
+
+def decide(bound: float, replica_rate: float) -> tuple[Replication, int]:
+    """Two updates of norm 1 for a server that gets them at 1 and 2, and a replica whose NIC has this rate."""
+    network = NetworkState.of_rates([1.0] * 4, [1.0, replica_rate, 1.0, 1.0])
+    order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
+    server = aggregate(order, network, SERVER, [], 0.0)
+    assert [group.applied_s for group in server.groups] == [1.0, 2.0]
+    decision = replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
+    return decision, delayed_from(server, decision)
+
+
+def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted() -> None:
+    # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
+    decision, kept = decide(bound=2.0, replica_rate=1.0)
+    assert [group.applied_s for group in decision.groups] == [2.0, 2.0]
+    assert (decision.punted, decision.waits, kept) == ((), (None, None), 2)
+    # At half the rate neither is there at 2. The replica may lack both, so both wait for the next batch.
+    decision, kept = decide(bound=2.0, replica_rate=0.5)
+    assert (decision.groups, [update.id for update in decision.punted], kept) == ((), [0, 1], 2)
+
+
+def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> None:
+    decision, kept = decide(bound=1.0, replica_rate=1.0)
+    assert (decision.needed, decision.waits) == ((0, 1), (None, 0))
+    assert kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
+
+    decision, kept = decide(bound=1.0, replica_rate=0.5)
+    assert ([group.applied_s for group in decision.groups], [update.id for update in decision.punted]) == ([3.0], [1])
+    assert kept == 1  # u2 would be applied at 2: it gives way
+    slow = NetworkState.of_rates([1.0] * 4, [1.0, 0.5, 1.0, 1.0])
+    scheduler = Scheduler(SERVER, [], replica=REPLICA, divergence_bound=1.0)
+    schedule = scheduler.schedule([Update(0, 2, 1.0), Update(1, 3, 1.0)], slow, 0.0)
+    places = [(transfer.destination, [update.id for update in transfer.updates]) for transfer in schedule.transfers]
+    assert places == [(SERVER, [0]), (REPLICA, [0]), (SERVER, [1])]
+    assert [arrival.needs for arrival in schedule.commits] == [0, 1]
+    assert [update.id for update in scheduler.punted] == [1]
+
+
+norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+@given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31), st.sampled_from([1, 3]))
+def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
+    batches: list[list[float]], bound: float, momentum: float, seed: int, per_step: int
+) -> None:
+    bound *= per_step
+    scheduler = Scheduler(
+        SERVER,
+        [2, 3],
+        replica=REPLICA,
+        replica_aggregators=[4, 5],
+        divergence_bound=bound,
+        momentum=momentum,
+        updates_per_step=per_step,
+    )
+    random = np.random.default_rng(seed)
+    ledger = DivergenceLedger(bound, momentum, per_step)
+    server: list[Update] = []
+    replica: list[Update] = []
+    waiting_commits: list[Arrival] = []
+    waiting_copies: list[Arrival] = []
+    number = 0
+    for norms in batches:
+        batch = []
+        for norm in norms:
+            batch.append(Update(number, int(random.integers(2, 6)), float(random.integers(1, 9)), norm=norm))
+            number += 1
+        rates = random.uniform(0.5, 4, (2, 6)).tolist()
+        schedule = scheduler.schedule(batch, NetworkState.of_rates(*rates), 0.0)
+        order = [update for arrival in schedule.commits for update in arrival.updates]
+        assert sorted(update.id for update in order) == [update.id for update in batch]
+        for update in order:
+            ledger.add(update.norm)
+        waiting_commits += schedule.commits
+        waiting_copies += schedule.copies
+        # Arrivals in any interleaving that obeys their needs: the adversary flips a coin for who goes next.
+        while waiting_commits or waiting_copies:
+            may_commit = waiting_commits and waiting_commits[0].needs <= len(replica)
+            may_copy = waiting_copies and waiting_copies[0].needs <= len(server)
+            assert may_commit or may_copy
+            if may_commit and (not may_copy or random.random() < 0.5):
+                server += waiting_commits.pop(0).updates
+            else:
+                replica += waiting_copies.pop(0).updates
+            assert ledger.divergence(len(server), len(replica)) <= bound * (1 + 1e-9)
+    # The replica has a prefix of the server's updates, and the rest is punted: nothing is lost.
+    assert [*replica, *scheduler.punted] == server
+
+
+def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> None:
+    scheduler = Scheduler(SERVER, [5])
+    schedule = scheduler.schedule([Update(place, 1 + place, 1.0) for place in range(4)], even(6), 0.0)
+    kinds = [transfer.kind for transfer in schedule.transfers]
+    assert kinds == [Kind.DIRECT, Kind.DIRECT, Kind.TO_AGGREGATOR, Kind.TO_AGGREGATOR, Kind.SUM]
+    assert schedule.transfers[4].after == (2, 3)
+    assert [arrival.transfer for arrival in schedule.commits] == [0, 1, 4]
+    assert (schedule.transfers[-1].end_s, scheduler.version) == (3.0, 4)
+
+
+def test_dropped_updates_do_not_count_as_versions() -> None:
+    scheduler = Scheduler(SERVER, [], delay_bound=1)
+    schedule = scheduler.schedule([Update(0, 1, 1.0), Update(1, 2, 1.0)], even(3), 0.0)
+    assert [update.id for update in schedule.dropped] == [1]
+    assert scheduler.version == 1
+
+
+@pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}, {"replica_aggregators": [7]}])
+def test_nodes_that_are_not_there_are_one_line(wrong: dict[str, Any]) -> None:
+    scheduler = Scheduler(**{"server": 0, "aggregators": [1], **wrong})
+    with pytest.raises(UserError, match="the network has only nodes 0 to 2"):
+        scheduler.schedule([Update(0, 2, 1.0)], even(3), 0.0)
+    assert scheduler.version == 0
+
+
+def test_an_update_from_a_node_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UserError, match="node 3: the network has only nodes 0 to 2"):
+        Scheduler(0, []).schedule([Update(0, 3, 1.0)], even(3), 0.0)
+    with pytest.raises(UserError, match="delay bound 0"):
+        Scheduler(0, [], delay_bound=0)

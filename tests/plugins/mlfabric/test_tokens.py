@@ -1,0 +1,51 @@
+"""Files of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prophet_mlfabric.tokens import load_tokens, parse_tokens, token_of
+from prophet_scheduler.core.errors import UserError
+
+LINES = "# jobs\n\na  0123456789abcdef\nb fedcba9876543210\n"
+
+
+def test_a_line_a_tenant() -> None:
+    assert parse_tokens(LINES, "file") == {"a": "0123456789abcdef", "b": "fedcba9876543210"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "file has no tenant: write a line `TENANT TOKEN`"),
+        ("a", "file, line 1: write `TENANT TOKEN`, a name and a token without spaces"),
+        ("a b c", "file, line 1: write `TENANT TOKEN`, a name and a token without spaces"),
+        ("a secret", "file, line 1: a token has at least 16 characters"),
+        (LINES + "a 0123456789abcdeF", "file, line 5: tenant a has a token already"),
+    ],
+)
+def test_what_cannot_be_is_one_line_without_a_token(text: str, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_tokens(text, "file")
+    assert str(error.value) == line
+
+
+def test_which_tenant_is_said_where_there_are_several(tmp_path: Path) -> None:
+    several, single = tmp_path / "several", tmp_path / "single"
+    several.write_text(LINES)
+    single.write_text(LINES.splitlines()[2])
+    assert token_of(single, None) == ("a", "0123456789abcdef")
+    assert token_of(several, "b") == ("b", "fedcba9876543210")
+    with pytest.raises(UserError, match="has 2 tenants: say in PROPHET_COORDINATOR_TENANT"):
+        token_of(several, None)
+    with pytest.raises(UserError, match="has no tenant c"):
+        token_of(several, "c")
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("missing", "binary"):
+        with pytest.raises(UserError, match=f"{name}: cannot be read .*; give a file with lines"):
+            load_tokens(tmp_path / name)

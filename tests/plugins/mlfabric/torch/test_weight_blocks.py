@@ -1,0 +1,109 @@
+"""Weights as blocks with counts: what travels says which updates are in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, has_begun, version_of
+
+
+def parameters(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.nn.Parameter(torch.arange(float(torch.Size(shape).numel())).view(shape)) for shape in shapes]
+
+
+class Server:
+    """Adds what it is sent, block by block, as BytePS's asynchronous server does."""
+
+    def __init__(self, blocks: WeightBlocks) -> None:
+        self.sums = [torch.zeros_like(block) for block in blocks.blocks]
+
+    def push(self, blocks: WeightBlocks, *places: int) -> None:
+        for place in places or range(len(self.sums)):
+            self.sums[place] += blocks.blocks[place]
+
+    def pull(self, blocks: WeightBlocks, *places: int) -> None:
+        for place in places or range(len(self.sums)):
+            blocks.blocks[place].copy_(self.sums[place])
+
+
+def test_the_roots_weights_reach_another_worker() -> None:
+    root, other = parameters((3, 2), (5,)), parameters((3, 2), (5,))
+    with torch.no_grad():
+        root[1] += 0.5
+    ours, theirs = WeightBlocks(root, 2, 16), WeightBlocks(other, 2, 16)
+    assert [len(block) for block in ours.blocks] == [4 + 3, 4 + 3, 3 + 3]
+    server = Server(ours)
+    server.pull(theirs)
+    assert not has_begun(theirs.counts(0))
+    ours.hold_weights()
+    server.push(ours)
+    server.pull(theirs)
+    counts = theirs.take()
+    assert has_begun(counts) and version_of(counts) == 0
+    assert all(torch.equal(a, b) for a, b in zip(root, other, strict=True))
+
+
+def test_updates_of_two_workers_add_up_and_are_counted() -> None:
+    models = [parameters((4,), (3, 1)) for _ in range(2)]
+    workers = [WeightBlocks(model, 2, 20) for model in models]
+    server = Server(workers[0])
+    workers[0].hold_weights()
+    server.push(workers[0])
+    for worker in workers:
+        server.pull(worker)
+        worker.take()
+    for number, change in ((0, 0.25), (1, -2.0), (1, 1.0)):
+        with torch.no_grad():
+            models[number][0] += change
+        assert workers[number].hold_update(number) == pytest.approx(abs(change) * 2)
+        server.push(workers[number])
+        server.pull(workers[number])
+        counts = workers[number].take()
+    assert counts == (1, 2, 1)
+    assert version_of(counts) == 3
+    assert torch.equal(models[1][0].data, torch.arange(4.0) + 0.25 - 2.0 + 1.0)
+    assert torch.equal(models[1][1].data, torch.arange(3.0).view(3, 1))
+
+
+def test_a_block_that_lacks_an_update_is_told() -> None:
+    model = parameters((9,))
+    blocks = WeightBlocks(model, 3, 12)
+    server = Server(blocks)
+    blocks.hold_weights()
+    server.push(blocks)
+    server.pull(blocks)
+    blocks.take()
+    assert blocks.behind() == []
+    blocks.hold_update(1)
+    server.push(blocks, 0, 1)
+    server.pull(blocks)
+    assert blocks.behind() == [2]
+    blocks.hold_update(1)
+    server.push(blocks, 2)
+    server.pull(blocks, 2)
+    server.pull(blocks)
+    assert blocks.behind() == []
+
+
+def test_where_each_has_what_another_lacks_all_are_behind() -> None:
+    assert behind([(1, 0, 1), (0, 1, 1), (1, 1, 1)]) == [0, 1]
+    assert behind([(1, 0, 1), (0, 1, 1)]) == [0, 1]
+    assert behind([(4, 2, 1)]) == []
+
+
+def test_what_is_cleared_adds_nothing() -> None:
+    blocks = WeightBlocks(parameters((2, 2)), 1, 1 << 20)
+    blocks.hold_weights()
+    blocks.clear()
+    assert not any(block.any() for block in blocks.blocks)
+    assert blocks.size_bytes == 4 * (4 + 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [([], "there are none"), ([torch.zeros(2, dtype=torch.float64)], "one is torch.float64")],
+)
+def test_what_cannot_be_sent_is_refused(model: list[torch.Tensor], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        WeightBlocks(model, 2, 4096)

@@ -1,0 +1,194 @@
+"""Caramel's batches and where they are packed, by hand and against every order on small cases."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from prophet_papers.algorithms.caramel import (
+    Batch,
+    PackedSlot,
+    Place,
+    Window,
+    batch,
+    pack,
+    threshold_bytes,
+)
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.network import Network
+
+UNIT = Network(1.0)
+"""One byte a second without overhead: bytes are seconds."""
+
+
+# ---- batching
+
+
+@given(st.floats(1e-6, 1e-1), st.floats(1e3, 1e11), st.floats(0.5, 0.99))
+def test_the_threshold_is_the_papers(overhead_s: float, bandwidth: float, gain: float) -> None:
+    line = Network(bandwidth, overhead_s)
+    threshold = threshold_bytes(line, gain)
+
+    def joined(size: float) -> float:
+        return line.transfer_s(2 * size) / (2 * line.transfer_s(size))
+
+    assert joined(threshold) == pytest.approx(gain)
+    assert joined(threshold * 0.9) <= joined(threshold) <= joined(threshold * 1.1)
+    assert threshold_bytes(line) == pytest.approx(1.5 * overhead_s * bandwidth)
+
+
+@pytest.mark.parametrize("gain", [0.4, 1.0])
+def test_a_gain_without_a_threshold(gain: float) -> None:
+    with pytest.raises(UserError, match="gain is"):
+        threshold_bytes(UNIT, gain)
+
+
+def parameters(*rows: tuple[int, float]) -> list[Window]:
+    """(bytes, generated_s), to be read in the reverse order."""
+    return [Window(f"p{i}", size, at, float(len(rows) - i)) for i, (size, at) in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        # An idle network takes a parameter at once.
+        ([(1, 0.0), (1, 9.0)], [[0], [1]]),
+        # The first of 1 + 2 s keeps it busy till 3, so those of 1 and 2 are joined; at 3 it is free before 4.
+        ([(2, 0.0), (1, 1.0), (1, 2.0), (1, 4.0)], [[0], [1, 2], [3]]),
+        # Above the threshold of 5 bytes: alone, and ahead of a batch that is open.
+        ([(4, 0.0), (1, 1.0), (9, 2.0), (1, 3.0)], [[0], [2], [1, 3]]),
+        # More than 5 bytes together: the batch is closed and waits its turn.
+        ([(20, 0.0), (3, 1.0), (3, 2.0), (3, 3.0), (1, 40.0)], [[0], [1, 2], [3], [4]]),
+        # What appears together is joined.
+        ([(1, 1.0), (1, 1.0), (1, 1.0)], [[0, 1, 2]]),
+    ],
+)
+def test_batches_by_hand(rows: list[tuple[int, float]], expected: list[list[int]]) -> None:
+    assert [list(one.members) for one in batch(parameters(*rows), Network(1.0, 1.0), 5.0)] == expected
+
+
+def test_a_batch_is_ready_with_its_last_and_read_with_its_first_member() -> None:
+    assert batch(parameters((1, 1.0), (2, 1.0)), UNIT, 5.0) == (Batch((0, 1), 3, 1.0, 1.0),)
+
+
+def test_a_network_without_overhead_joins_nothing() -> None:
+    assert [one.members for one in batch(parameters((1, 0.0), (1, 0.0)), UNIT)] == [(0,), (1,)]
+
+
+def test_parameters_in_another_order() -> None:
+    with pytest.raises(UserError, match="'p1' is generated before 'p0'; sort them by generated_s"):
+        batch(parameters((1, 1.0), (1, 0.0)), UNIT)
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 20)), min_size=1, max_size=12)
+
+
+@given(ROWS, st.integers(0, 20), st.integers(0, 3))
+def test_every_parameter_is_in_exactly_one_batch(rows: list[tuple[int, int]], threshold: int, overhead: int) -> None:
+    given_parameters = parameters(*((size, float(at)) for size, at in sorted(rows, key=lambda row: row[1])))
+    batches = batch(given_parameters, Network(1.0, float(overhead)), float(threshold))
+    assert sorted(place for one in batches for place in one.members) == list(range(len(rows)))
+    for one in batches:
+        members = [given_parameters[place] for place in one.members]
+        assert one.size_bytes == sum(p.size_bytes for p in members)
+        assert one.generated_s == max(p.generated_s for p in members)
+        assert one.read_s == min(p.read_s for p in members)
+        if len(members) > 1:
+            assert all(p.size_bytes <= threshold for p in members)
+            assert sum(p.size_bytes for p in members[:-1]) <= threshold, "closed when it exceeds the threshold"
+
+
+# ---- packing
+
+
+def batches_of(*rows: tuple[int, float, float]) -> list[Batch]:
+    """(bytes, generated_s, read_s)."""
+    return [Batch((i,), size, at, read) for i, (size, at, read) in enumerate(rows)]
+
+
+def test_the_four_places_by_hand() -> None:
+    # Backward [0, 10], forward [0, 6]. 0 (6 s) is the largest: [2, 8]. 1 (5 s) does not fit after it, but before it
+    # is read at 6: [1, 6] of forward. 2 (4 s) fits in neither: after backward it takes 2 s of what is left at [8, 10]
+    # and the gap grows by 2, before forward it could use 1 s and the gap would grow by 3. 3 (3 s) is read at 1:
+    # after backward it would cost 3, before forward 2. 4 (2 s) fits at the start, [0, 2].
+    rows = batches_of((6, 2.0, 6.0), (5, 8.0, 6.0), (4, 8.0, 1.0), (3, 8.0, 1.0), (2, 0.0, 0.0))
+    packed = pack(rows, 10.0, 6.0, UNIT)
+    assert packed.gap_s == 4.0
+    assert packed.slots == (
+        PackedSlot(4, Place.BACKWARD, 0.0, 2.0),
+        PackedSlot(0, Place.BACKWARD, 2.0, 8.0),
+        PackedSlot(2, Place.AFTER_BACKWARD, 8.0, 12.0),
+        PackedSlot(3, Place.BEFORE_FORWARD, 12.0, 15.0),
+        PackedSlot(1, Place.FORWARD, 15.0, 20.0),
+    )
+    assert (packed.computation_s, packed.communication_s, packed.iteration_s) == (16.0, 20.0, 20.0)
+
+
+def test_without_the_forward_pass_the_rest_waits_after_backward() -> None:
+    rows = batches_of((6, 2.0, 6.0), (5, 8.0, 6.0))
+    packed = pack(rows, 10.0, 6.0, UNIT, forward=False)
+    assert packed.slots == (PackedSlot(0, Place.BACKWARD, 2.0, 8.0), PackedSlot(1, Place.AFTER_BACKWARD, 8.0, 13.0))
+    assert packed.gap_s == 3.0
+    assert pack(rows, 10.0, 6.0, UNIT).gap_s == 0.0
+
+
+def test_the_backward_pass_is_filled_from_its_start_and_the_forward_pass_from_its_end() -> None:
+    packed = pack(batches_of((3, 0.0, 0.0), (2, 0.0, 0.0), (2, 4.5, 4.0), (1, 4.5, 3.0)), 5.0, 4.0, UNIT)
+    assert packed.slots == (
+        PackedSlot(0, Place.BACKWARD, 0.0, 3.0),
+        PackedSlot(1, Place.BACKWARD, 3.0, 5.0),
+        PackedSlot(3, Place.FORWARD, 6.0, 7.0),
+        PackedSlot(2, Place.FORWARD, 7.0, 9.0),
+    )
+
+
+def test_a_model_without_a_forward_pass() -> None:
+    packed = pack(batches_of((1, 0.0, 0.0), (1, 1.0, 0.0)), 1.0, 0.0, UNIT)
+    assert (packed.gap_s, packed.iteration_s) == (1.0, 2.0)
+
+
+def least_gap(rows: Sequence[Batch], backward_s: float, network: Network) -> float:
+    """Over every order of transfers that are not cut: how far the forward pass must move for all to be in time."""
+    best = float("inf")
+    for order in itertools.permutations(rows):
+        now = gap = 0.0
+        for one in order:
+            now = max(now, one.generated_s) + network.transfer_s(one.size_bytes)
+            gap = max(gap, now - backward_s - one.read_s)
+        best = min(best, gap)
+    return best
+
+
+PACKED = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10), st.integers(0, 8)), min_size=1, max_size=5)
+
+
+@given(PACKED, st.sampled_from([0.0, 0.5]), st.booleans())
+def test_no_slot_is_outside_of_its_window_and_no_order_needs_a_longer_gap(
+    rows: list[tuple[int, int, int]], overhead_s: float, forward: bool
+) -> None:
+    backward_s, forward_s, network = 10.0, 8.0, Network(2.0, overhead_s)
+    given_batches = batches_of(*((size, float(at), float(read)) for size, at, read in rows))
+    packed = pack(given_batches, backward_s, forward_s, network, forward)
+    assert sorted(slot.batch for slot in packed.slots) == list(range(len(rows)))
+    began = backward_s + packed.gap_s
+    for slot in packed.slots:
+        one = given_batches[slot.batch]
+        assert slot.end_s - slot.start_s == pytest.approx(network.transfer_s(one.size_bytes))
+        assert slot.start_s >= one.generated_s - 1e-9
+        assert slot.end_s <= began + one.read_s + 1e-9
+        if slot.place is Place.BACKWARD:
+            assert slot.end_s <= backward_s + 1e-9
+        elif slot.place is Place.FORWARD:
+            assert slot.start_s >= began - 1e-9
+        else:
+            assert packed.gap_s > 0
+            assert slot.start_s < began and slot.end_s > backward_s, "it uses the gap"
+        assert forward or slot.end_s <= began + 1e-9
+    for before, after in itertools.pairwise(packed.slots):
+        assert before.end_s <= after.start_s + 1e-9, "one transfer has the network at a time"
+    assert packed.gap_s >= least_gap(given_batches, backward_s, network) - 1e-9
+    assert packed.iteration_s >= max(packed.computation_s, packed.communication_s) - 1e-9

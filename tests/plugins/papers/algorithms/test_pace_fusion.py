@@ -1,0 +1,260 @@
+"""Balanced fusion: the paper's recursion as it is written, every contiguous partition, and every R."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from prophet_papers.algorithms.pace import (
+    balanced_fusion,
+    balanced_partitions,
+    best_fusion,
+    fuse_graph,
+    iteration_time,
+    least_time,
+    problem_of,
+)
+from prophet_papers.algorithms.pace.fusion import Chain
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
+from prophet_scheduler.core.network import Network
+from support.profiles import profile
+
+NETWORK = Network(bandwidth=100.0, overhead_s=0.5)
+Member = TypeVar("Member")
+
+
+def max_min_size(chain: tuple[int, ...], groups: int) -> tuple[float, tuple[tuple[int, ...], ...]]:
+    """Algorithm 1, lines 11-23, line by line. (Line 22 adds the prefix behind the rest; here it is in front.)"""
+    if groups == 1:
+        return sum(chain), (chain,)
+    if groups > len(chain):
+        return -math.inf, ()
+    best: float = 0
+    best_groups: tuple[tuple[int, ...], ...] = ()
+    for length in range(1, len(chain) + 1):
+        rest, rest_groups = max_min_size(chain[length:], groups - 1)
+        size = min(sum(chain[:length]), rest)
+        if best < size:
+            best, best_groups = size, (chain[:length], *rest_groups)
+    return best, best_groups
+
+
+def cuts(length: int, groups: int) -> Iterator[tuple[int, ...]]:
+    """Every way to cut a chain into so many groups, as the places where they begin."""
+    for inner in itertools.combinations(range(1, length), groups - 1):
+        yield (0, *inner)
+
+
+def parts(chain: Sequence[Member], starts: Sequence[int]) -> tuple[tuple[Member, ...], ...]:
+    return tuple(tuple(chain[s:e]) for s, e in zip(starts, [*starts[1:], len(chain)], strict=True))
+
+
+sizes = st.lists(st.integers(1, 12) | st.integers(1, 10**12), min_size=1, max_size=8)
+
+
+@given(sizes)
+def test_the_partitions_are_the_papers_and_none_is_more_balanced(chain: list[int]) -> None:
+    partitions = list(balanced_partitions(chain))
+    assert len(partitions) == len(chain)
+    for groups, partition in enumerate(partitions, start=1):
+        least, as_written = max_min_size(tuple(chain), groups)
+        assert parts(chain, partition.starts) == as_written
+        assert partition.least_bytes == least
+        assert least == max(min(map(sum, parts(chain, starts))) for starts in cuts(len(chain), groups))
+
+
+def test_by_hand() -> None:
+    two, three = list(balanced_partitions([4, 1, 1, 5, 3]))[1:3]
+    assert (two.starts, two.least_bytes) == ((0, 3), 6)
+    assert (three.starts, three.least_bytes) == ((0, 1, 4), 3), "equally good is (0, 3, 4); the first group is shorter"
+
+
+@pytest.mark.parametrize("chain", [[], [3, 0]])
+def test_nothing_to_fuse_is_refused(chain: list[int]) -> None:
+    with pytest.raises(UserError, match="at least one transfer"):
+        next(balanced_partitions(chain))
+
+
+# ---- the fused graph
+
+
+def branches() -> Graph:
+    """Transfers r, s, t; s is needed by both branches."""
+    compute, transfer = OperationKind.COMPUTE, OperationKind.TRANSFER
+    return Graph(
+        "branches",
+        (
+            Operation("b2", compute, (), 1.0),
+            Operation("b1", compute, ("b2",), 1.0),
+            Operation("b0", compute, ("b1",), 1.0),
+            Operation("r", transfer, ("b2",), size_bytes=50),
+            Operation("s", transfer, ("b1",), size_bytes=70),
+            Operation("t", transfer, ("b0", "b2"), size_bytes=90),
+            Operation("left", compute, ("t", "s"), 2.0),
+            Operation("right", compute, ("s", "r"), 7.0),
+            Operation("end", compute, ("left", "right"), 1.0),
+        ),
+    )
+
+
+def test_a_fused_transfer_waits_for_all_and_all_wait_for_it() -> None:
+    fused = fuse_graph(branches(), [("r", "t")])
+    assert set(fused["r+t"].inputs) == {"b2", "b0"}
+    assert fused["r+t"].size_bytes == 140
+    assert fused["left"].inputs == ("r+t", "s")
+    assert fused["right"].inputs == ("s", "r+t")
+    assert [o.name for o in fused.transfers if "+" not in o.name] == ["s"]
+    both = fuse_graph(branches(), [("r", "s", "t")])
+    assert both["right"].inputs == ("r+s+t",)
+
+
+def test_the_fused_problem_is_that_of_the_fused_graph() -> None:
+    for network in (NETWORK, Network(1000.0, 2.0), Network(10.0)):
+        fusion = balanced_fusion(branches(), network)
+        fused = problem_of(fuse_graph(branches(), fusion.groups), network.transfer_s)
+        assert sorted(fusion.problem.transfers, key=lambda t: t.name) == sorted(fused.transfers, key=lambda t: t.name)
+        assert fusion.iteration_s == pytest.approx(least_time(fused))
+
+
+@pytest.mark.parametrize(("groups", "message"), [([("r", "b1")], "'b1' is no transfer"), ([("r",), ("s", "r")], "two")])
+def test_impossible_groups_are_refused(groups: list[tuple[str, ...]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        fuse_graph(branches(), groups)
+
+
+# ---- the search over R
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Backward one after another; forward in any shape, so that tails need not follow the order of release."""
+    count = draw(st.integers(1, 6))
+    operations = []
+    for index in reversed(range(count)):
+        before = (f"b{index + 1}",) if index + 1 < count else ()
+        operations.append(Operation(f"b{index}", OperationKind.COMPUTE, before, draw(st.integers(0, 3)) / 2))
+        size = draw(st.integers(1, 200))
+        operations.append(Operation(f"t{index}", OperationKind.TRANSFER, (f"b{index}",), size_bytes=size))
+    names = [f"t{index}" for index in range(count)]
+    for index in range(draw(st.integers(1, 5))):
+        inputs = tuple(draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)))
+        operations.append(Operation(f"f{index}", OperationKind.COMPUTE, inputs, draw(st.integers(0, 6)) / 2))
+        names.append(f"f{index}")
+    return Graph("random", tuple(operations))
+
+
+networks = st.builds(Network, st.sampled_from([20.0, 100.0, 1e6]), st.sampled_from([0.0, 0.1, 0.5, 2.0]))
+
+
+@given(graphs(), networks)
+def test_no_number_of_groups_is_better(graph: Graph, network: Network) -> None:
+    """Algorithm 1, lines 1-10, as written: every R, through the fused graph."""
+    problem = problem_of(graph, network.transfer_s)
+    chain = [t.name for t in sorted(problem.transfers, key=lambda t: (t.release, t.tail))]
+    times = []
+    for partition in balanced_partitions([graph[name].size_bytes for name in chain]):
+        groups = parts(chain, partition.starts)
+        times.append(least_time(problem_of(fuse_graph(graph, groups), network.transfer_s)))
+    fusion = balanced_fusion(graph, network)
+    assert fusion.iteration_s == pytest.approx(min(times))
+    assert times[len(fusion.groups) - 1] == pytest.approx(min(times))
+    assert fusion.iteration_s == iteration_time(fusion.problem, fusion.segments)
+    assert [name for group in fusion.groups for name in group] == chain
+
+
+@given(graphs(), networks)
+def test_fusion_never_makes_it_worse_and_without_overhead_not_better(graph: Graph, network: Network) -> None:
+    alone = least_time(problem_of(graph, network.transfer_s))
+    fused = balanced_fusion(graph, network).iteration_s
+    assert fused <= alone * (1 + 1e-9)
+    if network.overhead_s == 0:
+        assert fused == pytest.approx(alone)
+
+
+def test_beyond_what_is_tried_in_full_fusion_is_still_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prophet_papers.algorithms.pace.fusion.EVERY_UP_TO", 2)
+    job, free = branches(), Network(50.0)
+    assert not Chain(job, free).rises
+    assert balanced_fusion(job, free).iteration_s == pytest.approx(least_time(problem_of(job, free.transfer_s)))
+    assert len(balanced_fusion(job, Network(50.0, 100.0)).groups) == 1
+
+
+def test_a_dear_message_fuses_all_and_a_free_one_nothing_that_would_wait() -> None:
+    job = training_graph(profile((100, 3.0, 1.0), (100, 2.0, 1.0), (100, 1.0, 1.0), (100, 0.0, 1.0)))
+    assert len(balanced_fusion(job, Network(100.0, 50.0)).groups) == 1
+    assert len(balanced_fusion(job, Network(100.0, 0.0)).groups) == 4
+
+
+def test_of_equally_good_numbers_it_is_the_smallest() -> None:
+    job = training_graph(profile((10, 1.0, 1.0), (10, 1.0, 1.0), (10, 1.0, 1.0)))
+    # Both are there at once, and forward of the first layer alone decides nothing that an overhead of 0 could.
+    assert [len(g) for g in balanced_fusion(job, Network(1e15)).groups] == [3]
+
+
+# ---- past the paper: the best of all contiguous partitions
+
+
+def best_of_all(graph: Graph, network: Network) -> float:
+    chain = sorted(problem_of(graph, network.transfer_s).transfers, key=lambda t: (t.release, t.tail))
+    names = [transfer.name for transfer in chain]
+    return min(
+        least_time(problem_of(fuse_graph(graph, parts(names, starts)), network.transfer_s))
+        for groups in range(1, len(names) + 1)
+        for starts in cuts(len(names), groups)
+    )
+
+
+rows = st.tuples(st.integers(1, 12) | st.integers(100, 400), st.integers(0, 5).map(float), st.integers(0, 3).map(float))
+
+
+@given(st.lists(rows, min_size=1, max_size=6), networks)
+def test_for_layers_no_contiguous_groups_are_better(rows: list[tuple[int, float, float]], network: Network) -> None:
+    job = training_graph(profile(*sorted(rows, key=lambda row: -row[1])))
+    best = best_fusion(job, network)
+    assert best.iteration_s == pytest.approx(best_of_all(job, network))
+    assert best.iteration_s <= balanced_fusion(job, network).iteration_s * (1 + 1e-9)
+    assert sum(map(len, best.groups)) == len(rows)
+
+
+def test_balance_can_cost_more_than_a_tenth() -> None:
+    rows = [
+        (294, 5.0, 0.0),
+        (1, 5.0, 0.0),
+        (118, 4.0, 1.0),
+        (4, 2.0, 1.0),
+        (175, 1.0, 2.0),
+        (18, 0.0, 2.0),
+        (9, 0.0, 1.0),
+    ]
+    job, network = training_graph(profile(*rows)), Network(100.0, 2.0)
+    best = best_fusion(job, network)
+    assert best.iteration_s == pytest.approx(18.13) == best_of_all(job, network)
+    assert [len(group) for group in best.groups] == [1, 3, 3]
+    assert balanced_fusion(job, network).iteration_s == pytest.approx(20.13)
+
+
+def test_how_often_balance_is_not_best() -> None:
+    """The numbers in docs/policies/pace.md."""
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(500):
+        times = [(int(10 ** rng.uniform(0, 3)), float(rng.integers(0, 6)), float(rng.integers(0, 3))) for _ in range(7)]
+        job = training_graph(profile(*sorted(times, key=lambda row: -row[1])))
+        network = Network(100.0, float(rng.choice([0.1, 0.5, 1.0, 2.0])))
+        ratios.append(balanced_fusion(job, network).iteration_s / best_fusion(job, network).iteration_s)
+    assert min(ratios) >= 1 - 1e-9
+    assert np.mean(np.array(ratios) > 1 + 1e-9) == pytest.approx(0.42, abs=0.01)
+    assert np.mean(ratios) == pytest.approx(1.011, abs=0.001)
+    assert max(ratios) == pytest.approx(1.12, abs=0.01)
+
+
+def test_where_tails_do_not_rise_the_best_is_what_the_paper_finds() -> None:
+    assert best_fusion(branches(), NETWORK) == balanced_fusion(branches(), NETWORK)

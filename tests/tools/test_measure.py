@@ -1,0 +1,70 @@
+"""Measurements: their options, what is kept of one, and parts that can be tried without a quiet machine."""
+
+from __future__ import annotations
+
+import subprocess
+import typing
+from pathlib import Path
+
+import pytest
+
+from tools import backlog, kept, measure, memory
+from tools.builds import Ended, ManyGradientsJob, Marks
+
+
+def measured(out: Path, results: Path, *, starts: int = 5, rate: str = "fast") -> list[str]:
+    return [rate] * starts
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "function_of", lambda name: measured)
+
+
+@pytest.mark.usefixtures("made_up")
+def test_what_is_measured_is_kept(tmp_path: Path) -> None:
+    assert measure.main(["guard", "starts=2", "rate=slow", "--results", str(tmp_path)]) == 0
+    stored = kept.kept(tmp_path, "guard", list[str])
+    assert stored is not None and stored[1] == ["slow", "slow"]
+
+
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [("seconds=3", "its options are starts, rate, as KEY=VALUE"), ("starts=few", "invalid literal for int()")],
+)
+def test_a_wrong_option_is_one_line(option: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure.main(["guard", option]) == 2
+    error = capsys.readouterr().err
+    assert f"{option}: {line}" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", measure.MEASUREMENTS)
+def test_every_measurement_says_what_it_keeps(name: str) -> None:
+    function = measure.function_of(name)
+    assert typing.get_type_hints(function)["return"]
+    assert measure.options_of(function, []) == {}
+
+
+def test_a_start_is_kept_with_how_it_ended() -> None:
+    ended = Ended("stopped", Marks(True, 2), "nothing moved for 30 s")
+    start = backlog.counted("stock", ended, 12.0)
+    assert (start.end, start.stage, start.iteration, start.seconds) == ("stopped", "in training", 2, 12.0)
+
+
+def test_the_messages_of_an_iteration() -> None:
+    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 131_072) == 16
+    assert memory.messages(ManyGradientsJob(4, 262_145, 1), 131_072) == 24
+    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 4_096_000) == 8
+
+
+def test_a_sample_an_iteration_until_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = memory.Samples("corrected", "stock", 8)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        processes = dict.fromkeys(memory.ROLES.values(), process)
+        assert [run.look(Marks(True, n), processes) for n in (0, 1, 1, 2)] == [None] * 4
+        monkeypatch.setattr(memory, "MOST_BYTES", 1.0)
+        assert run.look(Marks(True, 3), processes) is not None
+        process.kill()
+    assert run.iterations == [1, 2, 3]
+    assert all(len(run.resident[role]) == 3 and min(run.resident[role]) > 0 for role in memory.ROLES)

@@ -1,0 +1,515 @@
+"""Figures of the pages of results that take more than a look at the data, and tables whose columns hang on it.
+
+Rule of this file: from kept values to numbers, rows and Markdown tables; no sentence. Times are seconds. A policy is
+faster than another if its iterations are shorter.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from prophet_mlfabric.studies.tables import PAPER_TABLE_2, RingComparison
+from prophet_scheduler.core.bound import blocks_bound_s
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.steps import Step, find_steps
+from prophet_scheduler.core.units import format_size, parse_size
+from prophet_scheduler.lab.config import Cell, experiment_of
+from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_of
+from prophet_scheduler.lab.narrow_link import seconds_per_bit
+from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.learn.profiler import FIRST_ESTIMATE, WARM_UP
+from prophet_scheduler.models.profiles import load_profile
+from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
+from tools.kept import Point, Study
+
+Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
+"""Results of a contender in one cell, real and simulated."""
+FIRST_PLAN = WARM_UP + FIRST_ESTIMATE
+"""Iterations after which the first plan is there."""
+P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
+"""Standard deviations of a normal distribution; and the error of a median over that of a mean."""
+
+
+def joined(text: str) -> str:
+    """Return a page's text with one empty line at most between its parts."""
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with a header, ending in a line break."""
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
+
+
+def shown(value: float | None, form: str = ".3f") -> str:
+    """Return a number in this format, and `-` if it is unknown."""
+    return "-" if value is None else format(value, form)
+
+
+def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
+    """Return how many times as fast `name` is as `other`; None if either failed or was not run."""
+    return times_s[other] / times_s[name] if {name, other} <= set(times_s) else None
+
+
+def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
+    """Return the lead of `name` over `other` at rest in each cell that has both: 0.2 is 20%."""
+    ratios = (speedup(point.cell.rests_s, name, other) for point in points)
+    return [ratio - 1 for ratio in ratios if ratio is not None]
+
+
+def span(values: Iterable[float], form: str = ".0%") -> str:
+    """Return `12% to 46%`, or one value if the two are shown alike."""
+    several = list(values)
+    if not several:
+        return "-"
+    least, most = format(min(several), form), format(max(several), form)
+    return least if least == most else f"{least} to {most}"
+
+
+def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
+    """Return the fastest policy of a cell but `name`, and its time. Raises ValueError if there is none."""
+    return min(((other, time_s) for other, time_s in cell.times_s.items() if other != name), key=lambda pair: pair[1])
+
+
+def policies(cells: Iterable[CellResult]) -> list[str]:
+    """Return the names of all policies of these cells."""
+    return list(dict.fromkeys(name for cell in cells for name in cell.policies))
+
+
+def excess(cells: Iterable[CellResult], name: str, whole: str) -> list[float]:
+    """Return how much longer an iteration of `name` at rest is than that of `whole`, as a share, by cell with both."""
+    times = (cell.rests_s for cell in cells)
+    return [each[name] / each[whole] - 1 for each in times if {name, whole} <= set(each)]
+
+
+def of_bound(cell: CellResult, name: str) -> str:
+    """Return a policy's time at rest as a multiple of the lower bound, or in seconds if none is known."""
+    policy = cell.policies.get(name)
+    if policy is None or policy.rest_s is None:
+        return "-" if policy is None else "failed"
+    return f"{policy.rest_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.rest_s:.3f} s"
+
+
+def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]:
+    """Return if final weights were stock's, of each policy of two workers that was compared, or of one policy alone."""
+    results = [
+        policy.same_weights_as_stock
+        for point in points
+        if point.workers == 2
+        for name, policy in point.cell.policies.items()
+        if (name == only if only else not name.startswith("stock"))
+    ]
+    return [same for same in results if same is not None] if only else [bool(same) for same in results]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Times of one cell: Prophet's, stock's, those of its best choice set by hand, and of the fastest other contender.
+
+    `error` is the standard error of `ahead`.
+    """
+
+    cell: CellResult
+    ours_s: float
+    stock_s: float | None
+    best: str
+    best_s: float
+    other: str | None = None
+    other_s: float | None = None
+    error: float = 0.0
+
+    @property
+    def of_bound(self) -> float | None:
+        """Prophet's time as a multiple of the lower bound."""
+        return None if self.cell.lower_bound_s is None else self.ours_s / self.cell.lower_bound_s
+
+    @property
+    def over_stock(self) -> float | None:
+        """Speedup over stock."""
+        return None if self.stock_s is None else self.stock_s / self.ours_s
+
+    @property
+    def over_best(self) -> float:
+        """Speedup over the best choice by hand."""
+        return self.best_s / self.ours_s
+
+    @property
+    def ahead(self) -> float:
+        """Lead over the best choice by hand, as a share of its time; below 0 if Prophet is behind."""
+        return 1 - self.ours_s / self.best_s
+
+    @property
+    def ahead_of_other(self) -> float | None:
+        """The same over the fastest other contender."""
+        return None if self.other_s is None else 1 - self.ours_s / self.other_s
+
+
+def ddp_standings(cells: Iterable[CellResult], ours: str = "ddp-prophet", stock: str = "ddp-gloo") -> list[Standing]:
+    """Return Prophet beside DDP with its best bucket size, of each cell in which both were measured."""
+    rows = []
+    for cell in cells:
+        times = cell.times_s
+        ddp = [name for name in times if name == stock or name.startswith(f"{stock}-")]
+        if ours in times and stock in times:
+            best = min(ddp, key=times.__getitem__)
+            rows.append(Standing(cell, times[ours], times[stock], best, times[best]))
+    return rows
+
+
+def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Standing]:
+    """Return Prophet beside the best of fixed sizes and the fastest other, of each cell with Prophet and a size."""
+    jobs = [place.job for place in experiment_of(study.config, Path("kept.yaml")).cells]
+    rows = []
+    for cell, job in zip(study.cells, jobs, strict=True):
+        times = cell.times_s
+        fixed = [name for name in times if name.startswith("fixed-")]
+        others = [name for name in times if name not in {*fixed, ours, stock}]
+        if ours not in times or not fixed:
+            continue
+        best, other = min(fixed, key=times.__getitem__), min(others, key=times.__getitem__, default=None)
+        count = job.iterations - 1 - job.warmup
+        error = math.hypot(*(error_s(cell.policies[name], count) for name in (ours, best))) / times[best]
+        other_s = None if other is None else times[other]
+        rows.append(Standing(cell, times[ours], times.get(stock), best, times[best], other, other_s, error))
+    return rows
+
+
+def error_s(result: PolicyResult, after_warmup: int) -> float:
+    """Return the standard error of an iteration's mean time, as if iterations were independent.
+
+    If nothing but medians was kept, of `after_warmup` iterations of each repeat, they are assumed normally distributed.
+    """
+    if result.iterations:
+        times_s = [time_s for run in result.iterations_s() for time_s in counted(run)]
+        return float(np.std(times_s) / math.sqrt(len(times_s)))
+    times = result.iteration_s
+    assert times is not None
+    return OF_MEDIAN * (times.p90 - times.p10) / P10_TO_P90 / math.sqrt(after_warmup * len(result.repeats))
+
+
+class Gain(NamedTuple):
+    """Prophet in one simulated cell: its lead over the best fixed size and the best other, as shares of their times.
+
+    `of_bound` are all times as multiples of the lower bound, and `any_blocks` the bound of any cut as one; `possible`
+    is the largest lead that any cut could have over the best fixed size.
+    """
+
+    cell: CellResult
+    over_fixed: float
+    over_other: float
+    of_bound: dict[str, float]
+    any_blocks: float | None
+    possible: float | None
+
+
+def block_gains(study: Study, ours: str = "prophet") -> list[Gain]:
+    """Return the gain of each cell in which Prophet, a fixed size and another policy ran."""
+    rows = []
+    for cell, place in zip(study.cells, experiment_of(study.config, Path("kept.yaml")).cells, strict=True):
+        bound_s, least_s = cell.lower_bound_s, any_blocks_s(place)
+        times = {name: rest_s / bound_s for name, rest_s in cell.rests_s.items()} if bound_s else {}
+        fixed = [seconds for name, seconds in times.items() if name.startswith("fixed-")]
+        others = [seconds for name, seconds in times.items() if not name.startswith("fixed-") and name != ours]
+        if ours not in times or not fixed or not others:
+            continue
+        any_blocks = None if least_s is None or bound_s is None else least_s / bound_s
+        possible = None if any_blocks is None else 1 - any_blocks / min(fixed)
+        own = times[ours]
+        rows.append(Gain(cell, 1 - own / min(fixed), 1 - own / min(others), times, any_blocks, possible))
+    return rows
+
+
+def any_blocks_s(cell: Cell) -> float | None:
+    """Return the bound of any cut in a cell whose workers' links are the narrow ones; None without profile or rate."""
+    links = seconds_per_bit(cell.cluster)
+    if cell.wire is None or "worker uplink" not in links:
+        return None
+    costs = cell.simulator
+    rate = 1 / links["worker uplink"] / 8
+    return blocks_bound_s(cell.wire, rate, costs.overhead_s, MESSAGES_TO_ANSWER * costs.latency_s)
+
+
+class Compared(NamedTuple):
+    """One policy in one cell: seconds of an iteration at rest, and the error of the simulated one."""
+
+    policy: str
+    setting: str
+    real_s: float
+    simulated_s: float
+
+    @property
+    def error(self) -> float:
+        """Error of the simulated time, as a share of the real one."""
+        return self.simulated_s / self.real_s - 1
+
+    @property
+    def near(self) -> bool:
+        """True if the error is at most a tenth."""
+        return abs(self.error) <= 0.10
+
+
+def compared(points: Iterable[Point]) -> list[Compared]:
+    """Return the iteration times of both, one entry a policy and cell that ran both ways."""
+    return [
+        Compared(name, describe_setting(point.cell.setting), *times)
+        for point in points
+        for name, times in point.real_and_simulated_s.items()
+    ]
+
+
+def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
+    """Return the seconds of an iteration of policies PREFIX-CREDIT-PARTITION: a row a credit, a column a size."""
+    named = {name: name.removeprefix(prefix).split("-") for name in cell.times_s if name.startswith(prefix)}
+    times = {tuple(map(parse_size, sizes)): cell.times_s[name] for name, sizes in named.items()}
+    credits, partitions = (sorted({sizes[place] for sizes in times}) for place in (0, 1))
+    rows = [
+        (format_size(credit), *(shown(times.get((credit, partition))) for partition in partitions))
+        for credit in credits
+    ]
+    return table(("credit", *map(format_size, partitions)), rows)
+
+
+def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
+    """Return the samples a second of one worker at rest, as papers have them; None if the policy failed."""
+    policy = cell.measured(name)
+    if policy is None or policy.samples_per_s is None or policy.time_s is None or policy.rest_s is None:
+        return None
+    return policy.samples_per_s * policy.time_s / policy.rest_s / workers
+
+
+def rate(cell: CellResult, workers: int, name: str) -> str:
+    """Return the samples a second of one worker, as text."""
+    value = samples_per_s(cell, workers, name)
+    return "failed" if value is None else f"{value:.1f}"
+
+
+def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
+    """Return the recorded profiles of a folder with the steps that the profiler finds in each."""
+    profiles = [load_profile(path) for path in sorted(Path(folder).glob("*.json"))]
+    return [(profile, find_steps(profile)) for profile in profiles]
+
+
+def gain(point: Point, name: str, other: str) -> str:
+    """Return the lead of `name` over `other` at rest in one cell, as text."""
+    ratio = speedup(point.cell.rests_s, name, other)
+    return "failed" if ratio is None else f"{ratio - 1:+.0%}"
+
+
+class RealStudies(NamedTuple):
+    """Real studies by name, None for one whose data is not kept, and the points of all."""
+
+    of: dict[str, Any]
+    points: list[Point]
+
+    @property
+    def cells(self) -> list[CellResult]:
+        """All cells."""
+        return [point.cell for point in self.points]
+
+
+def measured(names: Iterable[str], study: Callable[[str], Any]) -> RealStudies:
+    """Return the real studies of these names, as `study` reads them."""
+    of = {name: study(f"real-{name}") for name in names}
+    return RealStudies(of, [point for run in of.values() if run is not None for point in run.data.points])
+
+
+def cells_of(studies: Mapping[str, Study]) -> list[CellResult]:
+    """Return the cells of several studies."""
+    return [cell for study in studies.values() for cell in study.cells]
+
+
+def lost(points: Sequence[Point], name: str) -> float | None:
+    """Return the share of a worker's samples a second that is lost from the first point to the last."""
+    first, last = (samples_per_s(point.cell, point.workers, name) for point in (points[0], points[-1]))
+    return None if first is None or last is None else 1 - last / first
+
+
+def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str, dict[str, Pair]]:
+    """Return MLfabric's results, real and simulated, by cell such as `c1-n1` and then by contender."""
+    rows = {}
+    for name in sorted(simulated):
+        policies = real[name].cells[0].policies if name in real else {}
+        rows[name] = {
+            policy: (policies[policy].convergence if policy in policies else None, result)
+            for policy, result in simulated[name].contenders.items()
+        }
+    return rows
+
+
+def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> tuple[float | None, float | None]:
+    """Return the time to the loss of `other` over ours, real and simulated: above 1 if ours is ahead."""
+
+    def time_s(result: ConvergenceResult | None) -> float | None:
+        return None if result is None else result.time_to_loss_s
+
+    times = [(time_s(mine), time_s(its)) for mine, its in zip(of_cell[ours], of_cell[other], strict=True)]
+    real, simulated = (None if mine is None or its is None else its / mine for mine, its in times)
+    return real, simulated
+
+
+def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float]:
+    """Return the simulated seconds of an applied update over the real ones, by cell with both."""
+    pairs = [of[policy] for of in cells.values()]
+    times = [(real.update_s, simulated.update_s) for real, simulated in pairs if real and simulated]
+    return [simulated_s / real_s for real_s, simulated_s in times if real_s and simulated_s]
+
+
+def needed(comparisons: Iterable[RingComparison], update_s: float, workers: int) -> list[float]:
+    """Return the updates a message with which MLfabric would be as fast as the ring, by cell."""
+    return [comparison.needed(update_s, workers) for comparison in comparisons]
+
+
+def kibibytes(sizes: Iterable[int]) -> list[str]:
+    """Return sizes in KiB, as text."""
+    return [f"{size >> 10}" for size in sizes]
+
+
+def of_paper(name: str) -> float:
+    """Return the paper's ratio to the ring, of a cell such as `c1-n1`."""
+    compute, _, network = name.upper().partition("-")
+    return PAPER_TABLE_2[compute, network]
+
+
+WARM_UP_ITERATIONS = 100
+"""Iterations after which growth of memory is counted: one-time allocations are done by then."""
+
+
+def message_bytes(run: Mapping[str, Any], role: str, messages: int) -> float | None:
+    """Return the growth in bytes a message, the slope of a line through the samples; None if there are too few."""
+    warm = np.array(run["iterations"]) >= WARM_UP_ITERATIONS
+    if warm.sum() < 3:
+        return None
+    slope = np.polyfit(np.array(run["iterations"])[warm], np.array(run["resident"][role])[warm], 1)[0]
+    return float(slope) / messages
+
+
+def megabytes_at(run: Mapping[str, Any], role: str, iteration: int) -> float | None:
+    """Return the resident memory at the sample nearest to `iteration`; None if none is within a tenth of it."""
+    iterations = run["iterations"]
+    near = min(range(len(iterations)), key=lambda n: abs(iterations[n] - iteration), default=None)
+    if near is None or abs(iterations[near] - iteration) > iteration / 10:
+        return None
+    return float(run["resident"][role][near]) / 1e6
+
+
+class Follows(NamedTuple):
+    """Numbers that the simulator takes from gloo's all-reduces, for a machine with two cores."""
+
+    ways_a_message: float
+    message_s: float
+    moved_rate: float
+    issue_s: float
+    copied_rate: float
+    renewed_rate: float
+    updated_rate: float
+
+
+def follows(data: Sequence[Mapping[str, Any]], delay_s: float = 0.005) -> Follows:
+    """Derive them from small operations on a link with a delay, from many at once without one, and from large ones."""
+    plain, delayed = (
+        next(one for one in data if one["way"] == {"ranks": 2, "bandwidth_bps": None, "delay_s": delay})
+        for delay in (None, delay_s)
+    )
+    bare, late, issued = (
+        {tuple(key): each_s for *key, each_s in rows}
+        for rows in (plain["bare_s"], delayed["bare_s"], plain["issued_s"])
+    )
+    (small, _), (large, many) = min(bare), max(bare)
+    rounds, small_s = 2, bare[small, many]
+    return Follows(
+        # From rank to rank a message takes the delays of both links.
+        ways_a_message=(late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
+        message_s=small_s / (2 * rounds),
+        moved_rate=rounds * large / (bare[large, many] - small_s),
+        issue_s=issued[small,] - small_s,
+        copied_rate=plain["copied_rate"],
+        renewed_rate=plain["renewed_rate"],
+        updated_rate=plain["updated_rate"],
+    )
+
+
+class GpuPair(NamedTuple):
+    """A job on a GPU without Prophet and with it, and the times of both."""
+
+    runs: list[Mapping[str, Any]]
+    times: list[Times]
+
+    @property
+    def same_weights(self) -> str:
+        """`yes` or `no`, and `-` for runs that were not of the same length."""
+        first, second = self.runs
+        alike = len(first["seconds"]) == len(second["seconds"])
+        return ("yes" if first["digest"] == second["digest"] else "**no**") if alike else "-"
+
+
+def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
+    """Return the jobs that ran without Prophet and then with it."""
+    by_job: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        by_job.setdefault(repr(run["job"]), []).append(run)
+    both = [pair for pair in by_job.values() if len(pair) == 2]
+    return [GpuPair(pair, [_times_of(run["seconds"]) for run in pair]) for pair in both]
+
+
+def _times_of(seconds: Sequence[float]) -> Times:
+    return times_of([(seconds, rests_from(list(accumulate(seconds)), None))])
+
+
+Watched: TypeAlias = Mapping[str, Any]
+"""What `make overhead` keeps: turns, calls and counts."""
+
+
+def _beside_nothing(data: Watched, variant: str, rank: int | None = None) -> list[tuple[Any, Any]]:
+    """Return by cycle and rank the turn of `variant`, and that of nothing."""
+    base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
+    turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
+    return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
+
+
+def _called_s(data: Watched, rank: int) -> float:
+    """Return the time of training's own threads in an iteration for watching."""
+    return float(sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank))
+
+
+def delayed(data: Watched, variant: str, key: str) -> list[float]:
+    """Return by cycle and rank what `variant` takes more than nothing does, as a share of that."""
+    return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
+
+
+def counted_share(data: Watched, variant: str, rank: int) -> list[float]:
+    """Return by cycle the processor time of the code that watches, in its own threads and in those of training, as a
+    share of the time of an iteration.
+    """
+    called_s = _called_s(data, rank)
+    pairs = _beside_nothing(data, variant, rank)
+    return [(turn["watching_s"] + called_s) / nothing["iteration_s"] for turn, nothing in pairs]
+
+
+def more_share(data: Watched, variant: str, rank: int) -> list[float]:
+    """Return by cycle the additional processor time of Prophet's threads over the turn of nothing, and training's
+    calls, as a share of the time of an iteration.
+    """
+    called_s = _called_s(data, rank)
+    pairs = _beside_nothing(data, variant, rank)
+    return [(turn["threads_s"] - nothing["threads_s"] + called_s) / nothing["iteration_s"] for turn, nothing in pairs]
+
+
+def scattered(values: Sequence[float]) -> str:
+    """Return the median and its standard error, from the median deviation."""
+    middle = float(np.median(values))
+    scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
+    return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
+
+
+def beside_judge(rows: Iterable[Any]) -> list[float]:
+    """Return the tuner's regret after 100 iterations over that of the rules before it, by family of jobs."""
+    return [row.tuner.regret[1] / row.judge.regret[1] for row in rows if row.judge]

@@ -1,0 +1,86 @@
+"""Measurements of one kind each, kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
+
+Rule of this file: which measurements there are, and keeping what one came to. A measurement is a function:
+it gets a folder for its work, the folder of results, and options, and its type is that of what is kept.
+Configs that are run for a page are those of studies.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prophet_scheduler.core.errors import UserError
+from tools import kept
+from tools.command_line import exit_status, page_parser
+from tools.provenance import here
+
+MEASUREMENTS: Mapping[str, str] = {
+    "advice": "advise.measure",
+    "backlog": "backlog.measure",
+    "changing": "changing.measure",
+    "changing-simulated": "changing.simulate",
+    "coordinator": "coordinator.measure",
+    "gpu": "gpu.measure",
+    "guard": "guard.measure",
+    "memory": "memory.measure",
+    "mlfabric": "mlfabric_cells.measure",
+    "mlfabric-simulated": "mlfabric_cells.simulate",
+    "operations": "operations.measure",
+    "papers": "papers.measure",
+    "regret": "regret.measure",
+    "scaling": "scaling.measure",
+    "testbed": "testbed.measure",
+    "watching": "overhead.measure",
+}
+"""Function of each measurement, by the name of its data."""
+
+
+def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
+    """Return the options KEY=VALUE, each of the type of its default. Raises UserError."""
+    known = {name: each.default for name, each in inspect.signature(measure).parameters.items() if each.kind == 3}
+    options = {}
+    for text in given:
+        key, _, value = text.partition("=")
+        if key not in known:
+            raise UserError(f"{text}: its options are {', '.join(known) or 'none'}, as KEY=VALUE")
+        try:
+            options[key] = type(known[key])(value)
+        except ValueError as error:
+            raise UserError(f"{text}: {error}") from None
+    return options
+
+
+def function_of(name: str) -> Any:
+    """Return the function of a measurement."""
+    module, _, function = MEASUREMENTS[name].partition(".")
+    return getattr(importlib.import_module(f"tools.{module}"), function)
+
+
+def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
+    """Measure and keep. Raises UserError and OSError."""
+    measure = function_of(name)
+    data = measure(out, results, **options_of(measure, given))
+    where = inspect.getmodule(measure).__dict__.get("where", here)
+    kept.keep(results, name, typing.get_type_hints(measure)["return"], data, where())
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and keep; exit status 2 with one line for an error of the user's."""
+    parser = page_parser("measure", __doc__)
+    parser.add_argument("name", choices=MEASUREMENTS)
+    parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="what the measurement's defaults are not to be")
+    parser.add_argument("--out", type=Path, help="folder for its work; build/NAME where left out")
+    options = parser.parse_args(arguments)
+    out = options.out or Path("build", options.name)
+    return exit_status(lambda: run(options.name, out, options.results, options.options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

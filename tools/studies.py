@@ -1,0 +1,192 @@
+"""Configs that are run for a page: on real engines, cell by cell, or on the simulator.
+
+Rule of this file: which configs there are, running what is missing of one, and keeping it. A cell with results is not
+run again. So a machine that was not idle for a moment costs one cell, and a run can be interrupted. `python -m
+tools.studies NAME...` runs those of these names; `real` is all of the paper's experiments.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic_core import to_jsonable_python
+from rich.console import Console
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import Experiment, load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, Results, read_results
+from prophet_scheduler.lab.results import failures, summarize
+from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.session import progress_bar, run_session
+from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
+from tools import kept
+from tools.command_line import exit_status, page_parser
+from tools.kept import Study
+
+CONFIGS = Path("configs")
+REAL = "real"
+
+
+@dataclass(frozen=True)
+class StudyRecipe:
+    """How a study is made. One with figures is run as a whole, since a figure shows several cells."""
+
+    config: str
+    simulated: bool = False
+    """True if it runs on the simulator and nowhere else."""
+    beside: bool = False
+    """True if it is simulated beside the real run."""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    """Files of a run, and their names beside the page."""
+    replaces: tuple[str, ...] = ()
+    """Notes that its results replace."""
+
+
+STUDIES: Mapping[str, StudyRecipe] = {
+    "allreduce": StudyRecipe("allreduce.yaml"),
+    "eighth": StudyRecipe("eighth.yaml"),
+    "blocks": StudyRecipe("blocks.yaml"),
+    "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
+    "ablation": StudyRecipe("ablation.yaml"),
+    "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
+    "replay-resnet50": StudyRecipe(
+        "replay-resnet50.yaml",
+        figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
+    ),
+    "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
+    "real-peers": StudyRecipe(
+        "peers.yaml",
+        figures={
+            f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
+        },
+        replaces=("real-overheads",),
+    ),
+    "real-train-resnet": StudyRecipe("train-resnet.yaml"),
+    "real-replay-models": StudyRecipe("replay-models.yaml"),
+    "real-bandwidths": StudyRecipe("real/bandwidths.yaml"),
+    "real-batches": StudyRecipe("real/batches.yaml"),
+    "real-slow-worker": StudyRecipe("real/slow-worker.yaml"),
+    "real-workers": StudyRecipe("real/workers.yaml", beside=True),
+}
+"""Studies by the name under which they are kept."""
+
+
+def measured(config: Path, out: Path, repeats: int | None, console: Console) -> Study:
+    """Return what is kept of a config's results, once all of its cells are measured. Runs the missing ones.
+
+    Results go to `out`/cellN. Raises UserError if a cell could not be run, after the others were.
+    """
+    experiment = load_experiment(config, repeats=repeats)
+    whole, refused = [], ""
+    for number, cell in enumerate(experiment.cells):
+        folder = out / f"cell{number}"
+        results = earlier(experiment, folder)
+        if results is None:
+            try:
+                run_session(replace(experiment, cells=(cell,)), folder)
+            except UserError as error:
+                refused = refused or str(error)
+                console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
+                continue
+            results = read_results(folder / RESULTS_FILE)
+        whole += results.cells
+    if refused:
+        raise UserError(f"{refused}; run it again: only what is missing is measured")
+    together = Results(
+        schema=SCHEMA, config=to_jsonable_python(experiment.source), repeats=experiment.repeats, cells=whole
+    )
+    return kept.study_of(experiment, together)
+
+
+def earlier(experiment: Experiment, folder: Path) -> Results | None:
+    """Return what an earlier run left of a cell, if it was of this very config and nothing in it failed."""
+    path = folder / RESULTS_FILE
+    if not path.exists():
+        return None
+    results = read_results(path)
+    same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
+    return results if same and not failures(results) else None
+
+
+def simulated(config: Path, console: Console) -> Study:
+    """Return what is kept of a config's results on the simulator. Raises UserError."""
+    experiment = load_experiment(config)
+    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment, console)))
+
+
+def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
+    """Return all runs of an experiment on the simulator, with a progress bar. Raises UserError."""
+    planned = prepare_experiment(experiment)
+    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
+        return simulate_experiment(experiment, planned, Path(folder), listener)
+
+
+def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
+    """Return a study after running what is missing; its figures go beside the page. Raises UserError and OSError."""
+    console = Console(stderr=True)
+    if recipe.simulated:
+        return simulated(config, console)
+    if not recipe.figures:
+        data = measured(config, out, repeats, console)
+    else:
+        experiment = load_experiment(config, repeats=repeats)
+        run_session(experiment, out)
+        data = kept.study_of(experiment, read_results(out / RESULTS_FILE))
+        for file, name in recipe.figures.items():
+            shutil.copyfile(out / file, results / name)
+    if recipe.beside:
+        both = zip(data.points, simulated(config, console).cells, strict=True)
+        data = replace(data, points=[replace(point, simulated=kept.small(cell)) for point, cell in both])
+    return data
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run and keep; exit status 2 with one line for an error of the user's."""
+    parser = page_parser("studies", __doc__)
+    parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
+    parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
+    parser.add_argument("--config", type=Path, help="in place of the study's own, of one name")
+    parser.add_argument("--repeats", type=int, help="in place of the config's")
+    parser.add_argument("--missing", action="store_true", help="only those of which nothing of this config is kept")
+    options = parser.parse_args(arguments)
+    names = [name for asked in options.names for name in (real_names() if asked == REAL else [asked])]
+
+    def work() -> int:
+        for name in names:
+            config = options.config or CONFIGS / STUDIES[name].config
+            if not (options.missing and is_kept(name, config, options.results)):
+                run(name, config, options.out / name, options.results, options.repeats)
+        return 0
+
+    return exit_status(work)
+
+
+def real_names() -> Sequence[str]:
+    """Return the names of the paper's experiments on real engines."""
+    return [name for name in STUDIES if name.startswith(f"{REAL}-")]
+
+
+def is_kept(name: str, config: Path, results: Path) -> bool:
+    """True if results of this very config are kept. Raises UserError."""
+    stored = kept.kept(results, name, Study)
+    return stored is not None and stored[1].config == to_jsonable_python(load_experiment(config).source)
+
+
+def run(name: str, config: Path, out: Path, results: Path, repeats: int | None) -> None:
+    """Run what is missing of a study, and keep it. Raises UserError and OSError."""
+    recipe = STUDIES[name]
+    data = study(recipe, config, out, results, repeats)
+    former = kept.kept(results, name, Study)
+    if former is not None:
+        data = kept.still_simulated(data, former[1])
+    kept.keep(results, name, Study, data, replaces=recipe.replaces)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
