@@ -328,8 +328,8 @@ def _between_borders(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut
 
 
 class PageRounds:
-    """Count of rounds on one worker. Each of the first EARLY_ROUNDS ends with a page, in which all workers read what the
-    deciding one wants, and then every RECUT_ROUNDS-th. All workers count alike.
+    """Count of rounds on one worker. Each of the first EARLY_ROUNDS ends with a page, in which all workers read what
+    the deciding one wants, and then every RECUT_ROUNDS-th. All workers count alike.
 
     `tried`: rounds after a decision that end with a page as well. The page of the first of them is late: it is sent
     when the next round begins, so that it tells how the first one went, and there is no second bad round.
