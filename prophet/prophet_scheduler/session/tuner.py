@@ -196,7 +196,6 @@ class Tuner:
         self._spent = 0.0  # iterations that going to this arm has cost so far
         self._dear = self._paid = 1.0  # Cost of first times, in expected costs, and their number.
         self._off = np.zeros(len(SCALES))
-        self.iterations = 0
 
     # Inputs.
 
@@ -266,7 +265,6 @@ class Tuner:
         going = self._going if self._comes else 0.0
         anew = going > 0 or seen == 0
         self._comes = max(0, self._comes - 1)
-        self.iterations += 1
         self._seen[name] = seen + 1
         self._covariance[:, 0, 0] += model.drift**2
         steps = np.arange(1, self._mean.shape[1])
@@ -402,7 +400,7 @@ class Tuner:
         going = costs.copy()
         if here is not None:
             going[here] = 0.0
-        left = max(self.model.left, float(self.iterations))
+        left = max(self.model.left, float(sum(self._seen.values())))
         shown = covariance[:, [0]] + covariance[:, places]
         # Row a: covariance of a look at arm a with each arm.
         told = shown[places].T
