@@ -9,6 +9,7 @@ A failure in here is one warning, and from then on blocks and their sequence sta
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -108,7 +109,8 @@ class ModuleAgent(WatchingAgent):
         self._adapts = adapts
         operations = SerialMonitor(alone)
         terms = Terms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
-        self.session = Session(policy, terms, operations, self._choices_of)
+        # Without a reference to the agent, so that both go with the module and wait for no garbage collection.
+        self.session = Session(policy, terms, operations, functools.partial(_choices_of, self._reference))
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)
         assert self.session.choosing is not None
         self._choosing = self.session.choosing
@@ -209,15 +211,16 @@ class ModuleAgent(WatchingAgent):
         torch = rounds.ended >= TORCH_AFTER and rounds.turns is not None and rounds.turns.possible
         return (TWO_PHASES,) * two_phases + (TORCH,) * torch
 
-    def _choices_of(self, question: Question, ways: Sequence[str]) -> Sequence[Choice]:
-        """Return the choices of these ways, with their predicted times."""
-        from prophet_ddp.ways import torch_reducer, two_phases
 
-        rounds = self._reference()
-        if rounds is None or not rounds.slots:
-            return ()
-        phases = two_phases(question, rounds.division) if TWO_PHASES in ways else ()
-        return [*phases, *([torch_reducer(question)] if TORCH in ways else ())]
+def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:
+    """Return the choices of these ways for a module, with their predicted times."""
+    from prophet_ddp.ways import torch_reducer, two_phases
+
+    rounds = reference()
+    if rounds is None or not rounds.slots:
+        return ()
+    phases = two_phases(question, rounds.division) if TWO_PHASES in ways else ()
+    return [*phases, *([torch_reducer(question)] if TORCH in ways else ())]
 
 
 class Turning(Protocol):

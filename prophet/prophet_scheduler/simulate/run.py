@@ -1,4 +1,4 @@
-"""One job on one cluster under one policy: the native simulation, and the learner that plans for it.
+"""One job on one cluster under one policy: the native simulation, and the session that plans for it.
 
 Rule of this file: what the agent does in a job, on the virtual clock; no configuration file, no figure.
 """
@@ -28,11 +28,11 @@ from prophet_scheduler.simulate.cluster import Cluster, RateSteps
 from prophet_scheduler.simulate.job import Job
 
 WORKER = 0
-"""The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
+"""The worker that is recorded, and that the session listens to; each worker of a job learns for itself the same."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
 MOST_TURNS = 20
-"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
+"""Of the session in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
 nothing happens in most of them."""
 
 
@@ -48,7 +48,7 @@ class Options:
     adapts: bool = False
     """Whether the policy's plans may have the job cut anew."""
     barrier: bool = False
-    """Whether the learner is told that iterations wait for all averages, as the front end of such a job sees."""
+    """Whether the session is told that iterations wait for all averages, as the front end of such a job sees."""
     compute_scale: Sequence[Sequence[float]] = ()
     at_once: int = 0
     """Operations of a collective that are under way at once; 0 for no limit but the plan's."""
