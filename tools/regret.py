@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.progress import track
 
-from prophet_scheduler.learn.tuner import Arm, Model, Tuner
+from prophet_scheduler.session.tuner import Arm, Model, Tuner
 from tools import kept
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.agent import where_it_runs
+from prophet_byteps.place import where_it_runs
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.frontends.warm import PROVED_S, WarmStart, remove_oldest
-from prophet_scheduler.learn.kept import Kept, kept_to_json
+from prophet_scheduler.session.kept import Kept, kept_to_json
 
 SIZES = [4096] * 10 + [1 << 20] * 8
 PROFILE = Profile("kept", (GradientProfile("gradient0", 8, 0.2), GradientProfile("gradient1", 8, 0.1)), (0, 1))
@@ -38,7 +38,7 @@ def test_the_next_start_begins_with_what_was_kept(tmp_path: Path) -> None:
     first = start(folder)
     assert first.first_cut(SIZES) == learning(SIZES)
     assert first.take() is None
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     second = start(folder)
     assert second.first_cut(SIZES) == CHOSEN
     assert second.take() == Kept(PROFILE, NETWORK, CHOSEN)
@@ -51,7 +51,7 @@ def test_the_next_start_begins_with_what_was_kept(tmp_path: Path) -> None:
 def test_another_job_begins_with_nothing(tmp_path: Path) -> None:
     first = start(tmp_path, workers="2")
     first.first_cut(SIZES)
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     for other, sizes in ((start(tmp_path, workers="3"), SIZES), (start(tmp_path, workers="2"), SIZES[::-1])):
         assert other.first_cut(sizes) == learning(sizes)
         assert other.take() is None
@@ -59,10 +59,10 @@ def test_another_job_begins_with_nothing(tmp_path: Path) -> None:
 
 def test_a_job_that_never_left_the_learning_cut_leaves_none(tmp_path: Path) -> None:
     first = start(tmp_path)
-    first.keep(learning(SIZES), PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, learning(SIZES)))
     assert list(tmp_path.iterdir()) == [], "nothing is known of the job before it asks"
     first.first_cut(SIZES)
-    first.keep(learning(SIZES), PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, learning(SIZES)))
     second = start(tmp_path)
     assert second.first_cut(SIZES) == learning(SIZES)
     assert second.take() == Kept(PROFILE, NETWORK, None)
@@ -72,7 +72,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     first = start(None)
     first.first_cut(SIZES)
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +102,7 @@ def absurd(**over: object) -> str:
 def test_what_is_absurd_is_met_once(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = start(tmp_path)
     first.first_cut(SIZES)
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     (path,) = tmp_path.iterdir()
     path.write_text(text)
     with caplog.at_level(logging.WARNING, "prophet_scheduler"):
@@ -117,7 +117,7 @@ def test_what_is_absurd_is_met_once(text: str, tmp_path: Path, caplog: pytest.Lo
 def test_a_file_that_is_broken_is_one_warning(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = start(tmp_path)
     first.first_cut(SIZES)
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     (path,) = tmp_path.iterdir()
     path.write_text(text)
     with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
@@ -126,7 +126,7 @@ def test_a_file_that_is_broken_is_one_warning(text: str, tmp_path: Path, caplog:
         second.first_cut(SIZES)
     (record,) = caplog.records
     assert str(path) in record.getMessage()
-    second.keep(CHOSEN, PROFILE, NETWORK)
+    second.keep(Kept(PROFILE, NETWORK, CHOSEN))
     assert start(tmp_path).first_cut(SIZES) == CHOSEN, "and it is written anew"
 
 
@@ -136,13 +136,13 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: 
     with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
         assert job.first_cut(SIZES) == learning(SIZES)
         caplog.clear()
-        job.keep(CHOSEN, PROFILE, NETWORK)
-        job.keep(CHOSEN, PROFILE, NETWORK)
+        job.keep(Kept(PROFILE, NETWORK, CHOSEN))
+        job.keep(Kept(PROFILE, NETWORK, CHOSEN))
     assert len(caplog.records) == 1
 
 
-def learned(enough: bool) -> tuple[Profile | None, Network | None, tuple[()]]:
-    return PROFILE if enough else None, NETWORK, ()
+def learned(enough: bool, cut: Cut | None) -> Kept | None:
+    return Kept(PROFILE, NETWORK, cut) if enough else None
 
 
 def test_a_cut_is_kept_once_it_has_been_in_force_for_a_while(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_the_oldest_files_go(tmp_path: Path) -> None:
 def test_a_given_profile_comes_before_a_kept_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = start(tmp_path)
     first.first_cut(SIZES)
-    first.keep(CHOSEN, PROFILE, NETWORK)
+    first.keep(Kept(PROFILE, NETWORK, CHOSEN))
     given = Profile("given", tuple(GradientProfile("g", size, 0.1) for size in SIZES))
     second = start(tmp_path, given)
     assert second.first_cut(SIZES) == CHOSEN

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
-from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.cut import UNIT_BYTES, Cut, PageRounds, Refusal, Segment, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
@@ -131,7 +131,8 @@ def decider(local_size: int) -> int:
 
 
 class CutBoard:
-    """Notes between the agent's thread and the front ends of one process; safe to use from any thread.
+    """Notes between the agent's thread and the front ends of one process; safe to use from any thread. Attributes are
+    for reading.
 
     `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None if plans decide the cut.
     `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order; only the deciding
@@ -145,19 +146,27 @@ class CutBoard:
         self._first_cut = first_cut
         self._lock = free_in_forks(threading.Lock())
         self._wanted = NOTHING
-        self._credit: int | None = None
-        self._reason = self._reason_in_force = NO_REASON
+        self._reason = NO_REASON
         self._network: Network | None = None
-        self._networks: tuple[Network, ...] = ()
-        self._in_force = fixed
+        self.networks: tuple[Network, ...] = ()
+        """Latest networks of all workers, without those missing."""
+        self.in_force = fixed
+        """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
+        self.credit: int | None = None
+        """Credit (bytes) that the deciding worker wants of all under the cut in force; None before its first."""
+        self.recuts = 0
+        """Number of changes of the first optimizer's cut since it began."""
+        self.recut_reason = NO_REASON
+        """Reason for the last change; NO_REASON on workers that did not decide."""
+        self.barrier = self.half = False
+        """True if iterations of the first optimizer were seen to wait for all averages (learn/barrier.py), and if its
+        gradients travel in half precision."""
         self._leader: int | None = None
-        self._barrier = self._half = False
-        self._recuts = 0
         self._refusals: dict[Cut, Refusal] = {}
         self._refused: dict[Cut, str] = {}
         self._complained = False
-        self._measures = False
-        self._ended: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
+        self._ended: deque[IterationEnd] | None = None
+        """Iterations that wait for the agent; None until they are measured."""
 
     # The agent's.
 
@@ -177,48 +186,6 @@ class CutBoard:
             self._network = network
 
     @property
-    def networks(self) -> tuple[Network, ...]:
-        """Latest networks of all workers, without those missing."""
-        with self._lock:
-            return self._networks
-
-    @property
-    def in_force(self) -> Cut | None:
-        """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
-        with self._lock:
-            return self._in_force
-
-    @property
-    def credit(self) -> int | None:
-        """Credit (bytes) that the deciding worker wants of all under the cut in force; None before its first."""
-        with self._lock:
-            return self._credit
-
-    @property
-    def barrier(self) -> bool:
-        """True if iterations of the first optimizer were seen to wait for all averages (learn/barrier.py)."""
-        with self._lock:
-            return self._barrier
-
-    @property
-    def half(self) -> bool:
-        """True if its gradients travel in half precision."""
-        with self._lock:
-            return self._half
-
-    @property
-    def recuts(self) -> int:
-        """Number of changes of the first optimizer's cut since it began."""
-        with self._lock:
-            return self._recuts
-
-    @property
-    def recut_reason(self) -> Reason:
-        """Reason for the last change; NO_REASON on workers that did not decide."""
-        with self._lock:
-            return self._reason_in_force
-
-    @property
     def refusals(self) -> tuple[Refusal, ...]:
         """Refusals that hold now."""
         with self._lock:
@@ -232,9 +199,8 @@ class CutBoard:
 
     def take_ended(self) -> list[IterationEnd] | None:
         """Return the first optimizer's iterations since the last call; None if they are not measured."""
-        if not self._measures:
-            return None
-        return [self._ended.popleft() for _ in range(len(self._ended))]
+        ended = self._ended
+        return None if ended is None else [ended.popleft() for _ in range(len(ended))]
 
     # The front ends'.
 
@@ -242,7 +208,8 @@ class CutBoard:
         """Note an iteration of optimizer `number`; None for one that does not count."""
         with self._lock:
             if number == self._leader:
-                self._measures = True
+                if self._ended is None:
+                    self._ended = deque(maxlen=KEPT_ITERATIONS)
                 if ended is not None:
                     self._ended.append(ended)
 
@@ -260,7 +227,7 @@ class CutBoard:
             if self._leader is None:  # with a fixed cut, nobody takes up another
                 self._leader = number
             if number == self._leader:
-                self._barrier, self._half = barrier, half
+                self.barrier, self.half = barrier, half
 
     # CutControl's.
 
@@ -270,14 +237,13 @@ class CutBoard:
             return self._wanted, self._network
 
     def heard(self, networks: tuple[Network, ...]) -> None:
-        with self._lock:
-            self._networks = networks
+        self.networks = networks
 
     def begins(self, number: int, cut: Cut) -> None:
         """Note that optimizer `number` begins with this cut instead of the agreed one."""
         with self._lock:
             if number == self._leader:
-                self._in_force = cut
+                self.in_force = cut
 
     def taken_up(self, number: int, cut: Cut, credit: int | None = None) -> None:
         """Note that optimizer `number` has this cut from its next round on, and this credit (bytes) if given."""
@@ -285,11 +251,11 @@ class CutBoard:
             if self._leader is None:
                 self._leader = number
             if number == self._leader:
-                if self._in_force not in (None, cut):
-                    self._recuts += 1
-                    self._reason_in_force = self._reason if cut == self._wanted.cut else NO_REASON
-                self._in_force = cut
-                self._credit = credit or self._credit
+                if self.in_force not in (None, cut):
+                    self.recuts += 1
+                    self.recut_reason = self._reason if cut == self._wanted.cut else NO_REASON
+                self.in_force = cut
+                self.credit = credit or self.credit
 
     def refuse(self, refusal: Refusal) -> None:
         """Note a cut that no worker takes up."""
@@ -353,7 +319,7 @@ class CutControl:
         self._had: set[Cut] = set()
         self._place = 0
         self._cut: Cut | None = None
-        self._rounds = 0
+        self._rounds = PageRounds()
         self._sent = 0
         self._answer: Answer | None = None
 
@@ -375,7 +341,7 @@ class CutControl:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
             self._cut, self._answer = None, None
-            self._rounds = self._sent = 0
+            self._rounds, self._sent = PageRounds(), 0
             wanted, network = self._wanted_and_network()
             if self._rank == self._decider and wanted.cut is None:
                 wanted = Wish(own)
@@ -405,8 +371,7 @@ class CutControl:
         """Note that the round's last block was handed over; send a page if one is due."""
         if self._fixed is not None:
             return
-        self._rounds += 1
-        if self._rounds <= EARLY_ROUNDS or self._rounds % RECUT_ROUNDS == 0:
+        if self._rounds.round_ends():
             self._send(*self._wanted_and_network())
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
@@ -481,7 +446,7 @@ class CutControl:
             return page is not None
 
         if not done():
-            what = f"all workers to end round {self._rounds} of optimizer {self._number}"
+            what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
             agreement.wait_for_all(done, what, f"this one is worker {self._rank} of {self._workers}")
         self._answer = None
         self._board.heard(networks_of_page(pages[0]))

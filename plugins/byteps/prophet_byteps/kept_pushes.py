@@ -52,7 +52,7 @@ class KeptPushes:
 
     def _best(self) -> int | None:
         from prophet_scheduler.core.choice import ChoosingPolicy, Question
-        from prophet_scheduler.learn.choosing import EVENTS_A_TURN
+        from prophet_scheduler.session.questions import EVENTS_A_TURN
 
         kept, policy = self.warm.kept, self._policy
         if kept is None or kept.network is None or self._shape is None or not isinstance(policy, ChoosingPolicy):

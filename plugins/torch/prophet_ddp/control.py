@@ -25,7 +25,7 @@ from statistics import median
 import torch
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, Cut
+from prophet_scheduler.core.cut import Cut, PageRounds
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
@@ -35,6 +35,13 @@ TRIED_ROUNDS = 8
 MOST_OWNERS = 2
 """Maximum ranks with rounds in two phases, in which each rank sends to each owner over connections of its own. With
 four ranks on two cores this gained nothing, and no other machine was at hand."""
+
+UNORDERED = "as generated"
+"""Blocks are all-reduced in the order in which they come, before anything is known of the job."""
+WHOLE = ""
+"""Usual way of averaging: blocks are all-reduced in a chosen order."""
+TWO_PHASES = "two phases"
+"""Blocks are summed by their owners and gathered later (phases.py)."""
 
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 4
@@ -58,6 +65,8 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
+    unordered: bool = False
+    """True for the order in which blocks are generated, before anything is known of the job. It is never sent."""
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
@@ -68,6 +77,13 @@ class Decision:
             raise ValueError("a decision does not say in which order each block is gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
+
+    @property
+    def way(self) -> str:
+        """Way of averaging blocks."""
+        if self.unordered:
+            return UNORDERED
+        return TWO_PHASES if self.gathers else WHOLE
 
     @property
     def collectives(self) -> list[tuple[int, ...]]:
@@ -107,28 +123,25 @@ class Control:
         self._backward_s: deque[float] = deque(maxlen=PACES)
         self.pace = 1.0
         """The slowest rank's backward time over this rank's, by the last page."""
-        self._decides = rank == 0
         self._lock = free_in_forks(threading.Lock())
-        self._wanted: Decision | None = None
-        self._number = 0
+        self._wanted: tuple[int, Decision | None] = 0, None
+        """The newest wish and its number, counted from 1."""
         self._turn = (0, 0)
         self._turn_taken = 0
         self.turn = 0
         """Number of iterations torch's reducer has from the next one on, by the last page; 0 for none."""
-        self._sent = (0, b"")
+        self._sent = b""
         self._taken = 0
-        self._rounds = 0
-        self._since = TRIED_ROUNDS
-        """Rounds since a decision was taken up, including its first."""
-        self._page: torch.Tensor | None = None
-        self._operation: JointOperation | None = None
+        self._rounds = PageRounds(TRIED_ROUNDS)
+        self._page: tuple[JointOperation, torch.Tensor] | None = None
+        """The last page, until it is read."""
 
     def want(self, decision: Decision) -> None:
         """Ask for a decision from some later round on; only the deciding rank's wish counts."""
         with self._lock:
-            if decision != self._wanted:
-                self._wanted = decision
-                self._number += 1
+            number, wanted = self._wanted
+            if decision != wanted:
+                self._wanted = number + 1, decision
 
     def want_turn(self, iterations: int) -> None:
         """Ask for so many iterations of torch's reducer, once, from some later round on. Counts as `want` does."""
@@ -138,50 +151,47 @@ class Control:
     def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
         """Return the operations that end this round; `backward_s` is this rank's time from first gradient to last."""
         self._backward_s.append(backward_s)
-        self._rounds += 1
-        self._since += 1
-        if self._since == 1:
-            return []
-        early = self._rounds <= EARLY_ROUNDS or self._since <= TRIED_ROUNDS
-        return [self._send_page()] if early or self._rounds % RECUT_ROUNDS == 0 else []
+        return [self._send_page()] if self._rounds.round_ends() else []
 
     def _send_page(self) -> JointOperation:
-        page = self._page = torch.zeros(_PAGE + self._ranks, dtype=torch.int64, device="cpu")
+        page = torch.zeros(_PAGE + self._ranks, dtype=torch.int64, device="cpu")
         page[_PAGE + self.rank] = int(median(self._backward_s or [0.0]) * 1e9)
 
         def send() -> object:
-            if self._decides:
+            if self.rank == 0:
                 with self._lock:
-                    wanted, number, turn = self._wanted, self._number, self._turn
-                self._sent = (number, b"" if wanted is None else wanted.encode())
-                page[:_PAGE] = torch.tensor([number, len(self._sent[1]), *turn])
+                    (number, wanted), turn = self._wanted, self._turn
+                self._sent = b"" if wanted is None else wanted.encode()
+                page[:_PAGE] = torch.tensor([number, len(self._sent), *turn])
             return self._issuer.all_reduce(page)
 
-        self._operation = JointOperation(send)
-        self._operation.ready = True
-        return self._operation
+        operation = JointOperation(send)
+        operation.ready = True
+        self._page = operation, page
+        return operation
 
     def round_begins(self, wait: Callable[[JointOperation], None]) -> Decision | None:
         """Return the decision that holds from this round on, None if unchanged. Call it before the round's first block.
 
         `wait(operation)` returns when it has ended.
         """
-        if self._since == 1:
+        if self._rounds.late:
             self._issuer.append([self._send_page()])
-        if self._operation is None or self._page is None:
+        if self._page is None:
             return None
-        wait(self._operation)
-        self._operation = None
-        number, length, turn, iterations, *paces = self._page.tolist()
+        (operation, page), self._page = self._page, None
+        wait(operation)
+        number, length, turn, iterations, *paces = page.tolist()
         own = paces[self.rank]
         self.pace = max(paces) / own if own > 0 else 1.0
         self.turn = iterations if turn != self._turn_taken else 0
         self._turn_taken = turn
         if number == self._taken:
             return None
-        self._taken, self._since = number, 0
+        self._taken = number
+        self._rounds.taken_up()
         data = torch.zeros(length, dtype=torch.uint8, device="cpu")
-        if self._decides:
-            data.copy_(torch.frombuffer(bytearray(self._sent[1]), dtype=torch.uint8))
+        if self.rank == 0:
+            data.copy_(torch.frombuffer(bytearray(self._sent), dtype=torch.uint8))
         wait(self._issuer.put(lambda: self._issuer.broadcast(data)))
         return Decision.decode(bytes(data.tolist()))

@@ -95,7 +95,8 @@ class WaitingAgent:
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
         # For `make`, which another thread calls: the program might fork in the middle of an import there.
-        from prophet_scheduler.learn import choosing, learner, serial  # noqa: F401
+        from prophet_scheduler.learn import serial  # noqa: F401
+        from prophet_scheduler.session import choosing, session  # noqa: F401
 
         self._trace = trace
         self._make = make

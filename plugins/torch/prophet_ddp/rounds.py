@@ -27,11 +27,11 @@ from torch import nn
 from prophet_ddp import texts
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
-from prophet_ddp.control import Decision
+from prophet_ddp.control import UNORDERED, Decision
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
+from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
 from prophet_ddp.uses import Uses
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
@@ -86,7 +86,6 @@ class ModuleRounds(AwaitedRounds):
         """The torch hook that averages gradients; None if the program has registered none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
-        self._chosen = False
         self.on_round: Callable[[], None] | None = None
         """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None
@@ -159,7 +158,13 @@ class ModuleRounds(AwaitedRounds):
         """Cut in force; None before the first round, and until gradients are arranged. With two phases it is the cut
         before phases.divide.
         """
-        return self.decision.cut if self.decision is not None and not self._arranges else None
+        decision = self.in_force
+        return decision.cut if decision is not None else None
+
+    @property
+    def in_force(self) -> Decision | None:
+        """The decision behind `cut`, which another thread can read at once; None where that is None."""
+        return None if self._arranges else self.decision
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -174,9 +179,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def way(self) -> str:
         """Way of averaging gradients now (terms.py), or after the turn of torch's reducer."""
-        if not self._chosen:
-            return UNORDERED
-        return TWO_PHASES if self.divided else WHOLE
+        return self.decision.way if self.decision is not None else UNORDERED
 
     def iterated(self, way: str, took_s: float) -> None:
         """Note the end of an iteration in which gradients were averaged this way."""
@@ -424,11 +427,12 @@ class ModuleRounds(AwaitedRounds):
         else:
             arena.divisor = self.ranks
         self._take_up(self._undecided(self.terms.first_cut(arena.sizes)))
-        self._chosen = False
 
     def _undecided(self, cut: Cut) -> Decision:
         """Return the default decision for blocks of this cut."""
-        return Decision(cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once)
+        return Decision(
+            cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once, unordered=True
+        )
 
     def _clear(self, arena: DdpArena) -> None:
         """Wait until nothing is under way in the arena, and all averages have arrived."""
@@ -464,14 +468,14 @@ class ModuleRounds(AwaitedRounds):
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
         if decision.gathers and not self._connected_apart():
-            decision = self._undecided(decision.cut)
+            decision = replace(self._undecided(decision.cut), unordered=False)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
         self.record.took_up(decision.cut)
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
-        self.decision, self._chosen = decision, True
+        self.decision = decision
         self._phases = None
         if division is not None:
             from prophet_ddp.phases import TwoPhases

@@ -19,12 +19,6 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
-UNORDERED = "as generated"
-"""Blocks are all-reduced in the order in which they come, before anything is known of the job."""
-WHOLE = ""
-"""Usual way of averaging: blocks are all-reduced in a chosen order."""
-TWO_PHASES = "two phases"
-"""Blocks are summed by their owners and gathered later (phases.py)."""
 TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
     from prophet_scheduler.frontends.torch.arena import Slot
-    from prophet_scheduler.learn.tuner import Belief
+    from prophet_scheduler.session.tuner import Belief
 
 
 class Turns:

@@ -1,7 +1,7 @@
 """Ways of averaging a module's gradients, and the predicted times of those besides the usual one.
 
-Rule of this file: pure. The tuner (prophet_scheduler/learn/tuner.py) chooses the next way; rounds.py and turns.py carry
-it out. Times are seconds.
+Rule of this file: pure. The tuner (prophet_scheduler/session/tuner.py) chooses the next way; rounds.py and turns.py
+carry it out. Times are seconds.
 
 Usually blocks are all-reduced. In a job that clips by the norm of all gradients they may go in two phases (phases.py).
 torch's own reducer may be the fastest of all if iterations are short or nothing waits for the wire.
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from prophet_ddp.control import TWO_PHASES
 from prophet_ddp.phases import Division
-from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES
+from prophet_ddp.terms import TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut

@@ -1,7 +1,7 @@
 """What a policy that predicts is asked, and what it answers.
 
 Rule of this file: values and interfaces; the search is in policies/algorithms/chooser.py, what is done with its
-result in learn/tuner.py. Units are bytes and seconds.
+result in session/tuner.py. Units are bytes and seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Warm start: what a job learned is kept in a file, and the next start of the same job begins with it.
 
-Rule of this file: files and their folder. What is kept, and when it is wrong, belongs to learn/kept.py.
+Rule of this file: files and their folder. What is kept, and when it is wrong, belongs to session/kept.py.
 
 Two jobs are the same if their gradients have the same sizes in forward order and the engine says that they run in the
 same place: the same policy and settings of blocks, as many machines, reached through the same interface. Each process
@@ -23,11 +23,8 @@ from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
-    from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import Profile
-    from prophet_scheduler.learn.kept import Believed, Kept
-
-    Learned = tuple[Profile | None, Network | None, Sequence[Believed]]
+    from prophet_scheduler.session.kept import Kept
 
 MOST_FILES = 64
 """Files kept in the folder; the oldest go. A large model's takes some 100 kB."""
@@ -99,30 +96,28 @@ class WarmStart:
             fresh, self._fresh = self._fresh, None
         return fresh
 
-    def turn(self, now: float, cut: Cut | None, learned: Callable[[], Learned]) -> None:
-        """Keep what was `learned`, after `cut` has been in force for PROVED_S."""
+    def turn(self, now: float, cut: Cut | None, learned: Callable[[Cut | None], Kept | None]) -> None:
+        """Keep what was `learned` with this cut, after `cut` has been in force for PROVED_S."""
         if cut != self._cut:
             self._cut, self._cut_since, self._cut_is_kept = cut, now, False
         elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
-            profile, network, known = learned()
-            self._cut_is_kept = profile is not None
-            self.keep(cut, profile, network, known)
+            kept = learned(cut)
+            self._cut_is_kept = kept is not None
+            self.keep(kept)
 
-    def keep(
-        self, cut: Cut | None, profile: Profile | None, network: Network | None, known: Sequence[Believed] = ()
-    ) -> None:
-        """Write what was learned, whole or not at all. A failure is a warning."""
+    def keep(self, kept: Kept | None) -> None:
+        """Write what was learned, whole or not at all; None for nothing yet. A failure is a warning."""
         with self._lock:
-            if self._path is None or self._sizes is None or profile is None:
+            if self._path is None or self._sizes is None or kept is None:
                 return
             try:
                 from prophet_scheduler.core.files import write_whole
-                from prophet_scheduler.learn.kept import Kept, kept_to_json
+                from prophet_scheduler.session.kept import kept_to_json
 
-                if cut == self._learning(self._sizes):
-                    cut = None  # The next start has to learn as well.
+                if kept.cut == self._learning(self._sizes):
+                    kept = replace(kept, cut=None)  # The next start has to learn as well.
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(kept_to_json(Kept(profile, network, cut, tuple(known))), self._path)
+                write_whole(kept_to_json(kept), self._path)
                 remove_oldest(self._path.parent, MOST_FILES)
             except Exception as error:
                 logger.warning("Prophet could not keep what it learned: %s: %s", type(error).__name__, error)
@@ -130,7 +125,7 @@ class WarmStart:
 
     def _begin(self, sizes: Sequence[int]) -> Kept | None:
         from prophet_scheduler.core.files import read_text
-        from prophet_scheduler.learn.kept import Kept, kept_from_json, kept_name, with_ids_of_the_job
+        from prophet_scheduler.session.kept import Kept, kept_from_json, kept_name, with_ids_of_the_job
 
         kept: Kept | None = None
         if self._folder is not None:

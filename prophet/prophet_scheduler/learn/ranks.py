@@ -16,11 +16,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from prophet_scheduler.core.arena import completions_at
-from prophet_scheduler.core.cut import Block
+from prophet_scheduler.core.choice import IterationEnd
+from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.steps import find_steps
 
@@ -66,3 +69,55 @@ def ranks_under(
     rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))
     generated = tuple(GradientProfile(f"block{block.id}", block.size_bytes, time_s) for time_s, block in rows)
     return ranks_of(Profile(profile.name, generated, tuple(block.id for _, block in rows)), before or {})
+
+
+class BlockOrder:
+    """Order of a job's blocks, as learned under each of its cuts."""
+
+    def __init__(self) -> None:
+        self.known = False
+        """True once the order under the cut in force was looked at."""
+        self._ranks: Mapping[int, int] = {}
+        self._ranks_of: dict[Cut, Mapping[int, int]] = {}
+        self._reordered = False
+        self._held: list[IterationEnd] = []
+        """The job's first iterations, held until the order of blocks is known."""
+
+    def recut(self, cut: Cut | None, profile: Profile | None) -> None:
+        """Begin with another cut, by what is known of its blocks' places; `profile` is of any blocks of the arena."""
+        self._held.clear()
+        self._ranks, self.known = self._ranks_under(cut, profile) if cut is not None else {}, False
+
+    def _ranks_under(self, cut: Cut, profile: Profile | None) -> Mapping[int, int]:
+        if cut in self._ranks_of or profile is None or not any(self._ranks_of.values()):
+            return self._ranks_of.get(cut, {})
+        return ranks_under(blocks_of([profile.total_bytes], [""], cut), profile)
+
+    def learn(self, cut: Cut, profile: Profile | None) -> None:
+        """Learn the order of the blocks in force from their profile, if there is one."""
+        if profile is None:
+            return
+        before, self._ranks = self._ranks, ranks_of(profile, self._ranks)
+        self._ranks_of[cut] = self._ranks
+        self.known = True
+        self._reordered = self._reordered or self._ranks != before
+
+    def of_plan(self, plan: Plan) -> Plan:
+        """Return the plan with the ranks of the blocks in force."""
+        push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
+        return replace(plan, push=push, pull=pull)
+
+    def counted(self, cut: Cut, ended: Sequence[IterationEnd]) -> Sequence[IterationEnd]:
+        """Return the iterations that count: those of this cut, which is in force, once its blocks are in order."""
+        if not self._ranks_of:
+            self._held += ended
+            return ()
+        before = [one for one in ended if one.cut != cut]
+        under = [one for one in ended if one.cut == cut]
+        if self._reordered:
+            self._held.clear()
+            if under:
+                under, self._reordered = under[1:], False  # The first one began in the former order.
+        ended = [*before, *self._held, *under]
+        self._held.clear()
+        return ended

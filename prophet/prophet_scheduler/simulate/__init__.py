@@ -1,6 +1,6 @@
 """The simulator: what a job would do on a network under a scheduler, on a virtual clock.
 
-It drives the queue, the policies and the learner that run in a job; only computing, links and servers are
+It drives the queue, the policies and the session that run in a job; only computing, links and servers are
 imitated (core/native/simulator.h). `prophet simulate CONFIG` is its command.
 """
 

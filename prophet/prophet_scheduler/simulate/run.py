@@ -1,4 +1,4 @@
-"""One job on one cluster under one policy: the native simulation, and the learner that plans for it.
+"""One job on one cluster under one policy: the native simulation, and the session that plans for it.
 
 Rule of this file: what the agent does in a job, on the virtual clock; no configuration file, no figure.
 """
@@ -22,16 +22,17 @@ from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
-from prophet_scheduler.learn.learner import Learner
+from prophet_scheduler.session.messages import TakeUp, Terms, Turn
+from prophet_scheduler.session.session import Session
 from prophet_scheduler.simulate.cluster import Cluster, RateSteps
 from prophet_scheduler.simulate.job import Job
 
 WORKER = 0
-"""The worker that is recorded, and that the learner listens to; each worker of a job learns for itself the same."""
+"""The worker that is recorded, and that the session listens to; each worker of a job learns for itself the same."""
 EVENTS_AT_ONCE = 1_000_000
 """Between two looks at Ctrl-C and the progress."""
 MOST_TURNS = 20
-"""Of the learner in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
+"""Of the session in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
 nothing happens in most of them."""
 
 
@@ -47,7 +48,7 @@ class Options:
     adapts: bool = False
     """Whether the policy's plans may have the job cut anew."""
     barrier: bool = False
-    """Whether the learner is told that iterations wait for all averages, as the front end of such a job sees."""
+    """Whether the session is told that iterations wait for all averages, as the front end of such a job sees."""
     compute_scale: Sequence[Sequence[float]] = ()
     at_once: int = 0
     """Operations of a collective that are under way at once; 0 for no limit but the plan's."""
@@ -103,7 +104,7 @@ def simulate(
 ) -> SimulatedRun:
     """Runs `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
 
-    The policy learns as in a job: every `turn_s` a Learner is given worker 0's events, and its plans are swapped in.
+    The policy learns as in a job: every `turn_s` a Session is given worker 0's events, and its plans are swapped in.
     The result depends on the arguments only. Raises UserError where the job cannot go on.
     """
     simulation = Simulation(_spec(job, cluster, options))
@@ -116,20 +117,20 @@ def simulate(
     simulation.set_compute_scale([list(row) for row in options.compute_scale])
     simulation.record(WORKER)
     every_s = turn_s(job, cluster)
-    learner = None
+    session = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
         # As many turns as in a job come to one judgement of the network.
         monitor_s = options.monitor_s * every_s / DRAIN_S
-        learner = Learner(policy, monitor_s, shape=shape, adapts=options.adapts, learns_order=True)
+        session = Session(policy, Terms(monitor_s, shape=shape, adapts=options.adapts, learns_order=True))
     layouts = _Layouts(simulation, job)
-    plan = learner.plan if learner else options.plan
+    plan = session.plan if session else options.plan
     encoded: dict[int, bytes] = {}
     _set_plan(simulation, plan, encoded)
     kept: list[NDArray[Any]] = []
     plans, until, done = 0, 0.0, False
     while not done:
-        until = until + every_s * learner.pause_s / DRAIN_S if learner else float("inf")
+        until = until + every_s * session.pause_s / DRAIN_S if session else float("inf")
         try:
             done = simulation.run(until, EVENTS_AT_ONCE)
             while not done and simulation.now < until:
@@ -140,11 +141,13 @@ def simulate(
         events = simulation.take_events(WORKER).astype(EVENT_DTYPE)
         kept.append(events)
         on_iterations(simulation.iterations_done)
-        if learner is None or done:
+        if session is None or done:
             continue
-        new = learner.turn(simulation.now, events, None, cut=layouts.in_force, barrier=options.barrier)
-        if new is not None:
-            plan = new
+        turn = Turn(simulation.now, events, cut=layouts.in_force, barrier=options.barrier)
+        for instruction in session.on(turn):
+            if not isinstance(instruction, TakeUp):
+                continue
+            plan = instruction.plan
             plans += 1
             _set_plan(simulation, plan, encoded)
             if plan.cut is not None:
@@ -163,7 +166,7 @@ def simulate(
 
 
 def turn_s(job: Job, cluster: Cluster) -> float:
-    """Seconds between two turns of the learner: DRAIN_S, as in a job, but where an iteration takes minutes.
+    """Seconds between two turns of the session: DRAIN_S, as in a job, but where an iteration takes minutes.
 
     It takes at least as long as the bytes on the slowest worker's link, at the best rate that this has.
     """

@@ -36,4 +36,4 @@ def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
 @pytest.fixture(autouse=True)
 def later_in_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages come every RECUT_ROUNDS rounds, as they do once a job's first rounds are over."""
-    monkeypatch.setattr("prophet_byteps.cutting.EARLY_ROUNDS", 0)
+    monkeypatch.setattr("prophet_scheduler.core.cut.EARLY_ROUNDS", 0)

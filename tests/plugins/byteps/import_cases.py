@@ -31,14 +31,15 @@ def training() -> None:
     from prophet_scheduler.core.cut import Cut
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import GradientProfile, Profile
-    from prophet_scheduler.learn.learner import Learner
     from prophet_scheduler.policies import get_policy
+    from prophet_scheduler.session.messages import Terms
+    from prophet_scheduler.session.session import Session
 
     for module in ("exchange", "torch.optimizer"):
         importlib.import_module(f"prophet_byteps.{module}")
     gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
     policy = get_policy("prophet")
-    Learner(policy, 5.0, shape=Shape(2, 1), adapts=True)
+    Session(policy, Terms(5.0, shape=Shape(2, 1), adapts=True))
     policy.plan(Profile("job", gradients), Network(1e7))
     assert isinstance(policy, ChoosingPolicy)
     question = Question(Profile("job", gradients), Network(1e7), Shape(2, 1), (Cut.uniform(1 << 19),), anew=True)
@@ -59,21 +60,22 @@ def begun() -> None:
     from prophet_scheduler.core.profile import GradientProfile, Profile
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.policies.prophet import Prophet
+    from prophet_scheduler.session.kept import Kept
 
     os.environ |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1"}
     job = Agent("torch", Settings("prophet", cache=Path(sys.argv[2])), Prophet(1 << 17), None, object(), "")  # type: ignore[arg-type]
     job._begin()
     gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
     profile, cut = Profile("job", gradients), Cut.uniform(1 << 19)
-    job._first_cut([1_000_000] * 10)
+    job._board.first_cut([1_000_000] * 10)
     late: list[str] = []
 
     def turn() -> None:
         question = Question(profile, Network(1e7), Shape(2, 1), (cut,), anew=True)
         search = Prophet(1 << 17).search(question)
         search.work(1 << 20)
-        job._predict(job._learner)  # type: ignore[arg-type]
-        job._warm.keep(cut, profile, Network(1e7))  # type: ignore[union-attr]
+        job._reports.predict(job._learning.session)  # type: ignore[arg-type]
+        job._learning.stores._warm.keep(Kept(profile, Network(1e7), cut))  # type: ignore[union-attr]
 
     thread = threading.Thread(target=turn)
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prophet_byteps import agent, agreement, exchange
+from prophet_byteps import agent, agreement, exchange, meeting
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Reason, Wish
+from prophet_byteps.place import decides, place_of, shape_of
 from prophet_byteps.stall import Oldest
 from prophet_byteps.tracing import TraceBoard
 from prophet_papers.tictac import TicTac
@@ -34,9 +35,10 @@ from prophet_scheduler.core.status import AgentStatus, LaneStatus
 from prophet_scheduler.frontends.ending import STALLED
 from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
-from prophet_scheduler.learn.learner import Learner
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.policies import get_policy
+from prophet_scheduler.session.messages import Instruction, TakeUp, Terms, Turn, Want
+from prophet_scheduler.session.session import Session
 from prophet_scheduler.watch import training
 from support.ending import ProcessEnded, end_process
 from support.graphs import graph
@@ -143,7 +145,7 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
 
 
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
-@pytest.mark.parametrize(("back_after_s", "waited_s"), [(0.0, 0.0), (1.0, 1.0), (60.0, agent.EXIT_LIMIT_S)])
+@pytest.mark.parametrize(("back_after_s", "waited_s"), [(0.0, 0.0), (1.0, 1.0), (60.0, meeting.EXIT_LIMIT_S)])
 def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
     end: str, back_after_s: float, waited_s: float, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,9 +281,9 @@ def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
     scheduled._turn()
-    assert scheduled._learner is None, "a program that only imports BytePS learns nothing"
+    assert scheduled._learning.session is None, "a program that only imports BytePS learns nothing"
     bps.init()
-    assert scheduled._learner is not None
+    assert scheduled._learning.session is not None
 
 
 def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
@@ -289,13 +291,13 @@ def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
     scheduled = job(hook)
     hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
     scheduled._turn()
-    assert scheduled._learner is not None
+    assert scheduled._learning.session is not None
 
 
 def test_a_learner_that_cannot_be_made_is_one_warning(
     started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "prophet_scheduler.learn.learner", None)
+    monkeypatch.setitem(sys.modules, "prophet_scheduler.session.session", None)
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
@@ -310,81 +312,74 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
 @pytest.mark.parametrize("policy", ["p3", "prophet"])
 def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
     cut = Cut.uniform(1 << 20)
-    asked: list[tuple[Cut | None, tuple[Network, ...]]] = []
-    refused: list[Refusal] = []
-    said: list[int | None] = []
-    plan = Plan(cut=cut)
+    turns: list[Turn] = []
+    instructions: list[Instruction] = [
+        TakeUp(Plan()),
+        Want(cut, 3 << 20, why="larger blocks cost less", predicted_s=0.25),
+    ]
 
-    class Learner:
-        profiler = SimpleNamespace(profile=None)
-        why, credit = "larger blocks cost less", 3 << 20
-        wanted = SimpleNamespace(iteration_s=0.25)
+    class Session:
         network = Network(1e8)
 
-        def turn(self, now: float, events: Any, nic: Any, **others: Any) -> Plan:
-            asked.append((others["cut"], others["networks"]))
-            refused.extend(others["refusals"])
-            said.append(others["credit"])
-            return plan
+        def on(self, event: Turn) -> list[Instruction]:
+            turns.append(event)
+            return instructions
 
     scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
-    scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
-    scheduled._learn(Hook(), Learner(), 3.0, [])  # type: ignore[arg-type]
+    scheduled._learning.turn(Session(), 3.0, [])  # type: ignore[arg-type]
     board = scheduled._board
     assert board.said() == (Wish(cut, 3 << 20), Network(1e8))
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
-    assert asked == [(first, ())]
+    assert [(turn.cut, turn.networks) for turn in turns] == [(first, ())]
     for number in range(2):
         board.taken_up(0, Cut.uniform(4096 << number))
-        scheduled._learn(Hook(), Learner(), 4.0 + number, [])  # type: ignore[arg-type]
-    assert asked[-1][0] == Cut.uniform(8192)
-    assert scheduled._last_recut_s == 5.0
+        scheduled._learning.turn(Session(), 4.0 + number, [])  # type: ignore[arg-type]
+    assert turns[-1].cut == Cut.uniform(8192)
+    assert scheduled._learning.last_recut_s == 5.0
     board.refuse(Refusal(cut, "no names"))
-    scheduled._learn(Hook(), Learner(), 6.0, [])  # type: ignore[arg-type]
-    assert refused == [Refusal(cut, "no names")]
+    scheduled._learning.turn(Session(), 6.0, [])  # type: ignore[arg-type]
+    assert turns[-1].refusals == (Refusal(cut, "no names"),)
     board.taken_up(0, cut, 1 << 20)
     assert board.recut_reason == ("larger blocks cost less", 0.25)
-    plan, Learner.credit = Plan(), 2 << 20
-    scheduled._learn(Hook(), Learner(), 7.0, [])  # type: ignore[arg-type]
-    assert said == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
+    instructions[1:] = [Want(None, 2 << 20)]
+    scheduled._learning.turn(Session(), 7.0, [])  # type: ignore[arg-type]
+    assert [turn.credit for turn in turns] == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
     assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
 def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> None:
     scheduled = Agent("torch", Settings("tictac"), get_policy("tictac"), None, None, "no hook")
-    taken: list[Plan] = []
-    scheduled._take_up = lambda hook, plan: taken.append(plan)  # type: ignore[method-assign]
+    learning = scheduled._learning
     board = scheduled._board.trace = TraceBoard("tictac", TicTac)
-    learner = Learner(scheduled._policy, 5.0)
+    session = Session(learning.policy, Terms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {2: 0.1, 1: 0.2, 0: 0.3})]
-    hook: Any = Hook()
-    scheduled._learn(hook, learner, 8.0, events(generated))
+    learning.turn(session, 8.0, events(generated))
     layers = {"a": (0.0, "gradient0"), "b": (0.0, "a gradient2"), "c": (0.0, "b gradient1")}
     board.leave({1: 7.0}, graph({f"gradient{id_}": 1000 for id_ in range(3)}, layers))
-    scheduled._learn(hook, learner, 9.0, events([]))
-    assert learner.policy is board.found.policy
-    assert taken[-1].push.order == {0: 0, 2: 0, 1: 2}, "TIO's, since no network is known"
-    profile = learner.profiler.profile
+    learning.turn(session, 9.0, events([]))
+    assert session.policy is board.found.policy
+    assert learning.plan.push.order == {0: 0, 2: 0, 1: 2}, "TIO's, since no network is known"
+    profile = session.profiler.profile
     assert profile is not None and profile.gradients[1].forward_s == 7.0
     board.close("why")
-    scheduled._learn(hook, learner, 10.0, events([]))
-    assert learner.policy is scheduled._policy and taken[-1].push.order == {0: 0, 1: 0, 2: 2}
+    learning.turn(session, 10.0, events([]))
+    assert session.policy is learning.policy and learning.plan.push.order == {0: 0, 1: 0, 2: 2}
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
     settings = Settings("p3", profile_out=tmp_path / "profile.json")
     hook: Any = Hook()
     scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
-    scheduled._learner = learner = Learner(get_policy("p3"), 5.0)
-    scheduled._take_up = lambda hook, plan: None  # type: ignore[method-assign]
+    learning = scheduled._learning
+    learning.session = session = Session(get_policy("p3"), Terms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {1: 0.1, 0: 0.3}, partitions=2)]
     scheduled._board.taken_up(0, Cut.uniform(4096))
-    scheduled._learn(hook, learner, 8.0, events(generated))
-    profile = learner.profiler.profile
+    learning.turn(session, 8.0, events(generated))
+    profile = session.profiler.profile
     assert profile is not None
     scheduled._board.taken_up(0, Cut.uniform(8192))
-    scheduled._learn(hook, learner, 9.0, events(iteration(8.0, {2: 0.3})))
-    assert learner.profiler.profile is None
+    learning.turn(session, 9.0, events(iteration(8.0, {2: 0.3})))
+    assert session.profiler.profile is None
     scheduled._finish()
     assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 
@@ -447,11 +442,11 @@ def test_a_worker_says_what_it_does_with_a_hook_and_without(
         hook.state.pending = 0
         hook.events = transfers([1000, 2000], bandwidth=1e6, overhead_s=0.0, began=clock[0])
         scheduled.step_aside("no hook") if hooked is None else None
-        scheduled._status = lambda scheduled=scheduled: AgentStatus("p3", scheduled._aside, 0, 0.0, 4096, 1)
+        scheduled._reports._status = lambda scheduled=scheduled: AgentStatus("p3", scheduled._aside, 0, 0.0, 4096, 1)
         scheduled._begin()
         clock[0] += 1.0
         scheduled._turn()
-        assert scheduled._observer.status().worker.rank == 3
+        assert scheduled._reports.observer.status().worker.rank == 3
         hook.events = hook.events[:0]
         scheduled._hook = None
         scheduled._finish()
@@ -472,7 +467,7 @@ def test_a_worker_says_what_it_does_with_a_hook_and_without(
     ],
 )
 def test_which_worker_this_is(environ: dict[str, str], place: tuple[int, int | None, int]) -> None:
-    assert agent.place_of(environ) == place
+    assert place_of(environ) == place
 
 
 @pytest.mark.parametrize(
@@ -486,13 +481,13 @@ def test_which_worker_this_is(environ: dict[str, str], place: tuple[int, int | N
     ],
 )
 def test_the_process_that_decides_is_the_one_that_talks_to_the_servers(environ: dict[str, str], yes: bool) -> None:
-    assert agent.decides(environ) == yes
+    assert decides(environ) == yes
 
 
 def test_the_shape_of_a_job_is_what_byteps_was_told() -> None:
-    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2"}) == Shape(4, 2)
-    assert agent.shape_of({"DMLC_NUM_WORKER": "4"}) is None
-    assert agent.shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "0"}) is None
+    assert shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "2"}) == Shape(4, 2)
+    assert shape_of({"DMLC_NUM_WORKER": "4"}) is None
+    assert shape_of({"DMLC_NUM_WORKER": "4", "DMLC_NUM_SERVER": "0"}) is None
 
 
 def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float], tmp_path: Path) -> None:

@@ -436,7 +436,7 @@ def test_every_worker_is_told_which_job_this_is() -> None:
 
 
 def test_in_a_jobs_first_rounds_each_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prophet_byteps.cutting.EARLY_ROUNDS", 3)
+    monkeypatch.setattr("prophet_scheduler.core.cut.EARLY_ROUNDS", 3)
     turns, server = Turns(monkeypatch, 1), Server(2)
     group = [Worker(server, rank) for rank in range(2)]
     cuts = [LARGE, SMALL, LARGE, SMALL, SMALL, STEPPED, STEPPED, STEPPED]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import heapq
-import math
-import random
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -16,30 +12,18 @@ from typing import Any
 import pytest
 
 from prophet_ddp import agent as agent_module
-from prophet_ddp.agent import Agents, ModuleAgent, profile_of
-from prophet_ddp.control import Decision
-from prophet_ddp.events import EventLog, Phase
-from prophet_ddp.phases import Division, divide
-from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE
-from prophet_scheduler.core.arena import at_pace, completions_at, generations_at, profile_under
-from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
-from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
+from prophet_ddp.agent import Agents
+from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
+from prophet_ddp.sequencing import profile_of
+from prophet_ddp.terms import FOR_GOOD, TORCH
+from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
+from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.core.settings import Settings
-from prophet_scheduler.frontends.warm import WarmStart
-from prophet_scheduler.learn.barrier import BarrierWatch
-from prophet_scheduler.learn.kept import Kept
 from prophet_scheduler.models.profiles import BUILTIN, resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import SIZES
-from prophet_scheduler.policies.algorithms.collective import (
-    ArrivalOrder,
-    CollectivePolicy,
-    ForwardOrder,
-    learning_sizes,
-)
+from prophet_scheduler.policies.algorithms.collective import CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import (
     MOST_AT_ONCE,
     backward_order,
@@ -49,156 +33,22 @@ from prophet_scheduler.policies.algorithms.sequence import (
     play_sequence,
 )
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
-
-TOTAL = 25_600_000
-PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)
-NETWORK = Network(31.25e6, 1e-3)
-SETTINGS = Settings("prophet")
-
-
-class Wanted:
-    """What the agent tells control.py."""
-
-    pace = 1.0
-
-    def __init__(self) -> None:
-        self.decisions: list[Decision] = []
-        self.turns: list[int] = []
-
-    def want_turn(self, iterations: int) -> None:
-        self.turns.append(iterations)
-
-    def want(self, decision: Decision) -> None:
-        if self.decisions[-1:] != [decision]:
-            self.decisions.append(decision)
-
-
-class Job:
-    """As far as an agent sees ModuleRounds: a job on a virtual clock, which takes up what is wanted at once."""
-
-    def __init__(self, network: Network = NETWORK, cut: Cut | None = None, profile: Profile = PROFILE) -> None:
-        self.network = network
-        self.profile = profile
-        self.sizes = [gradient.size_bytes for gradient in profile.gradients]
-        self.ranks = 2
-        self.log = EventLog(open=True)
-        self.record = ModuleRecord()
-        self.control = Wanted()
-        self.waits = BarrierWatch()
-        self.asks_norms = BarrierWatch()
-        self.divisible = self.divided = self.resting = False
-        self.turns: Any = None
-        self.slots = (None,)
-        self.on_round: Any = None
-        self.ended = 100
-        self.iterations: list[IterationEnd] = []
-        self.clips = False
-        """Whether its iterations wait for all averages."""
-        self.now_s = 100.0
-        self._take(cut or learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes)), None)
-
-    @property
-    def decision(self) -> Decision:
-        return self.control.decisions[-1] if self.control.decisions else Decision(self.cut, self.order)
-
-    @property
-    def way(self) -> str:
-        if not self.control.decisions:
-            return UNORDERED
-        return TWO_PHASES if self.divided else WHOLE
-
-    def take_ended(self) -> list[IterationEnd]:
-        ended, self.iterations = self.iterations, []
-        return ended
-
-    def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
-        self.cut = cut
-        self.record.took_up(cut)
-        self.order = order or backward_order(len(self.blocks_under(cut)))
-
-    def blocks_under(self, cut: Cut) -> list[Block]:
-        return blocks_of(self.sizes, [0] * len(self.sizes), cut)
-
-    @property
-    def layout(self) -> tuple[list[int], list[int]]:
-        return self.sizes, [0] * len(self.sizes)
-
-    def iterate(self, count: int = 1) -> float:
-        """What one takes, in seconds."""
-        took_s = 0.0
-        for _ in range(count):
-            if self.control.decisions:
-                last = self.control.decisions[-1]
-                self._take(last.cut, last.order)
-            blocks = profile_under(self.profile, self.cut)
-            played = play_sequence(blocks, self.network, self.order)
-            for place, gradient in enumerate(blocks.gradients):
-                id_, size, end_s = blocks.ids[place], gradient.size_bytes, played.ends_s[place]
-                self.log.added(id_, size, self.now_s + gradient.generation_s)
-                self.log.started(id_, size, self.now_s + end_s - self.network.transfer_s(size))
-                self.log.finished(id_, size, self.now_s + end_s)
-            took_s = iteration_s(blocks, played, self.clips)
-            self.waits.iteration(self.clips)
-            self.now_s += took_s
-            self.iterations.append(IterationEnd(self.cut, self.way, took_s))
-        return took_s
-
-
-class Clipping(Job):
-    """One that asks for norms in every iteration; in two phases each block is a push and a pull of half the bytes."""
-
-    def __init__(self, network: Network = NETWORK, profile: Profile = PROFILE) -> None:
-        super().__init__(network, None, profile)
-        self.divisible = self.asks = True
-
-    @property
-    def divided(self) -> bool:  # type: ignore[override]
-        return bool(self.control.decisions and self.control.decisions[-1].gathers)
-
-    @divided.setter
-    def divided(self, _value: bool) -> None:
-        """As a job begins."""
-
-    def division(self, cut: Cut) -> Division:
-        return divide(cut, self.sizes, self.ranks)
-
-    def iterate(self, count: int = 1) -> float:
-        self.clips = not self.divided
-        self.asks_norms.iteration(self.asks)
-        return super().iterate(count) if self.clips else self.in_two_phases()
-
-    def in_two_phases(self) -> float:
-        self.waits.iteration(False)
-        decision = self.control.decisions[-1]
-        self.cut, self.order = decision.cut, (*decision.order, *decision.gathers)
-        blocks = profile_under(self.profile, self.division(decision.cut).cut)
-        assert sorted(decision.order) == sorted(decision.gathers) == list(range(len(blocks.gradients)))
-        end_s = self.now_s
-        for phase, order in ((Phase.REDUCE, decision.order), (Phase.GATHER, decision.gathers)):
-            for place in order:
-                id_, gradient = blocks.ids[place], blocks.gradients[place]
-                if phase is Phase.REDUCE:
-                    ready_s = self.now_s + gradient.generation_s
-                    self.log.added(id_, gradient.size_bytes, ready_s)
-                    end_s = max(end_s, ready_s)
-                self.log.started(id_, gradient.size_bytes // 2, end_s, phase)
-                end_s += self.network.transfer_s(gradient.size_bytes // 2)
-                self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
-        took_s = end_s - self.now_s
-        self.now_s = end_s
-        self.iterations.append(IterationEnd(self.cut, self.way, took_s))
-        return took_s
-
-
-def module_agent(
-    job: Any,
-    policy: ChoosingPolicy | None = None,
-    adapts: bool = True,
-    warm: WarmStart | None = None,
-    alone: Probe | None = None,
-) -> ModuleAgent:
-    chosen: Any = policy or CollectivePolicy(ForwardOrder(), ArrivalOrder())
-    return ModuleAgent(job, chosen, SETTINGS, adapts, warm, alone)
+from prophet_scheduler.session.kept import Kept
+from support.virtual_ddp import (
+    NETWORK,
+    PROFILE,
+    TOTAL,
+    TUTORIAL,
+    Bursts,
+    Clipping,
+    Distant,
+    Job,
+    Restless,
+    module_agent,
+    trained,
+    trained_with_turns,
+    warm_start,
+)
 
 
 def test_a_job_that_asks_for_norms_gets_two_phases() -> None:
@@ -208,9 +58,9 @@ def test_a_job_that_asks_for_norms_gets_two_phases() -> None:
     trained(job, agent, 30)
     assert job.divided and not job.decision.together
     assert trained(job, agent, 10) < whole_s
-    measured = agent.learner.monitor.network
+    measured = agent.session.estimates.monitor.network
     assert measured is not None and measured.bandwidth == pytest.approx(NETWORK.bandwidth, rel=0.05)
-    assert agent.learner.monitor.network == measured, "what two phases take says nothing of it"
+    assert agent.session.estimates.monitor.network == measured, "what two phases take says nothing of it"
     job.network = Network(NETWORK.bandwidth / 3, NETWORK.overhead_s)
     trained(job, agent, 20)
     assert job.divided, "it is as much better on a slower network"
@@ -232,15 +82,6 @@ def test_one_gradient_that_is_nearly_all_is_not_worth_two_phases() -> None:
     agent = module_agent(job)
     trained(job, agent, 30)
     assert agent.decided and not job.divided, "one rank would own it, and the other's link idle"
-
-
-def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
-    """A turn of the agent after each iteration."""
-    took_s = 0.0
-    for _ in range(iterations):
-        took_s = job.iterate()
-        assert agent.turn(job.now_s)
-    return took_s
 
 
 def test_it_asks_for_a_cut_and_its_order_within_a_few_iterations() -> None:
@@ -315,48 +156,12 @@ def test_a_policy_by_another_name_keeps_its_order_where_iterations_wait() -> Non
     assert job.order == before != backward_order(len(before))
 
 
-class Restless(Job):
-    """A job of milliseconds on a machine with other work: what it computes and sends takes another time each time, and
-    drifts."""
-
-    def __init__(self, seed: int) -> None:
-        profile = resnet50(1_600_000, backward_s=3e-3, forward_s=1.5e-3)
-        super().__init__(Network(1e9, 0.3e-3), profile=profile)
-        self.chance = random.Random(seed)
-        self.usual = profile
-
-    def iterate(self, count: int = 1) -> float:
-        drift = 1 + 0.08 * math.sin(self.now_s / 7)
-        pace = drift * self.chance.lognormvariate(0.0, 0.12)
-        self.profile = at_pace(self.usual, pace)
-        self.network = Network(1e9 / drift, 0.3e-3 * self.chance.lognormvariate(0.0, 0.3))
-        took_s = super().iterate(count)
-        pause_s = 0.8e-3 * len(self.order) * self.chance.lognormvariate(0.0, 0.3)  # of the processor
-        self.now_s += pause_s
-        return took_s + pause_s
-
-    def of_torch(self) -> float:
-        """What one takes with torch's reducer."""
-        took_s = 5e-3 * self.chance.lognormvariate(0.0, 0.12)
-        self.now_s += took_s
-        return took_s
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None:
     """Torch's takes three quarters of what Prophet does, and has the rest of the job within half a minute."""
     job = Restless(seed)
     job.turns = SimpleNamespace(possible=True, believed={})
-    agent = module_agent(job)
-    turn_s, taken = job.now_s, 0
-    while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < 130.0:
-        if len(job.control.turns) > taken:
-            taken += 1
-            job.iterations += [IterationEnd(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
-        job.iterate()
-        if job.now_s >= turn_s:
-            turn_s += 0.25
-            assert agent.turn(job.now_s)
+    trained_with_turns(job, module_agent(job), until_s=130.0)
     assert job.control.turns[-1:] == [FOR_GOOD]
 
 
@@ -373,10 +178,10 @@ def test_a_job_that_asks_for_norms_may_have_torchs_reducer_too_after_its_first_r
     agent = module_agent(job)
     job.ended = 0
     trained(job, agent, 15)
-    assert TWO_PHASES in agent.learner.believed() and TORCH not in agent.learner.believed()
+    assert TWO_PHASES in agent._choosing.believed() and TORCH not in agent._choosing.believed()
     job.ended = 20
     trained(job, agent, 15)
-    assert {WHOLE, TWO_PHASES, TORCH} == agent.learner.believed().keys()
+    assert {WHOLE, TWO_PHASES, TORCH} == agent._choosing.believed().keys()
 
 
 def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
@@ -390,98 +195,6 @@ def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
     assert called[0] and not called[-1]
 
 
-class Distant(Job):
-    """One whose operations are delayed, and take up the wire one after another when they have been.
-
-    `message_s` is what each costs the processor besides, which nothing measures. `registered`: which gradient of the
-    profile is at each place of the arena, where that is not its own.
-    """
-
-    def __init__(
-        self, network: Network, profile: Profile, message_s: float = 0.0, registered: Sequence[int] | None = None
-    ) -> None:
-        total = profile.total_bytes
-        super().__init__(network, learning_cut(total, learning_sizes(total, network.ack_delay_s)), profile)
-        self.message_s = message_s
-        self.registered = registered or range(len(self.sizes))
-        self.sizes = [profile.gradients[number].size_bytes for number in self.registered]
-        self.held = Decision(self.cut, backward_order(len(self.blocks_under(self.cut))), at_once=MOST_AT_ONCE)
-        self.had: list[tuple[Cut, float]] = []
-        """The cut of each iteration, and what it took."""
-
-    @property
-    def decision(self) -> Decision:
-        return self.held
-
-    def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        """When each block is issued and when it is back, by place, of blocks that are there at these times."""
-        issued_s, back_s = [0.0] * len(sizes), [0.0] * len(sizes)
-        ends_s, issue_s = [0.0] * self.held.at_once, 0.0
-        for place in self.held.order:
-            issue_s = issued_s[place] = max(issue_s, there_s[place], ends_s[-self.held.at_once])
-            begin_s = max(issue_s + self.network.ack_delay_s, ends_s[-1])
-            ends_s.append(begin_s + self.network.transfer_s(sizes[place]))
-            back_s[place] = ends_s[-1]
-        return issued_s, back_s
-
-    def iterate(self, count: int = 1) -> float:
-        if self.control.decisions and self.control.decisions[-1] != self.held:
-            self.held = self.control.decisions[-1]
-            self._take(self.held.cut, self.held.order)
-        blocks = self.blocks_under(self.cut)
-        owners = [[self.registered[piece.gradient] for piece in block.pieces] for block in blocks]
-        there_s = [max(self.profile.gradients[number].generation_s for number in each) for each in owners]
-        issued_s, back_s = self.carried(there_s, [block.size_bytes for block in blocks])
-        for place in self.held.order:
-            block = blocks[place]
-            self.log.added(block.id, block.size_bytes, self.now_s + there_s[place])
-            self.log.started(block.id, block.size_bytes, self.now_s + issued_s[place])
-            self.log.finished(block.id, block.size_bytes, self.now_s + back_s[place])
-        whole_s = [0.0] * len(self.sizes)
-        for own, end_s in zip(owners, back_s, strict=True):
-            for number in own:
-                whole_s[number] = max(whole_s[number], end_s)
-        took_s = self.profile.backward_s
-        for gradient, end_s in zip(self.profile.gradients, whole_s, strict=True):
-            took_s = max(took_s, end_s) + gradient.forward_s
-        took_s += self.message_s * len(blocks)
-        self.waits.iteration(False)
-        self.now_s += took_s
-        self.iterations.append(IterationEnd(self.cut, self.way, took_s))
-        self.had.append((self.cut, took_s))
-        return took_s
-
-
-class Bursts(Distant):
-    """One whose operations send halves, the first after most of the delay: those under way wait for it together."""
-
-    late_s = 0.0
-    """How long the block that is generated last waited for its turn, in the newest iteration."""
-
-    def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        first_s, second_s = 0.8 * self.network.ack_delay_s, 0.2 * self.network.ack_delay_s
-        issued_s, back_s = [0.0] * len(sizes), [0.0] * len(sizes)
-        halves: list[tuple[float, int, int]] = []
-        order, under_way, now, free_s = list(self.held.order), 0, 0.0, 0.0
-        while order or halves:
-            issue_s = max(now, there_s[order[0]]) if order and under_way < self.held.at_once else math.inf
-            if not halves or issue_s < halves[0][0]:
-                now = issued_s[order[0]] = issue_s
-                heapq.heappush(halves, (now + first_s, 0, order.pop(0)))
-                under_way += 1
-                continue
-            now, half, place = heapq.heappop(halves)
-            if half == 2:
-                back_s[place] = now
-                under_way -= 1
-                continue
-            free_s = max(free_s, now) + self.network.transfer_s(sizes[place]) / 2
-            heapq.heappush(halves, (free_s + (0.0 if half else second_s), half + 1, place))
-        last = max(range(len(sizes)), key=there_s.__getitem__)
-        self.late_s = issued_s[last] - there_s[last]
-        return issued_s, back_s
-
-
 def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wire_would_be() -> None:
     """Blocks come back in bursts, between which the wire idles: by what they cost, the last one's turn would be 38 ms
     late."""
@@ -489,15 +202,11 @@ def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wi
     job = Bursts(network, BUILTIN["vgg19"](total_bytes=TOTAL, backward_s=0.6, forward_s=0.3))
     agent = module_agent(job, adapts=False, alone=Probe(4 << 10, network.ack_delay_s))
     job._take(Cut.uniform(512 << 10), None)
-    job.held = Decision(job.cut, job.order, at_once=4)
+    job.held = Decision(job.cut, job.order, at_once=4, unordered=True)
     trained(job, agent, 30)
     assert job.late_s <= network.transfer_s(512 << 10)
     as_they_cost = operations_at_once(network, 512 << 10, MOST_AT_ONCE)
     assert abs(job.decision.at_once - as_they_cost) <= 1, "and not as they come back"
-
-
-TUTORIAL = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
-"""As large as the tutorial's model, and on as short of processors as with four ranks on two cores."""
 
 
 @pytest.mark.parametrize("message_s", [0.0, 1e-3, 4e-3])
@@ -541,7 +250,7 @@ def test_a_module_that_registers_its_layers_in_another_order_has_the_sequence_th
         settled_s.append(job.had[-1][1])
         if order is not None:
             agent = module_agent(job, CollectivePolicy(get_policy("p3")), adapts=False)
-            assert not agent._policy.learns_order
+            assert not agent._sequencer._policy.learns_order
     assert settled_s[1] <= 1.03 * settled_s[0]
 
 
@@ -562,12 +271,6 @@ def test_where_nothing_changes_nothing_more_is_wanted() -> None:
     trained(job, agent, 60)
     assert len(job.control.decisions) <= wanted + 2, "one more look at the next best, and back"
     assert wanted <= 12
-
-
-def warm_start(folder: Path, profile: Profile | None = None) -> WarmStart:
-    return WarmStart(
-        folder, {"ranks": "[0, 1]"}, lambda sizes: learning_cut(sum(sizes), learning_sizes(sum(sizes))), profile
-    )
 
 
 def test_the_next_start_begins_where_the_last_one_ended(tmp_path: Path) -> None:

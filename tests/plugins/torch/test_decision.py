@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
@@ -22,7 +24,7 @@ CUTS = st.one_of(
 def decisions(draw: st.DrawFn) -> Decision:
     together = tuple(draw(st.lists(st.integers(1, 5), max_size=20)))
     order, gathers = (tuple(draw(st.permutations(range(sum(together))))) for _ in range(2))
-    ways = draw(st.sampled_from(({}, {"together": together}, {"gathers": gathers})))
+    ways: dict[str, Any] = draw(st.sampled_from(({}, {"together": together}, {"gathers": gathers})))
     return Decision(draw(CUTS), order, at_once=draw(st.integers(1, 8)), **ways)
 
 

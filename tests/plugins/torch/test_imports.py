@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
-MOST = 89
+MOST = 90
 """Modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
 FOREIGN = (
     "prophet_scheduler.cli",
@@ -33,8 +33,8 @@ SELDOM = (
 )
 """Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
 LEARNING = {
-    f"prophet_scheduler.learn.{name}"
-    for name in ("learner", "profiler", "bandwidth", "wire", "serial", "choosing", "tuner")
+    *(f"prophet_scheduler.learn.{name}" for name in ("profiler", "bandwidth", "wire", "serial")),
+    *(f"prophet_scheduler.session.{name}" for name in ("session", "choosing", "tuner")),
 }
 
 

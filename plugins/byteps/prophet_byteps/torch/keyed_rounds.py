@@ -6,6 +6,7 @@ and modules.py decide when a gradient is due, and wait for its average; blocks a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.streams import Streams, streams_of
+from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.watch import training
 
@@ -68,7 +69,7 @@ class KeyedRounds:
         self._control: CutControl | None = None
         self._began_s: float | None = None
         self._rounds = 0
-        self._streams: dict[torch.device, Streams] = {}
+        self._streams_of = functools.cache(streams_of)
         self._planned = False
         self._may_trace = engine.board.trace is not None
         self._trace: RoundsTrace | None = None
@@ -216,8 +217,3 @@ class KeyedRounds:
         self._flush()
         if not arena.recut(cut):
             raise RuntimeError("a cut was agreed on for which the names do not suffice")
-
-    def _streams_of(self, device: torch.device) -> Streams:
-        if device not in self._streams:
-            self._streams[device] = streams_of(device)
-        return self._streams[device]

@@ -12,17 +12,14 @@ from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.learn.learner import Learner
 from prophet_scheduler.policies import get_policy
+from prophet_scheduler.session.messages import Traced
 from support.graphs import graph
+from support.sessions import plan_at, session
 from support.virtual import events, iteration, transfers
 
 STEPS = {2: 0.1, 1: 0.2, 0: 0.3}
 NOTHING = events([])
-
-
-def learner(policy: str = "prophet", monitor_s: float = 5.0) -> Learner:
-    return Learner(get_policy(policy), monitor_s)
 
 
 def some_iterations(count: int, began: float = 0.0) -> NDArray[Any]:
@@ -30,47 +27,47 @@ def some_iterations(count: int, began: float = 0.0) -> NDArray[Any]:
 
 
 def test_it_has_a_plan_before_anything_is_known() -> None:
-    assert learner().plan.push.order == {}
+    assert session().plan.push.order == {}
 
 
 def test_no_plan_without_a_profile() -> None:
-    assert learner().turn(1.0, NOTHING, None) is None
+    assert plan_at(session(), 1.0, NOTHING) is None
 
 
 def test_the_first_profile_makes_a_plan_at_once() -> None:
-    subject = learner("p3")
-    plan = subject.turn(1.0, some_iterations(8), None)
+    subject = session("p3")
+    plan = plan_at(subject, 1.0, some_iterations(8))
     assert plan is not None
     assert plan.push.order == {0: 0, 1: 1, 2: 2}
     assert plan is subject.plan
 
 
 def test_ids_that_rise_in_forward_order_are_ranks_as_they_are() -> None:
-    assert learner().turn(1.0, some_iterations(8), None) is None, "which changes nothing"
+    assert plan_at(session(), 1.0, some_iterations(8)) is None, "which changes nothing"
 
 
 def test_the_first_measured_rate_makes_a_plan_at_once_too() -> None:
-    subject = learner()
-    assert subject.turn(1.0, some_iterations(8), None) is None
-    second = subject.turn(2.0, transfers([131072, 4000] * 60, 30e6, 0.0005, began=2.0), None)
+    subject = session()
+    assert plan_at(subject, 1.0, some_iterations(8)) is None
+    second = plan_at(subject, 2.0, transfers([131072, 4000] * 60, 30e6, 0.0005, began=2.0))
     assert second is not None
     assert second.network is not None
 
 
 def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> None:
-    subject = learner(monitor_s=5.0)
-    subject.turn(1.0, some_iterations(8), None)
+    subject = session(monitor_s=5.0)
+    plan_at(subject, 1.0, some_iterations(8))
     measured = transfers([131072, 4000] * 60, bandwidth=30e6, overhead_s=0.0005, began=2.0)
-    assert subject.turn(2.0, measured, None) is not None
-    assert subject.turn(20.0, NOTHING, None) is None, "nothing changed"
+    assert plan_at(subject, 2.0, measured) is not None
+    assert plan_at(subject, 20.0, NOTHING) is None, "nothing changed"
     slower = transfers([131072, 4000] * 60, bandwidth=10e6, overhead_s=0.0005, began=20.0)
-    assert subject.turn(21.0, slower, None) is None, "too early"
-    assert subject.turn(26.0, NOTHING, None) is not None
+    assert plan_at(subject, 21.0, slower) is None, "too early"
+    assert plan_at(subject, 26.0, NOTHING) is not None
 
 
 def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -> None:
     """From the turn after a cut came, though its own events cannot have told it anything of that cut yet."""
-    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    subject = session(shape=Shape(2, 1), follows=True)
     begun_with = subject.plan.push.credit
     credits: list[int | None] = []
     said = {0: None, 1: 128 * 1024, 2: 128 * 1024, 3: 1 << 20}
@@ -80,7 +77,7 @@ def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -
             sent = transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)
             turn = np.concatenate([some_iterations(1, now), sent])
             turn.sort(order="time_s", kind="stable")
-            plan = subject.turn(now + 1.0, turn, None, cut=Cut.uniform(size), credit=said[number])
+            plan = plan_at(subject, now + 1.0, turn, cut=Cut.uniform(size), credit=said[number])
             assert plan is None or plan.cut is None, "it has no say in that"
             credits.append(subject.plan.push.credit)
     assert credits == [said[number] or begun_with for number in range(4) for _ in range(8)]
@@ -90,19 +87,19 @@ def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -
 
 def test_one_that_follows_plans_for_itself_where_nothing_is_cut() -> None:
     """Gradients that the program sends itself are in no arena, and nobody says what is to be in flight."""
-    subject, alone = (Learner(get_policy("prophet"), 5.0, follows=follows) for follows in (True, False))
+    subject, alone = (session(follows=follows) for follows in (True, False))
     for second in range(12):
         sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
-        for learner_ in (subject, alone):
-            learner_.turn(second + 1.0, turn, None)
-    assert subject.plan == alone.plan != Learner(get_policy("prophet"), 5.0).plan
+        for one in (subject, alone):
+            plan_at(one, second + 1.0, turn)
+    assert subject.plan == alone.plan != session().plan
 
 
 def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
     """Servers make room for them, and all workers meet at each: they are slow, and then the wire is what it was."""
-    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    subject = session(shape=Shape(2, 1), follows=True)
     rates: list[float] = []
     for second in range(30):
         size, new = (128 * 1024, False) if second < 12 else (512 * 1024, second < 14)
@@ -110,7 +107,7 @@ def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
         sent = transfers([size] * count, 13e6 if new else 30e6, 0.0, began=second + 0.31)
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
-        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
         if subject.network is not None:
             rates.append(subject.network.bandwidth)
     assert len(rates) > 20
@@ -119,62 +116,62 @@ def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
 
 def test_what_a_part_of_an_iteration_tells_of_the_network_does_not_count() -> None:
     """It may look like a slow wire without a delay where there is a fast one behind a long delay."""
-    subject = learner()
+    subject = session()
     known = []
     for second in range(6):
         sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
-        subject.turn(second + 1.0, turn, None)
+        plan_at(subject, second + 1.0, turn)
         known.append(subject.network is not None)
     assert known == [False] * 4 + [True] * 2, "two to warm up, and two that have ended, with the next one's begin"
 
 
 def test_planned_for_is_the_slowest_rate_and_the_longest_delay() -> None:
     """One that is far away is the slowest of all where too little is in flight for it."""
-    subject = learner()
-    subject.turn(1.0, some_iterations(8), None)
+    subject = session()
+    plan_at(subject, 1.0, some_iterations(8))
     measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=9.0)
     others = Network(20e6, 0.001), Network(90e6, ack_delay_s=0.04)
-    plan = subject.turn(9.5, measured, None, networks=others)
+    plan = plan_at(subject, 9.5, measured, networks=others)
     assert plan is not None and plan.network == Network(20e6, 0.001, 0.04)
 
 
 def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
-    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True)
+    subject = session(shape=Shape(2, 1), follows=True)
     for second in range(24):
         size, rate = (128 * 1024, 30e6) if second < 12 else (512 * 1024, 15e6)
         sent = transfers([size] * ((8 << 20) // size), rate, 0.0, began=second + 0.31)
         turn = np.concatenate([some_iterations(1, float(second)), sent])
         turn.sort(order="time_s", kind="stable")
-        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
     assert subject.network is not None
     assert subject.network.bandwidth == pytest.approx(15e6, rel=0.02)
 
 
 def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
     """It takes iterations to be learned, which were all that a cut on trial was judged by."""
-    subject = Learner(get_policy("prophet"), 5.0, shape=Shape(2, 1), follows=True, learns_order=True)
+    subject = session(shape=Shape(2, 1), follows=True, learns_order=True)
     orders = []
     for second in range(18):
         turn = events(iteration(float(second), {0: 0.1, 1: 0.2, 2: 0.3}))
         size = 512 * 1024 if 8 <= second < 16 else 128 * 1024
-        subject.turn(second + 1.0, turn, None, cut=Cut.uniform(size))
+        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
         orders.append(subject.plan.push.order)
     assert (orders[7], orders[8]) == ({2: 0, 1: 1, 0: 2}, {})
     assert orders[16] == orders[7]
 
 
 def test_what_was_traced_is_planned_with_at_the_next_turn() -> None:
-    subject = learner("tictac")
+    subject = session("tictac")
     measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=8.0)
-    subject.turn(1.0, np.concatenate([some_iterations(8), measured]), None)
+    plan_at(subject, 1.0, np.concatenate([some_iterations(8), measured]))
     assert subject.plan.push.order == {0: 0, 1: 1, 2: 2}, "layers one after another"
     transfers_of = {f"gradient{id_}": 1000 for id_ in sorted(STEPS)}
     branches = graph(transfers_of, {"x": (0.0, "gradient0"), "y": (9.0, "gradient2"), "z": (0.0, "x y gradient1")})
-    subject.traced({0: 0.5}, TicTac(branches))
-    plan = subject.turn(2.0, NOTHING, None)
+    subject.on(Traced({0: 0.5}, TicTac(branches)))
+    plan = plan_at(subject, 2.0, NOTHING)
     assert plan is not None and plan.push.order == {2: 0, 0: 1, 1: 2}
-    subject.traced({}, get_policy("tictac"))
-    plan = subject.turn(3.0, NOTHING, None)
+    subject.on(Traced({}, get_policy("tictac")))
+    plan = plan_at(subject, 3.0, NOTHING)
     assert plan is not None and plan.push.order == {0: 0, 1: 1, 2: 2}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.plan import plan_changed
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.learn.replan import plan_changed
 from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.learn.kept import (
+from prophet_scheduler.models import zoo
+from prophet_scheduler.policies import get_policy
+from prophet_scheduler.session.kept import (
     Believed,
     Kept,
     Prior,
@@ -22,12 +24,12 @@ from prophet_scheduler.learn.kept import (
     kept_to_json,
     with_ids_of_the_job,
 )
-from prophet_scheduler.learn.learner import Learner
-from prophet_scheduler.models import zoo
-from prophet_scheduler.policies import get_policy
+from prophet_scheduler.session.messages import Remembered
+from prophet_scheduler.session.session import Session
 from prophet_scheduler.simulate.cluster import Cluster, Costs
 from prophet_scheduler.simulate.job import alone, job_of_profile
 from prophet_scheduler.simulate.run import Options, simulate
+from support.sessions import plan_at, session
 
 PROFILE = Profile(
     "kept",
@@ -154,12 +156,12 @@ def seconds_of_a_job(rate: float, backward_s: float = 0.2) -> list[NDArray[Any]]
     return np.split(events, since)
 
 
-def run(learner: Learner, seconds: list[NDArray[Any]]) -> list[tuple[int, bool]]:
+def run(subject: Session, seconds: list[NDArray[Any]]) -> list[tuple[int, bool]]:
     """When plans were made, in whole seconds, and whether each is from the network of this job alone."""
     return [
-        (now, learner.kept_was_dropped != "")
+        (now, subject.kept_was_dropped != "")
         for now, events in enumerate(seconds, start=1)
-        if learner.turn(float(now), events, None) is not None
+        if plan_at(subject, float(now), events) is not None
     ]
 
 
@@ -171,38 +173,38 @@ def fast() -> list[NDArray[Any]]:
 @pytest.fixture(scope="module")
 def kept(fast: list[NDArray[Any]]) -> Kept:
     """What is left of a run on that network, as a file has it."""
-    learner = Learner(get_policy("prophet"), MONITOR_S)
-    run(learner, fast)
-    assert learner.profiler.profile is not None
-    return kept_from_json(kept_to_json(Kept(learner.profiler.profile, learner.network)))
+    subject = session(monitor_s=MONITOR_S)
+    run(subject, fast)
+    assert subject.profiler.profile is not None
+    return kept_from_json(kept_to_json(Kept(subject.profiler.profile, subject.network)))
 
 
 def test_the_second_run_is_planned_before_its_first_event(fast: list[NDArray[Any]], kept: Kept) -> None:
-    learner = Learner(get_policy("prophet"), MONITOR_S)
-    learner.begin_with(kept)
-    plan = learner.turn(0.0, fast[0][:0], None)
+    subject = session(monitor_s=MONITOR_S)
+    subject.on(Remembered(kept))
+    plan = plan_at(subject, 0.0, fast[0][:0])
     assert plan is not None and plan.network == kept.network
     assert plan.push.order == {}, "ids in forward order are ranks themselves"
-    run(learner, fast)
-    assert learner.kept_was_dropped == ""
-    assert learner.plan.network is not None and learner.plan.network.bandwidth == pytest.approx(1e8, rel=0.05)
+    run(subject, fast)
+    assert subject.kept_was_dropped == ""
+    assert subject.plan.network is not None and subject.plan.network.bandwidth == pytest.approx(1e8, rel=0.05)
 
 
 @pytest.mark.parametrize("rate", [2.5e7, 4e8])
 def test_what_was_kept_of_another_network_is_dropped_within_a_monitor_period(rate: float, kept: Kept) -> None:
-    learner = Learner(get_policy("prophet"), MONITOR_S)
-    learner.begin_with(kept)
+    subject = session(monitor_s=MONITOR_S)
+    subject.on(Remembered(kept))
     seconds = seconds_of_a_job(rate)
-    assert learner.turn(0.0, seconds[0][:0], None) is not None
-    run(learner, seconds[: int(MONITOR_S)])
-    assert learner.kept_was_dropped.startswith("a block takes")
-    run(learner, seconds)
-    assert learner.plan.network is not None and learner.plan.network.bandwidth == pytest.approx(rate, rel=0.1)
+    assert plan_at(subject, 0.0, seconds[0][:0]) is not None
+    run(subject, seconds[: int(MONITOR_S)])
+    assert subject.kept_was_dropped.startswith("a block takes")
+    run(subject, seconds)
+    assert subject.plan.network is not None and subject.plan.network.bandwidth == pytest.approx(rate, rel=0.1)
 
 
 def test_what_was_kept_of_another_batch_size_is_dropped(kept: Kept) -> None:
-    learner = Learner(get_policy("prophet"), MONITOR_S)
-    learner.begin_with(kept)
-    run(learner, seconds_of_a_job(1e8, backward_s=0.5))
-    assert learner.kept_was_dropped.startswith("backward takes")
-    assert learner.plan.generation_s == {} or max(learner.plan.generation_s.values()) > 0.4
+    subject = session(monitor_s=MONITOR_S)
+    subject.on(Remembered(kept))
+    run(subject, seconds_of_a_job(1e8, backward_s=0.5))
+    assert subject.kept_was_dropped.startswith("backward takes")
+    assert subject.plan.generation_s == {} or max(subject.plan.generation_s.values()) > 0.4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,11 +13,13 @@ from prophet_scheduler.core.cut import Cut, Refusal
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.learn.choosing import PATIENCE, Choosing
+from prophet_scheduler.session.choosing import PATIENCE, Choosing
+from prophet_scheduler.session.messages import Basis, Terms
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
 NETWORK = Network(30e6, 0.0005, 0.001)
+TERMS = Terms(5.0, shape=Shape(2, 1), adapts=True)
 
 
 def uniform(size_kib: int) -> Cut:
@@ -64,7 +66,7 @@ class Job:
 
     def __init__(self, begins_with: Cut) -> None:
         self.policy = Policy()
-        self.choosing = Choosing(self.policy, Shape(2, 1), True, True, 1 << 20)
+        self.choosing = Choosing(self.policy, TERMS, 1 << 20)
         self.cut = self.wanted = begins_with
         self.refusals: tuple[Refusal, ...] = ()
         self.takes_s: dict[Cut, float] = {}
@@ -83,7 +85,7 @@ class Job:
             took = IterationEnd(self.cut, "", self.takes_s.get(self.cut, predicted_s))
             self.choosing.in_force(self.cut, "", [took])
             if self.choosing.may_ask():
-                self.choosing.ask(self.profile, self.network, 0.0, self.barrier)
+                self.choosing.ask(Basis(self.profile, self.network, barrier=self.barrier))
             plan = self.choosing.turn()
             if plan is not None:
                 self.plans.append(plan)
@@ -208,23 +210,23 @@ def test_with_a_barrier_it_is_another_question_and_what_was_seen_without_says_no
 
 
 def test_one_that_may_not_cut_anew_chooses_the_rest() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), False, True, 1 << 20)
+    choosing = Choosing(Policy(), replace(TERMS, adapts=False), 1 << 20)
     choosing.in_force(uniform(512), "", [IterationEnd(uniform(512), "", 1.2)] * 3)
-    choosing.ask(PROFILE, NETWORK, 0.0)
+    choosing.ask(Basis(PROFILE, NETWORK))
     plan = choosing.turn()
     assert plan is not None and plan.cut is None
     assert choosing.wanted is not None and choosing.wanted.cut == uniform(512)
     assert choosing.at_rest
 
 
-def more(question: Question) -> list[Choice]:
-    return [Choice(uniform(2048), 1 << 20, 0.8, "another way")]
+def choices_of(question: Question, ways: Sequence[str]) -> list[Choice]:
+    return [Choice(uniform(2048), 1 << 20, 0.8, way) for way in ways]
 
 
 def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    choosing = Choosing(Policy(), TERMS, 1 << 20, choices_of)
     choosing.in_force(uniform(128), "", [IterationEnd(uniform(128), "", 1.0)] * 5)
-    choosing.ask(PROFILE, NETWORK, 0.0, more=more)
+    choosing.ask(Basis(PROFILE, NETWORK), ("another way",))
     choosing.turn()
     assert choosing.wanted is not None and choosing.wanted.way == "another way"
     assert choosing.look is not None and not choosing.proved
@@ -236,11 +238,11 @@ def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
 
 
 def test_iterations_before_anything_is_predicted_are_told_when_it_is() -> None:
-    choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+    choosing = Choosing(Policy(), TERMS, 1 << 20)
     for _ in range(4):
         choosing.in_force(uniform(1024), "", [IterationEnd(uniform(1024), "", 2.0)])
         assert choosing.turn() is None
-    choosing.ask(PROFILE, NETWORK, 0.0)
+    choosing.ask(Basis(PROFILE, NETWORK))
     choosing.turn()
     assert choosing.believed()[""].iteration_s == pytest.approx(2.0 / 1.1**3, rel=0.1)
 
@@ -261,7 +263,7 @@ def test_a_job_that_ends_in_the_midst_of_another_question_keeps_what_it_knew() -
     job = Job(uniform(1024))
     job.turns(5)
     known = job.choosing.known
-    job.choosing.ask(PROFILE, NETWORK, 0.0, barrier=True)
+    job.choosing.ask(Basis(PROFILE, NETWORK, barrier=True))
     assert {one.name for one in job.choosing.known} == {one.name for one in known} != set()
 
 
@@ -279,7 +281,7 @@ def test_what_is_believed_of_each_arm_is_there_to_be_shown_the_fastest_first() -
 def test_it_stays_with_its_cut_while_it_may_not_move_and_leaves_it_then() -> None:
     job = Job(uniform(1024))
     job.choosing.in_force(uniform(1024))
-    job.choosing.ask(PROFILE, NETWORK, 0.0)
+    job.choosing.ask(Basis(PROFILE, NETWORK))
     plan = job.choosing.turn(may_move=False)
     assert plan is None or plan.cut in (None, uniform(1024))
     assert job.choosing.look is None
@@ -289,10 +291,10 @@ def test_it_stays_with_its_cut_while_it_may_not_move_and_leaves_it_then() -> Non
 def test_the_last_iteration_that_opened_keys_tells_the_cost_of_others_and_nothing_else() -> None:
     gains = []
     for took_s in (2.0, 8.0):
-        choosing = Choosing(Policy(), Shape(2, 1), True, True, 1 << 20)
+        choosing = Choosing(Policy(), TERMS, 1 << 20)
         first = IterationEnd(uniform(512), "", took_s, opens=True)
         choosing.in_force(uniform(512), "", [first, *[IterationEnd(uniform(512), "", 1.21)] * 3])
-        choosing.ask(PROFILE, Network(PROFILE.total_bytes), 0.0)
+        choosing.ask(Basis(PROFILE, Network(PROFILE.total_bytes)))
         choosing.turn()
         assert choosing.known[0].iteration_s == pytest.approx(1.21, rel=0.03)
         gains.append(choosing.look.gain if choosing.look else 0.0)

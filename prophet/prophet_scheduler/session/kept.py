@@ -34,7 +34,7 @@ SAME_BYTES = 0.02
 
 
 class Believed(NamedTuple):
-    """Belief about an arm (learn/choosing.py): an iteration's seconds, and their error as a share."""
+    """Belief about an arm (session/choosing.py): an iteration's seconds, and their error as a share."""
 
     cut: Cut
     way: str
@@ -153,7 +153,7 @@ class Prior:
     """Kept results, used until the job has measured its own or contradicts them."""
 
     def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+        self.kept = kept
         self.dropped = ""
         """Reason for dropping them; empty as long as nothing contradicts them."""
         self.over = False
@@ -163,7 +163,7 @@ class Prior:
         """Return profile and network to plan from, given those that the job has measured so far."""
         if self.over:
             return profile, network
-        kept = self._kept
+        kept = self.kept
         if network is not None and kept.network is not None:
             # Roughly the usual size of the job's blocks.
             size = kept.profile.total_bytes / len(kept.profile.gradients)

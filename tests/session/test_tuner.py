@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from prophet_scheduler.learn.tuner import Arm, Tuner
+from prophet_scheduler.session.tuner import Arm, Tuner
 
 KIB = 1024
 SIZES = tuple(128 * KIB << place for place in range(6))

@@ -31,8 +31,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prophet_scheduler.learn.noise import Noise
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -129,6 +127,53 @@ class Belief:
     seen: int
 
 
+class Noise:
+    """Noise of iteration times, from the steps between neighbours under one arm: drift of the job cancels out of them.
+
+    `expected`: deviation of a time's logarithm before any is measured, which counts as
+    `known_after` iterations. `alike_after`: pairs of iterations that the expectation of independence counts as. `far`:
+    deviations beyond which a step from one iteration to the next is clipped.
+    """
+
+    def __init__(self, expected: float, known_after: float, alike_after: float, far: float) -> None:
+        self._far = far
+        self._count = known_after
+        self._squares = self._count * expected**2
+        self._alike_after = alike_after
+        self._products = self._pairs = 0.0
+        self._before: float | None = None
+        self._step: float | None = None
+
+    def add(self, log: float, anew: bool) -> None:
+        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
+        there.
+        """
+        before, self._before = self._before, None if anew else log
+        if anew or before is None:
+            self._step = None
+            return
+        half = self._squares / self._count
+        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
+        self._count += 1
+        self._squares += step**2 / 2
+        if self._step is not None:
+            self._products += step * self._step
+            self._pairs += (step**2 + self._step**2) / 4
+        self._step = step
+
+    @property
+    def variance(self) -> float:
+        """Variance of an iteration among others: larger than its own where neighbours are slow together.
+
+        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
+        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
+        """
+        half = self._squares / self._count
+        doubt = self._alike_after * half
+        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
+        return half * (1 + alike) / (1 - alike) ** 2
+
+
 @dataclass
 class Tuner:
     """The arms of one job, the beliefs about them, and the choice of the next."""
@@ -151,7 +196,6 @@ class Tuner:
         self._spent = 0.0  # iterations that going to this arm has cost so far
         self._dear = self._paid = 1.0  # Cost of first times, in expected costs, and their number.
         self._off = np.zeros(len(SCALES))
-        self.iterations = 0
 
     # Inputs.
 
@@ -221,7 +265,6 @@ class Tuner:
         going = self._going if self._comes else 0.0
         anew = going > 0 or seen == 0
         self._comes = max(0, self._comes - 1)
-        self.iterations += 1
         self._seen[name] = seen + 1
         self._covariance[:, 0, 0] += model.drift**2
         steps = np.arange(1, self._mean.shape[1])
@@ -357,7 +400,7 @@ class Tuner:
         going = costs.copy()
         if here is not None:
             going[here] = 0.0
-        left = max(self.model.left, float(self.iterations))
+        left = max(self.model.left, float(sum(self._seen.values())))
         shown = covariance[:, [0]] + covariance[:, places]
         # Row a: covariance of a look at arm a with each arm.
         told = shown[places].T

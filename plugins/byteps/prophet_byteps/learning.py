@@ -1,0 +1,200 @@
+"""Learning while a process sends: from the hook's events to plans of its own, and to wishes for all workers.
+
+Rule of this file: the edges of a pure Session: the notes on the board (cutting.py), NIC counters, traces, and what is
+kept of the job's last run.
+
+Order, groups and deadlines are each worker's own. So is the credit of blocks that never change; if blocks change, the
+credit comes with the cut from the deciding worker. Blocks and tensors are the job's: they come from the settings, the
+front end and the agreed cut (docs/decisions/sizes-of-the-job.md). A plan's cut is a wish, left on the board. So a
+worker without the hook cuts as the others do, and if the front end fails the workers agree, or end, before anything is
+sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prophet_byteps import agreement, partition
+from prophet_byteps.cutting import Reason
+from prophet_byteps.place import decides, shape_of, where_it_runs
+from prophet_scheduler.core.cut import Cut, learning_cut
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet_byteps.cutting import CutBoard
+    from prophet_byteps.kept_pushes import KeptPushes
+    from prophet_byteps.tracing import Traced
+    from prophet_scheduler.core.plan import Plan
+    from prophet_scheduler.core.policy import Policy
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.core.settings import Settings
+    from prophet_scheduler.frontends.warm import WarmStart
+    from prophet_scheduler.session.session import Session
+
+FORWARD_IDS = ("mxnet",)
+"""Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over gradients that become ready
+at about the same time in any order."""
+
+
+class Stores:
+    """What is kept of this process's job: of its optimizers, or of what the program itself pushes."""
+
+    def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
+        self._framework = framework
+        self._settings = settings
+        self._sizes = sizes
+        self._profile = profile
+        self._warm: WarmStart | None = None
+        self._pushes: KeptPushes | None = None
+
+    @property
+    def arena(self) -> bool:
+        """True if gradients lie in an arena, and ids of events are places there; otherwise they stay whole."""
+        return self._framework not in partition.WHOLE_GRADIENTS
+
+    def first_cut(self, sizes: Sequence[int]) -> Cut:
+        """Return this worker's first cut; called in the program's own thread, once the gradients are known."""
+        if self._warm is None:
+            from prophet_scheduler.frontends.warm import WarmStart
+
+            where = self._where() | {"blocks": str(self._sizes)}
+            self._warm = WarmStart(self._settings.cache, where, self._learning_cut, self._profile, self.arena)
+        return self._warm.first_cut(sizes)
+
+    def _where(self) -> dict[str, str]:
+        return {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
+
+    def _learning_cut(self, sizes: Sequence[int]) -> Cut:
+        # Gradients that stay whole cannot have blocks of several sizes at once.
+        return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
+
+    def agree_on_pushes(self, module: Any, policy: Policy) -> int:
+        """Agree on the size (bytes) of tensors that the program itself pushes with priorities, if blocks adapt; return
+        0 if BytePS's own holds. `policy` predicts the best.
+        """
+        if not self.arena or self._sizes.fixed is not None or agreement.active() is None:
+            return 0
+        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
+        if self._pushes is None:
+            from prophet_byteps.kept_pushes import KeptPushes
+
+            self._pushes = KeptPushes(self._settings.cache, self._where(), policy, shape_of(os.environ))
+        size: int = own_pushes.agree(module, self._pushes.size)
+        self._pushes.cut = Cut.uniform(size) if size else None
+        return size
+
+    def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
+        """Return the place where learned values are kept, and the cut under which they were learned. `cut` is the
+        optimizers' cut in force.
+        """
+        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, cut
+
+    def keep(self, session: Session, cut: Cut | None) -> None:
+        """Keep the learned values for the next start, at the end of the process."""
+        warm, cut = self.in_use(session, cut)
+        if warm is not None:
+            warm.keep(session.learned(cut))
+
+
+class Learning:
+    """Learning of one process. `policy` is the one it begins with, `make_policy(bytes)` the same for blocks of another
+    size.
+    """
+
+    def __init__(
+        self, policy: Policy, board: CutBoard, stores: Stores, make_policy: Callable[[int], Policy] | None = None
+    ) -> None:
+        self.policy = policy
+        self._make_policy = make_policy
+        self._board = board
+        self.stores = stores
+        self.plan = policy.plan(None, None)
+        """The plan in force on this worker."""
+        self.plans = 0
+        """Number of plans taken up after the first."""
+        self.session: Session | None = None
+        """None before the process sends."""
+        self.began_warm = False
+        self.last_recut_s: float | None = None
+        self._recuts = 0
+        self._traced: Traced | None = None
+        self._interface: str | None = None
+
+    def begin(self, framework: str, settings: Settings, adapts: bool) -> None:
+        """Make the session; `adapts`: the job's cut may change."""
+        from prophet_scheduler.learn.nic import interface_towards
+        from prophet_scheduler.session.messages import Terms
+        from prophet_scheduler.session.session import Session
+
+        scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
+        self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        terms = Terms(
+            settings.monitor_s,
+            forward_ids=framework in FORWARD_IDS,
+            arena=self.stores.arena,
+            shape=shape_of(os.environ),
+            adapts=adapts and decides(os.environ),
+            follows=adapts and not decides(os.environ),
+            learns_order=self.stores.arena,
+        )
+        self.session = Session(self.policy, terms)
+        searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self.policy, "search") else []
+        for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
+            importlib.import_module(name)  # The agent's own thread must import nothing.
+
+    def agree_on_pushes(self, module: Any) -> None:
+        """Agree on the size of the program's own pushes, and plan for it."""
+        size = self.stores.agree_on_pushes(module, self.policy)
+        if size and self._make_policy is not None:
+            self.policy = self._make_policy(size)
+            if self.session is not None:
+                self.session.policy = self.policy
+
+    def turn(self, session: Session, now: float, events: NDArray[Any]) -> Plan | None:
+        """Take in what happened since the last turn, and leave wishes on the board. Return the new plan, if any."""
+        from prophet_scheduler.learn.nic import sample_nic
+        from prophet_scheduler.session.messages import Remembered, TakeUp, Traced, Turn, Want
+
+        board = self._board
+        warm, cut = self.stores.in_use(session, board.in_force)
+        if warm is not None and (kept := warm.take()) is not None:
+            session.on(Remembered(kept))
+            self.began_warm = True
+        if board.trace is not None and (traced := board.trace.found) is not self._traced:
+            self._traced = traced
+            session.on(Traced(traced.forward_s, traced.policy or self.policy))
+        if board.recuts > self._recuts:
+            self._recuts, self.last_recut_s = board.recuts, now
+        turn = Turn(
+            now,
+            events,
+            sample_nic(self._interface, now) if self._interface else None,
+            cut=board.in_force,
+            networks=board.networks,
+            refusals=board.refusals,
+            credit=board.credit,
+            barrier=board.barrier,
+            ended=board.take_ended(),
+        )
+        instructions = session.on(turn)
+        if (network := session.network) is not None:
+            board.measured(network)
+        if warm is not None:
+            warm.turn(now, cut, session.learned)
+        taken = None
+        for instruction in instructions:
+            match instruction:
+                case TakeUp(plan):
+                    self.plan = taken = plan
+                    self.plans += 1
+                case Want() as want if want.cut is not None:
+                    board.want(want.cut, Reason(want.why, want.predicted_s), want.credit)
+                case Want() as want if want.credit is not None:
+                    board.want_credit(want.credit)
+        return taken

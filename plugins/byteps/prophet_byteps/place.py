@@ -1,0 +1,50 @@
+"""Place of a process in a job on BytePS, by its environment.
+
+Rule of this file: pure functions of an environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from prophet_byteps.cutting import decider
+from prophet_scheduler.core import settings as names
+
+if TYPE_CHECKING:
+    from prophet_scheduler.core.choice import Shape
+
+
+def shape_of(environ: Mapping[str, str]) -> Shape | None:
+    """Return the number of machines that talk to servers, and the number of servers; None if not given."""
+    from prophet_scheduler.core.choice import Shape
+
+    counts = [environ.get(name, "") for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        return None
+    return Shape(*map(int, counts))
+
+
+def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
+    """Return (number in the job, size of the job, number on its machine) of this process, as far as `environ` says."""
+
+    def read(name: str, default: int) -> int:
+        text = environ.get(name, "")
+        return int(text) if text.isdecimal() else default
+
+    local_rank, local_size = read(names.BYTEPS_LOCAL_RANK, 0), read(names.BYTEPS_LOCAL_SIZE, 1)
+    machines = read(names.DMLC_NUM_WORKER, 0)
+    return read(names.DMLC_WORKER_ID, 0) * local_size + local_rank, machines * local_size or None, local_rank
+
+
+def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that distinguish a process's job from other jobs, and its worker from other workers."""
+    own = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
+    return {name: environ.get(name, "") for name in (*own, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}
+
+
+def decides(environ: Mapping[str, str]) -> bool:
+    """Return True if this is the process whose wishes count (cutting.py)."""
+    local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
+    # On the first machine a process's rank is its number there.
+    return names.is_first_machine(environ) and local_rank == str(decider(int(local_size)))

@@ -1,0 +1,108 @@
+"""Reports of a process: what it says while it runs, and the files that it leaves at its end.
+
+Rule of this file: the observer and the kept events. Times are seconds of the steady clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from prophet_byteps.place import place_of
+from prophet_scheduler.frontends.records import event_buffer, write_records
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet_byteps.hook import Hook, TakenPlan
+    from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.core.settings import Settings
+    from prophet_scheduler.core.status import AgentStatus
+    from prophet_scheduler.session.session import Session
+    from prophet_scheduler.watch.observer import Observer
+    from prophet_scheduler.watch.status import Predicted
+
+logger = logging.getLogger("prophet_scheduler")
+
+
+class Reports:
+    """Reports of one process, as far as `settings` ask for any; `status()` returns its present status."""
+
+    def __init__(self, settings: Settings, status: Callable[[], AgentStatus]) -> None:
+        self._settings = settings
+        self._status = status
+        self.observer: Observer | None = None
+        self._kept: RecordBuffer | None = event_buffer() if settings.events_out is not None else None
+        self._predicted: Predicted | None = None
+        self._planned_from: Profile | None = None
+
+    @property
+    def wants_events(self) -> bool:
+        """True if somebody reads the events."""
+        return self._kept is not None or self.observer is not None
+
+    def begin(self, framework: str, wake: Callable[[], None], arena: bool) -> None:
+        """Begin to say what the process does, if asked to; `wake` makes the agent take a turn at once."""
+        if not self._settings.watched:
+            return
+        try:
+            from prophet_scheduler.watch.observer import Observer, worker_name
+
+            rank, workers, local_rank = place_of(os.environ)
+            port = os.environ.get("DMLC_PS_ROOT_PORT", "")
+            worker = worker_name("byteps", framework, rank, workers, local_rank, port)
+            self.observer = Observer.begin(worker, self._settings, self._status, wake, arena)
+        except Exception as error:
+            logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
+
+    def keep(self, events: NDArray[Any]) -> None:
+        """Keep drained events."""
+        if self._kept is not None:
+            self._kept.keep(events)
+
+    def took_up(self, taken: TakenPlan) -> None:
+        """Note a plan that the hook has taken up."""
+        if self._kept is not None:
+            self._kept.keep_plan(taken.number, taken.encoded)
+
+    def predict(self, session: Session) -> None:
+        """Predict the iterations of the session's plan, for the observer."""
+        if self.observer is None:
+            return
+        from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
+        from prophet_scheduler.watch.status import predicted_of
+
+        profile, network = session.profiler.latest, session.network
+        self._planned_from = profile
+        if profile is not None and network is not None:
+            self._predicted = predicted_of(session.wanted, stock_iteration_s(profile, network, collectives=False))
+
+    def observe(self, now: float, events: NDArray[Any], session: Session | None, last: bool) -> None:
+        """Say what happened since the last call; `last`: no more turns come."""
+        if self.observer is None:
+            return
+        profiler = session.profiler if session is not None else None
+        if profiler is not None and profiler.ready and (self._planned_from is None or last):
+            self._planned_from = profiler.latest
+        periods_s = profiler.periods_s if profiler is not None else None
+        self.observer.turn(now, events, self._predicted, periods_s, self._planned_from)
+
+    def close(self) -> None:
+        """Say no more."""
+        if self.observer is not None:
+            self.observer.close()
+
+    def write(self, session: Session | None, hook: Hook | None) -> None:
+        """Write the files that were asked for."""
+
+        def events() -> EventRecord | None:
+            if self._kept is None or hook is None:
+                return None
+            return self._kept.record(self._settings.watchdog_s, hook.most_in_flight)
+
+        write_records(
+            self._settings, self._status, lambda: session.profiler.latest if session is not None else None, events
+        )

@@ -1,0 +1,199 @@
+"""Decisions for the wanted blocks of one module: the sequence in which they are issued, and when another is better.
+
+Rule of this file: pure. It takes estimates and a cut, and makes what control.py brings to all ranks. Times are seconds,
+sizes bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from prophet_ddp.control import Decision
+from prophet_scheduler.core.arena import completions_at, generations_at
+from prophet_scheduler.core.cut import Block, Cut
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.ranks import ranks_under
+from prophet_scheduler.policies.algorithms.sequence import (
+    MOST_AT_ONCE,
+    IssueOrder,
+    iteration_s,
+    make_sequence,
+    operations_at_once,
+    play_sequence,
+)
+
+if TYPE_CHECKING:
+    from prophet_ddp.phases import Division
+    from prophet_scheduler.learn.serial import SerialMonitor
+    from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
+    from prophet_scheduler.session.messages import Basis
+
+BETTER = 0.005
+"""Minimum predicted saving of another sequence, as a share of the iteration."""
+
+
+class Layout(Protocol):
+    """Gradients of a module on all its `ranks`, as far as cuts of them go."""
+
+    ranks: int
+
+    def blocks_under(self, cut: Cut, /) -> list[Block]:
+        """Return the blocks that this cut would make."""
+        ...
+
+    def division(self, cut: Cut, /) -> Division:
+        """Return the division that two phases would make of this cut."""
+        ...
+
+
+class Sequencer:
+    """Maker of decisions for one module. `operations` has their pace. It looks again every `monitor_s` seconds."""
+
+    def __init__(self, policy: CollectivePolicy, operations: SerialMonitor, monitor_s: float) -> None:
+        self._policy = policy
+        self._operations = operations
+        self._monitor_s = monitor_s
+        self.judged_at = -float("inf")
+        """Time at which the last decision was made or checked; its owner sets it."""
+        self._looked_at: Cut | None = None
+        """The cut whose sequence was checked since it came into force."""
+        self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
+
+    def is_due(self, cut: Cut, now: float, at_rest: bool) -> bool:
+        """Return True if it is time to check the sequence of the cut in force again: once when the pace of its blocks
+        is known, and then now and then. Do not ask while another arm is wanted: the ranks would take up the sequence
+        instead.
+
+        It is not before the last sequence is measured: a cut whose sequence changed every few iterations would never be
+        measured, and never be left.
+        """
+        later = now - self.judged_at >= self._monitor_s
+        if cut == self._looked_at:
+            return later and at_rest
+        return later or self._pace_s(cut) is not None
+
+    def first(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
+        """Return the decision for blocks of which none was sent yet."""
+        return self._sequence(layout, cut, basis).decision(basis.network)
+
+    def decide(self, layout: Layout, cut: Cut, divides: bool, basis: Basis) -> Decision:
+        """Return the decision for blocks of this cut, on a network with their recent pace; in two phases if it
+        `divides`.
+        """
+        if divides:
+            return self._divided(layout, cut, basis)
+        return self._sequence(layout, cut, self._as_paced(cut, basis)).decision(basis.network)
+
+    def better(self, layout: Layout, held: Decision, basis: Basis) -> Decision | None:
+        """Return another sequence of the same blocks if it is better by now, or if the delay has changed."""
+        self._looked_at = held.cut
+        if held.gathers:
+            return None  # In two phases both orders depend on owners more than on times.
+        paced = self._as_paced(held.cut, basis)
+        other = self._sequence(layout, held.cut, paced)
+        present = other.as_issued(held.order, paced.network)
+        present_s, other_s = (each.iteration_s(basis.barrier) for each in (present, other))
+        if other_s < present_s * (1 - BETTER):
+            return other.decision(basis.network)
+        wanted = present.decision(basis.network)
+        return wanted if abs(wanted.at_once - held.at_once) > 1 else None
+
+    def _divided(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
+        from prophet_ddp.phases import AT_ONCE, orders_of
+
+        division = layout.division(cut)
+        sequence = self._blocks(layout, division.cut, basis.profile)
+        rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
+        ready_s = {id_: gradient.generation_s for id_, gradient in rows}
+        blocks = layout.blocks_under(division.cut)
+        ready = [ready_s[block.id] for block in blocks]
+        rate, ranks = basis.network.bandwidth, layout.ranks
+        order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
+        return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
+
+    def _pace_s(self, cut: Cut) -> float | None:
+        """Return seconds from one block to the next, if they have one size and enough have come lately; else None."""
+        return self._operations.pace_s(cut.block_bytes_at(0)) if len(cut.segments) == 1 else None
+
+    def _as_paced(self, cut: Cut, basis: Basis) -> Basis:
+        """Return the basis with the bandwidth that matches the recent pace of this cut's blocks."""
+        network, pace_s, size_bytes = basis.network, self._pace_s(cut), cut.block_bytes_at(0)
+        if pace_s is None or pace_s <= network.overhead_s:
+            return basis
+        return replace(basis, network=replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s)))
+
+    def _sequence(self, layout: Layout, cut: Cut, basis: Basis) -> BlockSequence:
+        sequence = self._blocks(layout, cut, basis.profile)
+        plan = self._policy.ordered(sequence.profile, basis.network, basis.jitter_s, barrier=basis.barrier)
+        return replace(sequence, issued=make_sequence(sequence.profile, basis.network, plan))
+
+    def _blocks(self, layout: Layout, cut: Cut, profile: Profile) -> BlockSequence:
+        blocks = layout.blocks_under(cut)
+        if self._policy.learns_order:
+            before = self._ranks[1] if self._ranks[0] == cut else {}
+            self._ranks = cut, ranks_under(blocks, profile, before)
+        return BlockSequence(cut, tuple(block.id for block in blocks), profile_of(blocks, profile, self._ranks[1]))
+
+
+@dataclass(frozen=True)
+class BlockSequence:
+    """A cut's blocks: `ids` by place, `profile` in the order in which forward needs them, and the order in which they
+    are `issued`, by their places in that order.
+    """
+
+    cut: Cut
+    ids: tuple[int, ...]
+    profile: Profile
+    issued: IssueOrder | None = None
+
+    def as_issued(self, order: Sequence[int], network: Network) -> BlockSequence:
+        """Return the same blocks in this `order` of their places in the arena."""
+        ranks = self.profile.rank_by_id
+        return replace(self, issued=play_sequence(self.profile, network, [ranks[self.ids[place]] for place in order]))
+
+    def iteration_s(self, barrier: bool) -> float:
+        """Return the predicted time of an iteration."""
+        assert self.issued is not None
+        return iteration_s(self.profile, self.issued, barrier)
+
+    @property
+    def as_needed(self) -> tuple[int, ...]:
+        """Places of the blocks in the order in which forward needs them."""
+        places = {id_: place for place, id_ in enumerate(self.ids)}
+        return tuple(places[id_] for id_ in self.profile.gradient_ids)
+
+    def decision(self, network: Network) -> Decision:
+        """Return a decision with enough operations under way to keep the wire busy."""
+        assert self.issued is not None
+        needed = self.as_needed
+        order = tuple(needed[rank] for rank in self.issued.order)
+        size_bytes = self.profile.total_bytes / len(self.ids)
+        return Decision(self.cut, order, at_once=operations_at_once(network, size_bytes, MOST_AT_ONCE))
+
+
+def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, int] | None = None) -> Profile:
+    """Return a profile of these blocks from one of other blocks of the same arena, in the order of `ranks` (by id), or
+    without ranks in that of their places.
+
+    A block is generated when the place where it begins is; if places are not in forward order, when all of it is.
+    Forward times are in proportion to bytes.
+    """
+    ids = [block.id for block in blocks]
+    if not ranks:
+        generations = generations_at(profile, ids)
+    else:
+        completed = dict(zip(ids, completions_at(profile, ids), strict=True))
+        blocks = sorted(blocks, key=lambda block: ranks[block.id])
+        times = [completed[block.id] for block in blocks]
+        # Ranks were learned once, and noise must not make a less urgent block later.
+        generations = list(itertools.accumulate(reversed(times), max))[::-1]
+    forward_s = profile.forward_s / profile.total_bytes
+    rows = [
+        GradientProfile(f"block{block.id}", block.size_bytes, generation_s, forward_s * block.size_bytes)
+        for block, generation_s in zip(blocks, generations, strict=True)
+    ]
+    return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))

@@ -1,0 +1,1 @@
+"""One job's mind: what its session decides, from what has happened."""

@@ -1,0 +1,111 @@
+"""Arms of one job: choices with their predictions, and the beliefs about their times.
+
+Rule of this file: what the tuner is told. No clock, thread or file. Times are seconds, sizes bytes.
+
+An arm is a cut and a way of averaging its blocks, with a barrier or without: times of iterations with a barrier say
+nothing of those without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from prophet_scheduler.core.choice import ArmName, Choice, IterationEnd, Question
+from prophet_scheduler.core.cut import Cut, blocks_of
+from prophet_scheduler.core.status import ArmStatus
+from prophet_scheduler.session.kept import Believed
+from prophet_scheduler.session.tuner import Arm, Belief, Tuner
+
+if TYPE_CHECKING:
+    from prophet_scheduler.session.messages import Terms
+
+SURELY = 3.0
+"""Standard deviations by which an arm must beat all arms of other ways to be the best beyond doubt."""
+WAY_COST = 1.0
+"""Cost of going to another way than the usual one, in iterations, each time."""
+CHANGE_COST = 0.1
+"""Cost of any change of blocks, in iterations."""
+
+
+class Arms:
+    """Arms of one job: `choices` by name, and the `tuner` that has the beliefs about them."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self.tuner = Tuner()
+        self.choices: dict[ArmName, Choice] = {}
+        self._recalled: list[Believed] = []
+
+    def recall(self, believed: Sequence[Believed]) -> None:
+        """Take in beliefs from an earlier run of this job, for when their arms are predicted."""
+        self._recalled = list(believed)
+
+    def forget(self) -> None:
+        """Drop all beliefs."""
+        self._recalled = []
+        self.tuner, self.choices = Tuner(), {}
+
+    def predict(self, question: Question, choices: Sequence[Choice], used: Sequence[Cut]) -> None:
+        """Take in the answer to a question; `used` are the cuts that the job has had, the first one first."""
+        changes = self._terms.changes
+        self.choices = {name_of(choice, question): choice for choice in choices}
+        total_bytes = question.profile.total_bytes
+        had: set[tuple[int, int]] = set()
+        new_bytes = {}
+        # A cut in use was new once, and its first iterations may yet tell what that cost.
+        for cut in dict.fromkeys((*used, *(name.cut for name in self.choices))):
+            blocks = self._blocks(cut, total_bytes)
+            new_bytes[cut] = sum(size for _, size in blocks - had)
+            if cut in used:
+                had |= blocks
+        arms = []
+        for name, choice in self.choices.items():
+            size_bytes = choice.cut.typical_bytes(total_bytes)
+            kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Sizes that are mixed err otherwise.
+            cost = WAY_COST if choice.way else CHANGE_COST
+            sends_s = changes.new_sends * new_bytes[choice.cut] / question.network.bandwidth
+            first_cost = cost + sends_s / choice.iteration_s
+            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, changes.lasts))
+        self.tuner.predict(arms)
+        for one in [one for one in self._recalled if one.name in self.choices]:
+            self.tuner.recall(one.name, one.iteration_s, one.error)
+            self._recalled.remove(one)
+
+    def _blocks(self, cut: Cut, total_bytes: int) -> set[tuple[int, int]]:
+        """Return start and bytes of each block; empty if new blocks cost nothing."""
+        if not self._terms.changes.new_sends:
+            return set()
+        if not self._terms.arena:  # Each gradient has its own partitions, and another size makes all of them new.
+            return {(cut.block_bytes_at(0), total_bytes)}
+        blocks = blocks_of([total_bytes], [""], cut)
+        return {(block.id, block.size_bytes) for block in blocks}
+
+    def observe(self, name: ArmName, ended: IterationEnd) -> None:
+        """Take in an iteration, if it was under one of the arms."""
+        if name in self.choices:
+            (self.tuner.opened if ended.opens else self.tuner.observe)(name, ended.took_s)
+
+    def proves(self, name: ArmName) -> bool:
+        """Return True if this arm is better than those of all other ways beyond doubt, as seen in this run."""
+        others = [other for other in self.choices if other.way != name.way]
+        return self.tuner.beliefs()[name].seen > 0 and self.tuner.lead(name, others) > SURELY
+
+    def beliefs(self) -> list[tuple[ArmName, Belief]]:
+        """Return the belief about each arm."""
+        beliefs = self.tuner.beliefs()
+        return [(name, beliefs[name]) for name in self.choices]
+
+    @property
+    def status(self) -> tuple[ArmStatus, ...]:
+        """Beliefs as they are shown, the fastest arm first."""
+        arms = [
+            ArmStatus(name.cut.segments, name.way, predicted.iteration_s, one.iteration_s, one.error, one.seen)
+            for (name, one), predicted in zip(self.beliefs(), self.choices.values(), strict=True)
+        ]
+        return tuple(sorted(arms, key=lambda arm: arm.believed_s))
+
+
+def name_of(choice: Choice, question: Question) -> ArmName:
+    """Return the name of this choice as an answer to the question."""
+    return ArmName(choice.cut, choice.way, question.barrier)

@@ -1,0 +1,131 @@
+"""Estimates of one job: its profile and its network, as measured or as kept of its last run.
+
+Rule of this file: when a measurement counts, and which estimate is used. The estimators are in prophet_scheduler/learn.
+No clock, thread or file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prophet_scheduler.core.arena import at_pace
+from prophet_scheduler.core.events import EventKind
+from prophet_scheduler.learn.bandwidth import BandwidthMonitor, NicSample
+from prophet_scheduler.learn.profiler import JobProfiler
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from prophet_scheduler.core.network import Network
+    from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.session.kept import Kept, Prior
+    from prophet_scheduler.session.messages import Terms, Turn
+
+WORTH_PACING = 1.02
+"""Minimum ratio of the slowest worker's pace that changes a profile."""
+WATCHED = 2
+"""Whole iterations to watch before the measured network counts."""
+
+
+class Monitor(Protocol):
+    """Estimator of the network, from events and an interface's counters."""
+
+    def observe(self, events: NDArray[Any]) -> None: ...
+    def observe_nic(self, sample: NicSample) -> None: ...
+    def disregard(self, before_s: float) -> None: ...
+    def expect(self, network: Network) -> None: ...
+    @property
+    def network(self) -> Network | None: ...
+
+
+class Estimates:
+    """Estimates of one job. `monitor`: defaults to BandwidthMonitor."""
+
+    def __init__(self, terms: Terms, monitor: Monitor | None = None) -> None:
+        self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
+        self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
+        self._watches = self._has_watched = False
+        self._divided = False
+        self._pace = 1.0
+        self._prior: Prior | None = None
+
+    def begin_with(self, kept: Kept) -> None:
+        """Use these results of the job's last run until it has measured its own."""
+        from prophet_scheduler.session.kept import Prior  # Few jobs need it.
+
+        self._prior = Prior(kept)
+        if kept.network is not None:
+            self.monitor.expect(kept.network)
+
+    def take_in(self, turn: Turn, recut: bool) -> None:
+        """Take in the measurements of a turn; `recut` if its cut differs from the last turn's."""
+        events = turn.events
+        if turn.divided != self._divided:
+            self._divided = turn.divided
+            self.profiler.restart()
+        self.profiler.forward_ended(turn.forward_ends)
+        if turn.divided:
+            # Times of operations measure the network only if these are all-reduces.
+            events = events[events["kind"] != EventKind.START]
+        self._pace = turn.pace
+        if recut:
+            # Ids change here, and these events contain both kinds.
+            self.profiler.restart()
+        else:
+            self.profiler.observe(events)
+        self._watch(events, turn.nic)
+
+    def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
+        """Measure the network, except in the first iterations, which make connections and register memory.
+
+        Iterations under another cut do so as well, but their bytes count as the job's own traffic all the same.
+        """
+        since_s = self.profiler.warmed_up_s
+        if not self._watches:
+            if since_s is None:
+                return
+            self._watches = True
+            events = events[events["time_s"] >= since_s]
+        self._has_watched = self._has_watched or self.profiler.iterations >= self.profiler.warm_up + WATCHED
+        self.monitor.disregard(math.inf if since_s is None else since_s)
+        self.monitor.observe(events)
+        if nic is not None:
+            self.monitor.observe_nic(nic)
+
+    @property
+    def network(self) -> Network | None:
+        """Measured network, once whole iterations have been watched; None before.
+
+        In part of an iteration, a fast wire behind a long delay may look like a slow wire without delay. With the
+        blocks and the credit for the slow wire, iterations took four times as long.
+        """
+        return self.monitor.network if self._has_watched else None
+
+    @property
+    def unsure(self) -> bool:
+        """True while kept results are used for lack of measured ones."""
+        return self._prior is not None and not self._prior.over
+
+    @property
+    def kept_was_dropped(self) -> str:
+        """Reason for dropping the kept results; empty if they are in use, or if there are none."""
+        return self._prior.dropped if self._prior else ""
+
+    def to_plan_from(self) -> tuple[Profile | None, Network | None]:
+        """Return profile and network for a plan, None for each that is not known. It takes milliseconds."""
+        profile, network = self.profiler.profile, self.network
+        if self._prior is not None:
+            profile, network = self._prior.fill(profile, network)
+        return self._paced(profile), network
+
+    def newest(self) -> tuple[Profile | None, Network | None]:
+        """Return the newest profile and network, of whatever cut or run of the job; None for each that never was."""
+        profile, network = self._paced(self.profiler.latest), self.network
+        if self._prior is not None:
+            profile, network = profile or self._prior.kept.profile, network or self._prior.kept.network
+        return profile, network
+
+    def _paced(self, profile: Profile | None) -> Profile | None:
+        """Return the profile at the pace of the slowest worker."""
+        return profile if profile is None or self._pace < WORTH_PACING else at_pace(profile, self._pace)
