@@ -172,6 +172,7 @@ def _tell() -> None:
 _slow("all_reduce")
 _slow("broadcast")
 _slow("all_to_all")
+_slow("all_gather")
 _end_wires()
 _decide_often()
 _count_turns()

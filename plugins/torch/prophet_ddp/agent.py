@@ -279,7 +279,11 @@ class ModuleAgent(WatchingAgent):
         ready = [ready_s[block.id] for block in blocks]
         rate, ranks = network.bandwidth, rounds.ranks
         order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
-        return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
+        at_once = AT_ONCE * ranks
+        if not division.owners:  # A step is to its part what an all-reduce is to its block.
+            size_bytes = sequence.profile.total_bytes / len(blocks)
+            at_once = max(ranks, operations_at_once(network, size_bytes, MOST_AT_ONCE))
+        return Decision(cut, order, at_once=at_once, gathers=gathers)
 
     def _due(self, cut: Cut, now: float) -> bool:
         """Return True if it is time to check the sequence again: once when the pace of another cut's blocks is known,

@@ -19,6 +19,7 @@ from prophet_scheduler.frontends.torch.streams import Streams
 
 if TYPE_CHECKING:
     from prophet_ddp.phases import TwoPhases
+    from prophet_ddp.ring import RingPhases
 
 
 class DdpArena(Arena):
@@ -55,7 +56,7 @@ class DdpArena(Arena):
             self._incomplete[operation] = len(blocks)
         return list(self._incomplete)
 
-    def operations_in(self, phases: TwoPhases) -> list[JointOperation]:
+    def operations_in(self, phases: TwoPhases | RingPhases) -> list[JointOperation]:
         """Return the round's operations, for blocks that are reduced first and gathered later."""
         operations = phases.operations()
         self._operations, self._last = phases.reduces, phases.gatherings

@@ -32,10 +32,6 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""
 
-MOST_OWNERS = 2
-"""Maximum ranks with rounds in two phases, in which each rank sends to each owner over connections of its own. With
-four ranks on two cores this gained nothing, and no other machine was at hand."""
-
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 4
 """Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's

@@ -41,14 +41,15 @@ AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient.
+    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if all
+    ranks own an equal part of each block.
 
     `imbalance` is the largest rank's load over an equal share, 1 if all own as much.
     """
 
-    cut: Borders
-    owners: tuple[int, ...]
-    imbalance: float
+    cut: Cut
+    owners: tuple[int, ...] = ()
+    imbalance: float = 1.0
 
 
 def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
@@ -97,7 +98,7 @@ def orders_of(
     owner share its link, and other links would idle if everything under way went the same way. So a block that would
     wait long for its link lets others pass.
     """
-    ways = [owners[block.pieces[0].gradient] for block in blocks]
+    ways = [owners[block.pieces[0].gradient] if owners else 0 for block in blocks]
     takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
     lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
     by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))

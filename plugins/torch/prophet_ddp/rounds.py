@@ -29,7 +29,7 @@ from prophet_ddp.control import Decision
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off, not_reached
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
+from prophet_ddp.terms import MOST_EXACT, TORCH, TORCH_CUT, TWO_PHASES, UNORDERED, WHOLE, Channel, Hardware, RoundTerms
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
@@ -46,6 +46,7 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division, TwoPhases
+    from prophet_ddp.ring import RingPhases
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
@@ -58,7 +59,7 @@ KEPT_ITERATIONS = 64
 
 def _import_phases() -> None:
     """Import phases.py late: few jobs need it, and it takes a file descriptor."""
-    from prophet_ddp import phases  # noqa: F401
+    from prophet_ddp import phases, ring  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -130,8 +131,10 @@ class ModuleRounds(AwaitedRounds):
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
-        self._phases: TwoPhases | None = None
+        self._phases: TwoPhases | RingPhases | None = None
         """Phases of the rounds under the decision in force, if they have two."""
+        self._may_divide = False
+        """True once all ranks have what two phases need."""
         self._round_seen = 0
         self.watch()
 
@@ -248,9 +251,9 @@ class ModuleRounds(AwaitedRounds):
 
     def division(self, cut: Cut) -> Division:
         """Return the division that two phases would make of this cut."""
-        from prophet_ddp.phases import divide  # Few jobs need it.
+        from prophet_ddp.phases import Division, divide  # Few jobs need it.
 
-        return divide(cut, self.layout[0], self.ranks)
+        return divide(cut, self.layout[0], self.ranks) if self.ranks <= MOST_EXACT else Division(cut)
 
     def keep_counts(self) -> None:
         """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
@@ -532,7 +535,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
-        if decision.gathers and not self._connected_apart():
+        if decision.gathers and not self._prepared():
             decision = self._undecided(decision.cut)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
@@ -544,20 +547,26 @@ class ModuleRounds(AwaitedRounds):
         self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
 
-    def _connected_apart(self) -> bool:
-        """Return True if there are connections for two phases; make them if needed. All ranks make them or none."""
-        if not self._issuer.apart and self.terms.divides:
-            why = self._issuer.connect_apart(self.control.rank, self.ranks, _import_phases, self._wait)
+    def _prepared(self) -> bool:
+        """Return True if rounds can have two phases; make connections for them if needed. All ranks make them or none."""
+        if not self._may_divide and self.terms.divides:
+            count = self.ranks if self.ranks <= MOST_EXACT else 0
+            why = self._issuer.connect_apart(self.control.rank, count, _import_phases, self._wait)
+            self._may_divide = not why
             if why:
                 self.terms = replace(self.terms, divides=False)
                 warn_once(f"{self.label} goes on without rounds in two phases: {why}")
-        return bool(self._issuer.apart)
+        return self._may_divide
 
-    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases:
+    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases | RingPhases:
         from prophet_ddp.phases import TwoPhases
+        from prophet_ddp.ring import RingPhases
 
-        orders = division.owners, decision.order, decision.gathers
-        return TwoPhases(self._issuer, self._slots, arena.blocks, *orders, self.control.rank, self.ranks)
+        orders, ranks = (decision.order, decision.gathers), (self.control.rank, self.ranks)
+        if division.owners:
+            return TwoPhases(self._issuer, self._slots, arena.blocks, division.owners, *orders, *ranks)
+        pieces = self.blocks_under(division.cut)
+        return RingPhases(self._issuer, self._slots, arena.blocks, pieces, *orders, decision.at_once, *ranks)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""

@@ -24,7 +24,10 @@ UNORDERED = "as generated"
 WHOLE = ""
 """Usual way of averaging: blocks are all-reduced in a chosen order."""
 TWO_PHASES = "two phases"
-"""Blocks are summed by their owners and gathered later (phases.py)."""
+"""Blocks are summed, each part by one rank, and gathered later (phases.py)."""
+MOST_EXACT = 2
+"""Most ranks whose sums are the same in any order. So in two phases each gradient has one owner, who tells its norm to
+the last bit; with more ranks all own an equal part of each block (ring.py)."""
 TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
