@@ -234,6 +234,18 @@ def test_one_gradient_that_is_nearly_all_is_not_worth_two_phases() -> None:
     assert agent.decided and not job.divided, "one rank would own it, and the other's link idle"
 
 
+def test_with_more_ranks_all_own_as_much_of_it() -> None:
+    gradients = [GradientProfile("small", 4096, 0.1, 0.01), GradientProfile("large", 20_000_000, 0.0, 0.2)]
+    job: Any = Clipping(profile=Profile("one", tuple(gradients)))
+    job.ranks, job.division = 4, Division
+    agent = module_agent(job)
+    trained(job, agent, 30)
+    assert job.divided and job.decision.at_once >= job.ranks
+    generated = list(reversed(range(len(job.decision.order))))
+    assert list(job.decision.gathers) == sorted(job.decision.order)
+    assert list(job.decision.order) == generated
+
+
 def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
     """A turn of the agent after each iteration."""
     took_s = 0.0
