@@ -9,7 +9,8 @@ from torch.nn.utils import clip_grad_norm_
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
-model = nn.Sequential(nn.Embedding(500, 16), nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 1))
+inner = nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 32)
+model = nn.Sequential(nn.Embedding(500, 16), *inner, nn.ReLU(), nn.Linear(32, 1))
 ddp = DistributedDataParallel(model)
 params = list(ddp.parameters())
 optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9)

@@ -147,19 +147,21 @@ class TwoPhases:
         self._left: dict[Slot, int] = {}
         """Blocks still to be reduced of each gradient that this rank owns."""
         self._without_norm = 0
+        self._norm_order = NORM
         self._norms = torch.zeros(0)
         self._known = JointOperation(lambda: None)
 
-    def operations(self) -> list[JointOperation]:
-        """Return a round's operations, in order."""
-        self._norms = torch.zeros(self._slots + self._ranks, dtype=torch.float32, device="cpu")
+    def operations(self, norm_order: float = NORM) -> list[JointOperation]:
+        """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
+        self._norm_order = norm_order
+        self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
         norms, issuer = self._norms, self._issuer
         self._known = JointOperation(lambda: issuer.all_reduce(norms))
-        self._left = {slot: len(slot.blocks) for slot in self._own}
-        self._without_norm = len(self._own)
+        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
+        self._without_norm = len(self._left)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         self.reduces = {block: self._reduction(block) for block in self._blocks}
-        if not self._own:
+        if not self._left:
             self._tell_norms()
         reduces = [self.reduces[self._blocks[place]] for place in self._order]
         return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
@@ -202,7 +204,7 @@ class TwoPhases:
                 self._left[slot] -= 1
             summed = [slot for slot in own if not self._left[slot]]
         for slot in summed:
-            self._norms[slot.place] = torch.linalg.vector_norm(slot.view, NORM)
+            self._norms[slot.place] = torch.linalg.vector_norm(slot.view, self._norm_order)
         with self._lock:
             self._without_norm -= len(summed)
             all_known = bool(summed) and not self._without_norm
@@ -212,15 +214,18 @@ class TwoPhases:
 
     def _tell_norms(self) -> None:
         # Each of many threads adds up a part, so the bits depend on the number of threads.
-        self._norms[self._slots + self._rank] = torch.get_num_threads()
+        how = torch.get_num_threads(), self._norm_order
+        self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
+            how, dtype=torch.float32, device="cpu"
+        )
         self._issuer.ready(self._known)
 
-    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of these gradients' averages in this round, bit for bit as torch has them in this thread.
-        None if it might have others.
+    def norms(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch has them in
+        this thread. None if it might have others.
         """
         wait(self._known)
-        threads = {int(count) for count in self._norms[self._slots :]}
-        if threads != {torch.get_num_threads()}:
+        wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
+        if not bool((self._norms[self._slots :].view(self._ranks, 2) == wanted).all()):
             return None
         return self._norms[[slot.place for slot in slots]]

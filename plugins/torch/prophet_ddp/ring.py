@@ -35,8 +35,8 @@ from prophet_scheduler.frontends.torch.clipping import NORM
 class RingPhases:
     """Rounds of a module under one decision, as phases.TwoPhases has them for two ranks.
 
-    `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, `gathers` as
-    they are gathered. `at_once` operations are under way.
+    `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, `gathers`
+    as they are gathered. `at_once` operations are under way.
     """
 
     def __init__(
@@ -63,9 +63,11 @@ class RingPhases:
         """Gatherings of the round, by block. With its end the block is back."""
         self._lock = free_in_forks(threading.Lock())
         self._without_norm = 0
+        self._norm_order = NORM
         columns = [0] * self._slots
         self._parts: dict[ArenaBlock, list[tuple[torch.Tensor, int, int]]] = {}
-        """Pieces of gradients in this rank's part of each block, with the cell of each norm in a row for each gradient."""
+        """Pieces of gradients in this rank's part of each block. Each has the row and the column of its norm, in a row
+        for each gradient."""
         for block, cut in zip(blocks, pieces, strict=True):
             own = self._parts[block] = []
             size = self._size(block.data.numel())
@@ -91,15 +93,14 @@ class RingPhases:
         size, rank = self._size(data.numel()), rank % self._ranks
         return data[rank * size : (rank + 1) * size]
 
-    def operations(self) -> list[JointOperation]:
-        """Return a round's operations, in order."""
+    def operations(self, norm_order: float = NORM) -> list[JointOperation]:
+        """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
+        self._norm_order = norm_order
         self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
-        told = torch.zeros(self._ranks, self._slots, dtype=torch.float64, device="cpu")
-        self._told = told
-        self._known = JointOperation(
-            lambda: self._issuer.all_gather(told.view(-1), torch.linalg.vector_norm(self._norms, NORM, dim=1))
-        )
+        told = self._told = torch.zeros(self._ranks, self._slots + 1, dtype=torch.float64, device="cpu")
+        self._known = JointOperation(lambda: self._issuer.all_gather(told.view(-1), self._own_norms()))
         self._without_norm = len(self._blocks)
+        self._known.ready = not self._blocks
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         steps = {block: self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
@@ -172,7 +173,7 @@ class RingPhases:
     def _reduced(self, block: ArenaBlock) -> None:
         """Handle a block whose part of this rank is summed, in a thread of torch's."""
         for piece, row, column in self._parts[block]:
-            self._norms[row, column] = torch.linalg.vector_norm(piece, NORM)
+            self._norms[row, column] = torch.linalg.vector_norm(piece, self._norm_order)
         with self._lock:
             self._without_norm -= 1
             all_known = not self._without_norm
@@ -180,8 +181,17 @@ class RingPhases:
             self._issuer.ready(self._known)
         self._issuer.ready(self.gatherings[block])
 
-    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor:
-        """Return the norms of these gradients' averages in this round, the same on all ranks."""
+    def _own_norms(self) -> torch.Tensor:
+        """Return the norms of all that this rank has of each gradient, and their order."""
+        norms = torch.linalg.vector_norm(self._norms, self._norm_order, dim=1)
+        return torch.cat([norms, norms.new_tensor([self._norm_order])])
+
+    def norms(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round, the same on all ranks. None if
+        some rank has others.
+        """
         wait(self._known)
-        norms: torch.Tensor = torch.linalg.vector_norm(self._told, NORM, dim=0).to(torch.float32)
+        if not bool((self._told[:, -1] == order).all()):
+            return None
+        norms: torch.Tensor = torch.linalg.vector_norm(self._told[:, :-1], order, dim=0).to(torch.float32)
         return norms[[slot.place for slot in slots]]

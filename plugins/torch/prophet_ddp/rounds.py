@@ -37,6 +37,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
+from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.learn.barrier import BarrierWatch
@@ -128,6 +129,8 @@ class ModuleRounds(AwaitedRounds):
         self.asks_norms = BarrierWatch()
         """Detection of iterations that ask for norms of all averages before they look at any."""
         self._asked_for_norms = False
+        self._norm_order = NORM
+        """Order of the norms that were asked for last."""
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
@@ -469,7 +472,7 @@ class ModuleRounds(AwaitedRounds):
                 self._take_up(decision)
         assert self._decision is not None and self._arena is not None
         if self._phases is not None:
-            operations = self._arena.operations_in(self._phases)
+            operations = self._arena.operations_in(self._phases, self._norm_order)
         else:
             operations = self._arena.operations(self._decision.collectives)
         if self._uses_vary:
@@ -548,7 +551,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer.at_once = decision.at_once
 
     def _prepared(self) -> bool:
-        """Return True if rounds can have two phases; make connections for them if needed. All ranks make them or none."""
+        """Return True if rounds can have two phases; make what is lacking. All ranks have it or none."""
         if not self._may_divide and self.terms.divides:
             count = self.ranks if self.ranks <= MOST_EXACT else 0
             why = self._issuer.connect_apart(self.control.rank, count, _import_phases, self._wait)
@@ -606,12 +609,13 @@ class ModuleRounds(AwaitedRounds):
                 slot.put_in_grad()
             self._without = []
 
-    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
+    def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
         self._asked_for_norms = True
+        self._norm_order = order
         if self._phases is None:
             return None
         with references.waiting():
-            return self._phases.norms(slots, self._wait)
+            return self._phases.norms(slots, order, self._wait)
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

@@ -59,7 +59,13 @@ class Rank:
     """One rank's gradients in blocks, each with its place in one memory, in two phases."""
 
     def __init__(
-        self, wire: Wire, rank: int, sizes: Sequence[int], order: Sequence[int], gathers: Sequence[int]
+        self,
+        wire: Wire,
+        rank: int,
+        sizes: Sequence[int],
+        order: Sequence[int],
+        gathers: Sequence[int],
+        norm_order: float = 2.0,
     ) -> None:
         numbers = torch.Generator().manual_seed(rank)
         division = divide(Cut.uniform(UNIT_BYTES), sizes, wire.ranks)
@@ -83,7 +89,7 @@ class Rank:
         self.issuer.at_once = 3
         who = rank, wire.ranks
         self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)
-        self.issuer.append(self.phases.operations())
+        self.issuer.append(self.phases.operations(norm_order))
 
 
 def count_of(sizes: Sequence[int], ranks: int) -> int:
@@ -92,13 +98,14 @@ def count_of(sizes: Sequence[int], ranks: int) -> int:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(6))
-def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
+@pytest.mark.parametrize("norm_order", [2.0, 1.3, float("inf")])
+def test_all_get_the_sum_and_every_norm(ranks: int, seed: int, norm_order: float) -> None:
     chance = random.Random(seed)
-    sizes = [4 * chance.choice((1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
+    sizes = [4 * chance.choice((0, 1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
     count = count_of(sizes, ranks)
     orders = [chance.sample(range(count), count) for _ in range(2)]
     wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random()]))
-    members = [Rank(wire, rank, sizes, *orders) for rank in range(ranks)]
+    members = [Rank(wire, rank, sizes, *orders, norm_order) for rank in range(ranks)]
     for member in members:
         for block in member.blocks:
             wire.at(10 * chance.random(), functools.partial(member.issuer.ready, member.phases.reduces[block]))
@@ -106,14 +113,26 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
     total = members[0].sent.clone()
     for member in members[1:]:
         total += member.sent
-    told = [member.phases.norms(member.slots, lambda operation: None) for member in members]
+    told = [member.phases.norms(member.slots, norm_order, lambda operation: None) for member in members]
     for member, norms in zip(members, told, strict=True):
         assert all(operation.done for operation in member.phases.gatherings.values())
         assert torch.equal(torch.cat([slot.view for slot in member.slots]), total), "to the last bit, in order of ranks"
         assert norms is not None
         for slot, norm in zip(member.slots, norms, strict=True):
-            assert torch.equal(norm, torch.linalg.vector_norm(slot.view))
+            assert torch.equal(norm, torch.linalg.vector_norm(slot.view, norm_order) if len(slot.view) else norm * 0)
     assert not any(wire.in_flight)
+
+
+@pytest.mark.parametrize("other", [1.0, float("inf")])
+def test_norms_of_another_order_are_not_told(other: float) -> None:
+    wire = Wire(2, lambda rank, number: 0.0)
+    members = [Rank(wire, rank, [400], [0], [0], (2.0, other)[rank]) for rank in range(2)]
+    for member in members:
+        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+    wire.run()
+    for member in members:
+        assert member.phases.norms(member.slots, 2.0, lambda operation: None) is None
+        assert member.phases.norms(member.slots, other, lambda operation: None) is None
 
 
 def test_norms_of_another_number_of_threads_are_not_told() -> None:
@@ -125,7 +144,7 @@ def test_norms_of_another_number_of_threads_are_not_told() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        assert members[0].phases.norms(members[0].slots, lambda operation: None) is None
+        assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is None
     finally:
         torch.set_num_threads(threads)
-    assert members[0].phases.norms(members[0].slots, lambda operation: None) is not None
+    assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is not None

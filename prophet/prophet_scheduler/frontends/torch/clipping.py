@@ -23,7 +23,7 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 
 NORM = 2.0
-"""Only order of norms handled here."""
+"""Usual order of norms."""
 _TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
 """Functions that clip_grad_norm_ calls, from torch 2.6 on. Without them torch reads all gradients."""
 
@@ -52,7 +52,7 @@ def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.
         foreach: bool | None = None,
     ) -> torch.Tensor:
         gradients = _listed(tensors)
-        total = _total_of(gradients) if float(norm_type) == NORM else None
+        total = _total_of(gradients, float(norm_type)) if norm_type > 0 else None
         if total is None or (error_if_nonfinite and not bool(total.isfinite())):
             return original(gradients, norm_type, error_if_nonfinite, foreach)
         return total
@@ -84,8 +84,8 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
     return clip
 
 
-def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return their norm as torch would find it; None if it has to read them."""
+def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor | None:
+    """Return their norm of this order as torch would find it; None if it has to read them."""
     global _told
     _told = None
     if torch.compiler.is_compiling():
@@ -96,8 +96,8 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None
     rounds = slots[0].rounds
     with references.at_work(), torch.no_grad():
-        norms: torch.Tensor | None = rounds.norms(slots)
-        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, NORM)
+        norms: torch.Tensor | None = rounds.norms(slots, order)
+        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, order)
     if total is None:
         rounds.settle(slots)  # torch reads them all; they are watched no more if nothing else is awaited.
         return None
