@@ -33,7 +33,7 @@ JOBS_AT_A_TIME = 3
 LIMIT_S = 180.0
 MANY = ("ddp_many_clip", "ddp_many_ranks")
 MANY_RANKS = (3, 4)
-CLIPPING = ("ddp_clip_norms", "ddp_clip_ways", "ddp_many_clip")
+CLIPPING = ("ddp_clip_norms", "ddp_clip_value", "ddp_clip_ways", "ddp_many_clip")
 """Those whose updates must outlast step(), in rounds of two phases."""
 
 NOT_OVER_DDP = {

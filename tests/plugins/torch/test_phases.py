@@ -103,9 +103,9 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int, norm_order: float
     chance = random.Random(seed)
     sizes = [4 * chance.choice((0, 1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
     count = count_of(sizes, ranks)
-    orders = [chance.sample(range(count), count) for _ in range(2)]
+    order, gathers = (chance.sample(range(count), count) for _ in range(2))
     wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random()]))
-    members = [Rank(wire, rank, sizes, *orders, norm_order) for rank in range(ranks)]
+    members = [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(ranks)]
     for member in members:
         for block in member.blocks:
             wire.at(10 * chance.random(), functools.partial(member.issuer.ready, member.phases.reduces[block]))

@@ -57,8 +57,8 @@ class Rank:
 
 def members_of(wire: Wire, sizes: Sequence[int], chance: random.Random, norm_order: float = 2.0) -> list[Rank]:
     count = len(blocks_of(sizes, [0] * len(sizes), Cut.uniform(UNIT_BYTES)))
-    orders = [chance.sample(range(count), count) for _ in range(2)]
-    return [Rank(wire, rank, sizes, *orders, norm_order) for rank in range(wire.ranks)]
+    order, gathers = (chance.sample(range(count), count) for _ in range(2))
+    return [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(wire.ranks)]
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 7])

@@ -60,7 +60,7 @@ class Slot:
     - `touched`: the program reached the parameter in a watched way since the last step.
     - `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     - `position`: the parameter's place among all that the optimizer updates.
-    - `scaling`: factor still to be applied to the average, a number on its device; None for nothing.
+    - `change`: what the program did to the gradient, still to be done to the average; None for nothing.
     - `updated`: on devices with streams, the end of the last use of `view` by an update.
     - `watched`: state shared by all optimizers of this parameter (guards.py).
     - `accumulation`: torch's node that adds to `.grad`.
@@ -91,7 +91,7 @@ class Slot:
         self.touched = False
         self.group: int | None = None
         self.position = 0
-        self.scaling: torch.Tensor | None = None
+        self.change: Callable[[torch.Tensor], object] | None = None
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
@@ -191,7 +191,7 @@ class Slot:
 
     def average(self) -> torch.Tensor:
         """Return `view` in the parameter's own type: itself, or a copy where a smaller type travels."""
-        self._scale()
+        self._change()
         return self.view.to(self.param.dtype)
 
     def put_in_grad(self) -> None:
@@ -200,7 +200,7 @@ class Slot:
         In torch.no_grad(), where nothing watches the program. For a gradient that was sent use `bring_home`.
         """
         self.streams.before_average(self.ends())
-        self._scale()
+        self._change()
         if self.param.grad is None:
             self.param.grad = self.view.to(self.param.dtype, copy=True)
         else:
@@ -210,7 +210,7 @@ class Slot:
 
     def bring_home(self) -> None:
         """Copy the average to the staged gradient. In torch.no_grad()."""
-        self._scale()
+        self._change()
         grad = self.sent()
         if grad is not None:
             if grad.requires_grad:  # The average's graph is this worker's part of it.
@@ -219,12 +219,12 @@ class Slot:
             grad.copy_(self.view)
             self.see(grad)
 
-    def _scale(self) -> None:
-        """Scale the average, once a round, before anything reads it."""
-        if self.scaling is not None:
+    def _change(self) -> None:
+        """Change the average, once a round, before anything reads it."""
+        if self.change is not None:
             with torch.no_grad():
-                self.view.mul_(self.scaling)
-            self.scaling = None
+                self.change(self.view)
+            self.change = None
 
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be None."""
@@ -415,7 +415,7 @@ class Arena:
         slot.see(seen)
         slot.staged = True
         slot.home = False
-        slot.scaling = None
+        slot.change = None
         copied = slot.streams.mark()
         for block in slot.blocks:
             block.copies.append(copied)
