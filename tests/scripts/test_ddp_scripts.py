@@ -33,7 +33,8 @@ JOBS_AT_A_TIME = 3
 LIMIT_S = 180.0
 MANY = ("ddp_many_clip", "ddp_many_ranks")
 MANY_RANKS = (3, 4)
-CLIPPING = ("ddp_clip_norms", "ddp_clip_value", "ddp_clip_ways", "ddp_many_clip")
+HALF = "ddp_clip_half"
+CLIPPING = (HALF, "ddp_clip_norms", "ddp_clip_value", "ddp_clip_ways", "ddp_many_clip")
 """Those whose updates must outlast step(), in rounds of two phases."""
 
 NOT_OVER_DDP = {
@@ -156,13 +157,14 @@ def test_what_cannot_be_kept_falls_back_with_one_warning(jobs: Jobs, name: str, 
         assert log.count("goes on with DistributedDataParallel as it is") == (modules if rank == 0 else 0), log
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", (*MANY, HALF))
 @pytest.mark.parametrize("ranks", MANY_RANKS)
 def test_with_more_ranks_averages_are_within_rounding_and_alike_on_all(jobs: Jobs, name: str, ranks: int) -> None:
     jobs.result("plain", name, ranks)
     scheduled = jobs.result("prophet", name, ranks)
     assert all(result == scheduled[0] for result in scheduled), "the ranks differ"
     weights = [torch.load(jobs.place(mode, name, ranks) / "rank0" / "weights.pt") for mode in MODES]
-    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-6)
+    tolerance = {"rtol": 2e-2, "atol": 2e-3} if name == HALF else {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(*weights, **tolerance)
     counts = json.loads((jobs.place("prophet", name, ranks) / "rank0" / "rough.json").read_text())
     assert name not in CLIPPING or min(counts["late"], counts["in two phases"]) > 0, "nothing was clipped late"

@@ -269,7 +269,7 @@ class ModuleAgent(WatchingAgent):
         return self._sequence(rounds, cut, profile, self._as_paced(cut, network)).decision(network)
 
     def _divided(self, rounds: ModuleRounds, cut: Cut, profile: Profile, network: Network) -> Decision:
-        from prophet_ddp.phases import AT_ONCE, orders_of
+        from prophet_ddp.phases import AT_ONCE, in_gaps, orders_of
 
         division = rounds.division(cut)
         sequence = self._blocks(rounds, division.cut, profile)
@@ -283,6 +283,8 @@ class ModuleAgent(WatchingAgent):
         if not division.owners:  # A step is to its part what an all-reduce is to its block.
             size_bytes = sequence.profile.total_bytes / len(blocks)
             at_once = max(ranks, operations_at_once(network, size_bytes, MOST_AT_ONCE))
+            gathers, early = in_gaps(blocks, order, ready, gathers, 2 * rate, at_once)
+            return Decision(cut, order, at_once=at_once, gathers=gathers, early=early)
         return Decision(cut, order, at_once=at_once, gathers=gathers)
 
     def _due(self, cut: Cut, now: float) -> bool:

@@ -32,7 +32,7 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""
 
-_HEADER = struct.Struct("<IIIII")
+_HEADER = struct.Struct("<IIIIII")
 _PAGE = 4
 """Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
 reducer. After them comes one for each rank: nanoseconds of its backward pass."""
@@ -47,6 +47,7 @@ class Decision:
     `together`: numbers of blocks, consecutive in the order, that travel as one collective; empty for each block by
     itself. `at_once`: maximum number of collectives under way. `gathers`: for rounds in two phases (phases.py), the
     places of blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
+    `early`: how many blocks are reduced before each of the first gatherings, if these do not wait for all (ring.py).
     """
 
     cut: Cut
@@ -54,6 +55,7 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
+    early: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
@@ -62,6 +64,8 @@ class Decision:
             raise ValueError("a decision does not say which blocks travel together")
         if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
             raise ValueError("a decision does not say in which order each block is gathered")
+        if len(self.early) > len(self.gathers) or not all(0 <= count <= len(self.order) for count in self.early):
+            raise ValueError("a decision does not say after which blocks others are gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
 
@@ -74,23 +78,24 @@ class Decision:
     def encode(self) -> bytes:
         """Return bytes for `decode`."""
         cut = self.cut.encode()
-        numbers = (*self.order, *self.together, *self.gathers)
-        header = _HEADER.pack(len(cut), len(self.order), len(self.together), len(self.gathers), self.at_once)
+        parts = self.order, self.together, self.gathers, self.early
+        numbers = tuple(itertools.chain(*parts))
+        header = _HEADER.pack(len(cut), *map(len, parts), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Read the bytes of `encode`; raise ValueError for any others."""
         try:
-            length, count, joined, gathered, at_once = _HEADER.unpack_from(data)
+            length, *counts, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
-            numbers = struct.unpack_from(f"<{count + joined + gathered}I", data, _HEADER.size + length)
+            numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
         except struct.error:
             raise ValueError("a decision is cut short") from None
         if cut is None:
             raise ValueError("a decision has no cut")
-        together, gathers = numbers[count : count + joined], numbers[count + joined :]
-        return cls(cut, numbers[:count], together, at_once, gathers)
+        order, together, gathers, early = (tuple(itertools.islice(numbers, count)) for count in counts)
+        return cls(cut, order, together, at_once, gathers, early)
 
 
 class Control:

@@ -115,6 +115,41 @@ def orders_of(
     return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
 
 
+def in_gaps(
+    blocks: Sequence[Block],
+    order: Sequence[int],
+    ready_s: Sequence[float],
+    gathers: Sequence[int],
+    rate: float,
+    lag: int,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the order of `gathers` in which the first fill gaps between reductions in this `order`, and how many
+    blocks are reduced before each of these.
+
+    The wire is idle while all that was generated is reduced. What forward needs last is gathered then. `ready_s`, by
+    place, is when each block is generated; `rate` is in bytes per second; a block is summed `lag` blocks later.
+    """
+    left, first, early, now_s = list(gathers), list[int](), list[int](), 0.0
+    for number, place in enumerate(order):
+        summed = set(order[: max(0, number - lag)])
+        for other in [other for other in reversed(left) if other in summed]:
+            takes_s = blocks[other].size_bytes / rate
+            if ready_s[place] - now_s < takes_s / 2:
+                break
+            left.remove(other)
+            first.append(other)
+            early.append(number)
+            now_s += takes_s
+        now_s = max(now_s, ready_s[place]) + blocks[place].size_bytes / rate
+    return (*first, *left), tuple(early)
+
+
+def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
+    """Return the norm in single precision of sums that may have travelled in half, as the program gets them."""
+    norm: torch.Tensor = torch.linalg.vector_norm(sums.to(torch.float32), order)
+    return norm
+
+
 class TwoPhases:
     """Rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as they
     are gathered; `owners` are those of the gradients.
@@ -204,7 +239,7 @@ class TwoPhases:
                 self._left[slot] -= 1
             summed = [slot for slot in own if not self._left[slot]]
         for slot in summed:
-            self._norms[slot.place] = torch.linalg.vector_norm(slot.view, self._norm_order)
+            self._norms[slot.place] = norm_of(slot.view, self._norm_order)
         with self._lock:
             self._without_norm -= len(summed)
             all_known = bool(summed) and not self._without_norm

@@ -26,6 +26,7 @@ import torch
 
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.phases import norm_of
 from prophet_scheduler.core.cut import Block
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
@@ -36,7 +37,8 @@ class RingPhases:
     """Rounds of a module under one decision, as phases.TwoPhases has them for two ranks.
 
     `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, `gathers`
-    as they are gathered. `at_once` operations are under way.
+    as they are gathered, and `early` how many are reduced before each of the first of those. `at_once` operations are
+    under way.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class RingPhases:
         pieces: Sequence[Block],
         order: Sequence[int],
         gathers: Sequence[int],
+        early: Sequence[int],
         at_once: int,
         rank: int,
         ranks: int,
@@ -54,7 +57,7 @@ class RingPhases:
         self._issuer = issuer
         self._rank, self._ranks = rank, ranks
         self._blocks = blocks
-        self._order, self._gathers = order, gathers
+        self._order, self._gathers, self._early = order, gathers, early
         self._lag = max(1, at_once // (ranks - 1))
         self._slots = len(slots)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
@@ -105,13 +108,18 @@ class RingPhases:
         steps = {block: self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
         # Older blocks come first where steps of several are due: they are there, and newer ones may still be generated.
-        due = sorted(
-            (number + step * self._lag, -step, place)
-            for number, place in enumerate(self._order)
-            for step in range(self._ranks - 1)
-        )
-        reduces = [steps[self._blocks[place]][-later] for _, later, place in due]
-        return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
+        due: list[tuple[float, float, JointOperation]] = []
+        summed: dict[int, int] = {}
+        for number, place in enumerate(self._order):
+            for step, operation in enumerate(steps[self._blocks[place]]):
+                summed[place] = number + step * self._lag
+                due.append((summed[place], -step, operation))
+        gathers = [self.gatherings[self._blocks[place]] for place in self._gathers]
+        for place, count, operation in zip(self._gathers, self._early, gathers, strict=False):
+            # After the last step of its own block, whatever was decided, or all would wait for ever.
+            due.append((max(count, summed[place]), -0.5, operation))
+        due.sort(key=lambda row: row[:2])
+        return [*(operation for *_, operation in due), self._known, *gathers[len(self._early) :]]
 
     def _steps(self, block: ArenaBlock) -> list[JointOperation]:
         """Return the operations that leave the sum of all ranks' parts at each part's rank. Each makes the next ready.
@@ -173,7 +181,7 @@ class RingPhases:
     def _reduced(self, block: ArenaBlock) -> None:
         """Handle a block whose part of this rank is summed, in a thread of torch's."""
         for piece, row, column in self._parts[block]:
-            self._norms[row, column] = torch.linalg.vector_norm(piece, self._norm_order)
+            self._norms[row, column] = norm_of(piece, self._norm_order)
         with self._lock:
             self._without_norm -= 1
             all_known = not self._without_norm

@@ -239,8 +239,8 @@ class ModuleRounds(AwaitedRounds):
     @property
     def divisible(self) -> bool:
         """True if rounds may have two phases. The same on all ranks."""
-        plain = self.plain and self._comm_hook is None and self.begun
-        return self.terms.divides and plain and all(slot.param.dtype == torch.float32 for slot in self._slots)
+        possible = self.terms.divides and self.plain and self.begun
+        return possible and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
@@ -569,7 +569,9 @@ class ModuleRounds(AwaitedRounds):
         if division.owners:
             return TwoPhases(self._issuer, self._slots, arena.blocks, division.owners, *orders, *ranks)
         pieces = self.blocks_under(division.cut)
-        return RingPhases(self._issuer, self._slots, arena.blocks, pieces, *orders, decision.at_once, *ranks)
+        return RingPhases(
+            self._issuer, self._slots, arena.blocks, pieces, *orders, decision.early, decision.at_once, *ranks
+        )
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""

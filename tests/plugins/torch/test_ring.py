@@ -28,6 +28,7 @@ class Rank:
         order: Sequence[int],
         gathers: Sequence[int],
         norm_order: float,
+        early: Sequence[int] = (),
     ) -> None:
         numbers = torch.Generator().manual_seed(rank)
         memory = torch.rand(sum(sizes) // 4, generator=numbers)
@@ -45,7 +46,7 @@ class Rank:
         self.issuer = Issuer(wire.group(rank), EventLog(open=True))
         self.issuer.at_once = wire.ranks
         self.phases = RingPhases(
-            self.issuer, self.slots, self.blocks, pieces, order, gathers, wire.ranks, rank, wire.ranks
+            self.issuer, self.slots, self.blocks, pieces, order, gathers, early, wire.ranks, rank, wire.ranks
         )
         self.issuer.append(self.phases.operations(norm_order))
 
@@ -58,7 +59,8 @@ class Rank:
 def members_of(wire: Wire, sizes: Sequence[int], chance: random.Random, norm_order: float = 2.0) -> list[Rank]:
     count = len(blocks_of(sizes, [0] * len(sizes), Cut.uniform(UNIT_BYTES)))
     order, gathers = (chance.sample(range(count), count) for _ in range(2))
-    return [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(wire.ranks)]
+    early = [chance.randint(0, count) for _ in range(chance.randint(0, count))]
+    return [Rank(wire, rank, sizes, order, gathers, norm_order, early) for rank in range(wire.ranks)]
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 7])
@@ -120,3 +122,15 @@ def test_blocks_that_are_still_generated_hold_up_no_more_than_one_step() -> None
     wire.run()
     assert [len(rows) for rows in wire.submitted()] == [3 * there - 1] * 4
     assert wire.most_in_flight >= 2
+
+
+def test_what_is_gathered_early_waits_for_no_block_that_is_still_generated() -> None:
+    wire = Wire(3, lambda rank, number: 1.0)
+    members = [Rank(wire, rank, [16 * UNIT_BYTES], range(16), range(16), 2.0, [8, 8]) for rank in range(3)]
+    for member in members:
+        for block in member.blocks[:8]:
+            member.issuer.ready(member.phases.reduces[block])
+    wire.run()
+    for member in members:
+        done = [member.phases.gatherings[block].done for block in member.blocks]
+        assert done == [True] * 2 + [False] * 14

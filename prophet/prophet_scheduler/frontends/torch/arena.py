@@ -190,9 +190,16 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """Return `view` in the parameter's own type: itself, or a copy where a smaller type travels."""
-        self._change()
-        return self.view.to(self.param.dtype)
+        """Return the average in the parameter's own type: `view` itself, or a copy where a smaller type travels. What
+        the program did to the gradient is done to it, to `view` once a round.
+        """
+        average = self.view.to(self.param.dtype)
+        if self.change is not None:
+            with torch.no_grad():
+                self.change(average)
+            if average is self.view:
+                self.change = None
+        return average
 
     def put_in_grad(self) -> None:
         """Put the arrived average into the parameter's `.grad`: a new tensor if it has none.
@@ -200,31 +207,23 @@ class Slot:
         In torch.no_grad(), where nothing watches the program. For a gradient that was sent use `bring_home`.
         """
         self.streams.before_average(self.ends())
-        self._change()
+        average = self.average()
         if self.param.grad is None:
-            self.param.grad = self.view.to(self.param.dtype, copy=True)
+            self.param.grad = average.clone() if average is self.view else average
         else:
-            self.param.grad.copy_(self.view)
+            self.param.grad.copy_(average)
         self.see(self.param.grad)
         self.updated = self.streams.mark()
 
     def bring_home(self) -> None:
         """Copy the average to the staged gradient. In torch.no_grad()."""
-        self._change()
         grad = self.sent()
         if grad is not None:
             if grad.requires_grad:  # The average's graph is this worker's part of it.
                 with torch.enable_grad():
                     grad.mul_(1.0 / self.rounds.ranks)
-            grad.copy_(self.view)
+            grad.copy_(self.average())
             self.see(grad)
-
-    def _change(self) -> None:
-        """Change the average, once a round, before anything reads it."""
-        if self.change is not None:
-            with torch.no_grad():
-                self.change(self.view)
-            self.change = None
 
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be None."""

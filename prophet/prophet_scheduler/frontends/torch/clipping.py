@@ -139,7 +139,7 @@ def _lies_alike(slot: Slot) -> bool:
     gradient = slot.sent()
     if gradient is None:
         return False
-    return gradient.stride() == slot.view.stride() and gradient.dtype == slot.view.dtype == torch.float32
+    return gradient.stride() == slot.view.stride() and gradient.dtype == slot.param.dtype == torch.float32
 
 
 def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
