@@ -282,8 +282,8 @@ class ModuleAgent(WatchingAgent):
         at_once = AT_ONCE * ranks
         if not division.owners:  # A step is to its part what an all-reduce is to its block.
             size_bytes = sequence.profile.total_bytes / len(blocks)
-            at_once = max(ranks, operations_at_once(network, size_bytes, MOST_AT_ONCE))
-            gathers, early = in_gaps(blocks, order, ready, gathers, 2 * rate, at_once)
+            at_once = max(ranks - 1, operations_at_once(network, size_bytes, MOST_AT_ONCE))
+            gathers, early = in_gaps(blocks, order, ready, gathers, 2 * rate)
             return Decision(cut, order, at_once=at_once, gathers=gathers, early=early)
         return Decision(cut, order, at_once=at_once, gathers=gathers)
 

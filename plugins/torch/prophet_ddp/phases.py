@@ -116,22 +116,17 @@ def orders_of(
 
 
 def in_gaps(
-    blocks: Sequence[Block],
-    order: Sequence[int],
-    ready_s: Sequence[float],
-    gathers: Sequence[int],
-    rate: float,
-    lag: int,
+    blocks: Sequence[Block], order: Sequence[int], ready_s: Sequence[float], gathers: Sequence[int], rate: float
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the order of `gathers` in which the first fill gaps between reductions in this `order`, and how many
     blocks are reduced before each of these.
 
     The wire is idle while all that was generated is reduced. What forward needs last is gathered then. `ready_s`, by
-    place, is when each block is generated; `rate` is in bytes per second; a block is summed `lag` blocks later.
+    place, is when each block is generated; `rate` is in bytes per second.
     """
     left, first, early, now_s = list(gathers), list[int](), list[int](), 0.0
     for number, place in enumerate(order):
-        summed = set(order[: max(0, number - lag)])
+        summed = set(order[:number])
         for other in [other for other in reversed(left) if other in summed]:
             takes_s = blocks[other].size_bytes / rate
             if ready_s[place] - now_s < takes_s / 2:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -107,19 +107,27 @@ class RingPhases:
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         steps = {block: self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
-        # Older blocks come first where steps of several are due: they are there, and newer ones may still be generated.
-        due: list[tuple[float, float, JointOperation]] = []
-        summed: dict[int, int] = {}
-        for number, place in enumerate(self._order):
-            for step, operation in enumerate(steps[self._blocks[place]]):
-                summed[place] = number + step * self._lag
-                due.append((summed[place], -step, operation))
         gathers = [self.gatherings[self._blocks[place]] for place in self._gathers]
+        due = [(key, steps[self._blocks[place]][step]) for place, step, key in self._keys()]
+        summed = {place: key for place, _, key in self._keys()}
         for place, count, operation in zip(self._gathers, self._early, gathers, strict=False):
             # After the last step of its own block, whatever was decided, or all would wait for ever.
-            due.append((max(count, summed[place]), -0.5, operation))
-        due.sort(key=lambda row: row[:2])
-        return [*(operation for *_, operation in due), self._known, *gathers[len(self._early) :]]
+            due.append((max((count - 0.25, 0, 0.0), (*summed[place][:2], 0.5)), operation))
+        due.sort(key=lambda row: row[0])
+        return [*(operation for _, operation in due), self._known, *gathers[len(self._early) :]]
+
+    def _keys(self) -> Iterator[tuple[int, int, tuple[float, int, float]]]:
+        """Return the place of each block, each of its steps, and when that is due: tuples that rise in the sequence.
+
+        Older blocks come first where steps of several are due: they are there, and newer ones may still be generated.
+        Where some block is gathered early, nothing is generated for a while, so all steps before are due.
+        """
+        gaps = sorted({*self._early, len(self._order) * self._ranks})
+        for number, place in enumerate(self._order):
+            gap = next(count for count in gaps if count > number)
+            for step in range(self._ranks - 1):
+                slot = number + step * self._lag
+                yield place, step, (gap - 0.5 if slot >= gap else slot, slot, -step)
 
     def _steps(self, block: ArenaBlock) -> list[JointOperation]:
         """Return the operations that leave the sum of all ranks' parts at each part's rank. Each makes the next ready.

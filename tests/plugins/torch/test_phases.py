@@ -60,8 +60,8 @@ def test_gaps_between_reductions_have_what_forward_needs_last() -> None:
     order = tuple(reversed(range(8)))
     # Four blocks are generated at once, and the others 2.6 transfers after these were reduced.
     ready_s = [6.6] * 4 + [0.0] * 4
-    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES, 1) == ((7, 6, 5, 0, 1, 2, 3, 4), (4, 4, 4))
-    assert in_gaps(blocks, order, [4.4] * 4 + [0.0] * 4, range(8), UNIT_BYTES, 1) == (tuple(range(8)), ())
+    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES) == ((7, 6, 5, 0, 1, 2, 3, 4), (4, 4, 4))
+    assert in_gaps(blocks, order, [4.4] * 4 + [0.0] * 4, range(8), UNIT_BYTES) == (tuple(range(8)), ())
 
 
 class Rank:

@@ -134,3 +134,4 @@ def test_what_is_gathered_early_waits_for_no_block_that_is_still_generated() -> 
     for member in members:
         done = [member.phases.gatherings[block].done for block in member.blocks]
         assert done == [True] * 2 + [False] * 14
+    assert [len(rows) for rows in wire.submitted()] == [2 * 8 + 2] * 3, "no step waits for what is generated later"
