@@ -121,21 +121,25 @@ def in_gaps(
     """Return the order of `gathers` in which the first fill gaps between reductions in this `order`, and how many
     blocks are reduced before each of these.
 
-    The wire is idle while all that was generated is reduced. What forward needs last is gathered then. `ready_s`, by
-    place, is when each block is generated; `rate` is in bytes per second.
+    The wire is idle while all that was generated is reduced. What forward needs last is gathered as soon as the wire
+    has been idle for as long as that takes. `ready_s`, by place, is when each block is generated; `rate` is in bytes
+    per second.
     """
-    left, first, early, now_s = list(gathers), list[int](), list[int](), 0.0
+    left, first, early = list(gathers), list[int](), list[int]()
+    summed: set[int] = set()
+    now_s = idle_s = 0.0
     for number, place in enumerate(order):
-        summed = set(order[:number])
+        idle_s += max(0.0, ready_s[place] - now_s) if number else 0.0
         for other in [other for other in reversed(left) if other in summed]:
             takes_s = blocks[other].size_bytes / rate
-            if ready_s[place] - now_s < takes_s / 2:
+            if idle_s < takes_s or now_s >= ready_s[place]:
                 break
             left.remove(other)
             first.append(other)
             early.append(number)
-            now_s += takes_s
+            idle_s -= takes_s
         now_s = max(now_s, ready_s[place]) + blocks[place].size_bytes / rate
+        summed.add(place)
     return (*first, *left), tuple(early)
 
 

@@ -60,8 +60,11 @@ def test_gaps_between_reductions_have_what_forward_needs_last() -> None:
     order = tuple(reversed(range(8)))
     # Four blocks are generated at once, and the others 2.6 transfers after these were reduced.
     ready_s = [6.6] * 4 + [0.0] * 4
-    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES) == ((7, 6, 5, 0, 1, 2, 3, 4), (4, 4, 4))
+    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES) == ((7, 6, 0, 1, 2, 3, 4, 5), (4, 4))
     assert in_gaps(blocks, order, [4.4] * 4 + [0.0] * 4, range(8), UNIT_BYTES) == (tuple(range(8)), ())
+    # Gaps of 0.7 transfers together have room for four.
+    steps_s = [1.7 * (7 - place) for place in range(8)]
+    assert in_gaps(blocks, order, steps_s, range(8), UNIT_BYTES) == ((7, 6, 5, 4, 0, 1, 2, 3), (2, 3, 5, 6))
 
 
 class Rank:
