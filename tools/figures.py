@@ -21,6 +21,7 @@ from prophet_scheduler.core.bound import blocks_bound_s
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.steps import Step, find_steps
 from prophet_scheduler.core.units import format_size, parse_size
+from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_of
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
@@ -33,6 +34,9 @@ from tools.kept import Point, Study
 
 Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 """Results of a contender in one cell, real and simulated."""
+DDP = engines()["ddp"]
+STOCK, OURS = DDP.stock, DDP.called_here("prophet")
+"""Names of DDP as it comes and of DDP under Prophet."""
 FIRST_PLAN = WARM_UP + FIRST_ESTIMATE
 """Iterations after which the first plan is there."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
@@ -153,7 +157,7 @@ class Standing:
         return None if self.other_s is None else 1 - self.ours_s / self.other_s
 
 
-def ddp_standings(cells: Iterable[CellResult], ours: str = "ddp-prophet", stock: str = "ddp-gloo") -> list[Standing]:
+def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = STOCK) -> list[Standing]:
     """Return Prophet beside DDP with its best bucket size, of each cell in which both were measured."""
     rows = []
     for cell in cells:

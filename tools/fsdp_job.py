@@ -31,7 +31,7 @@ FIRST = 5
 
 class _Compute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: Layer) -> torch.Tensor:
+    def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: SlowLayer) -> torch.Tensor:
         ctx.layer = layer
         time.sleep(layer.forward_s)
         return flow.clone()
@@ -42,8 +42,8 @@ class _Compute(torch.autograd.Function):
         return upstream[0], ctx.layer.gradient, None
 
 
-class Layer(torch.nn.Module):
-    """Layer with `elements` parameters that computes a `part` of the model's time."""
+class SlowLayer(torch.nn.Module):
+    """SlowLayer with `elements` parameters that computes a `part` of the model's time."""
 
     def __init__(self, elements: int, part: float) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     elements = BYTES // 4
-    embedding = Layer(int(EMBEDDING * elements), 0.0)
-    layers = [Layer(int((1 - EMBEDDING) * elements / LAYERS), 1 / LAYERS) for _ in range(LAYERS)]
+    embedding = SlowLayer(int(EMBEDDING * elements), 0.0)
+    layers = [SlowLayer(int((1 - EMBEDDING) * elements / LAYERS), 1 / LAYERS) for _ in range(LAYERS)]
     model = torch.nn.Sequential(embedding, *layers)
     for layer in model:
         fully_shard(layer, reshard_after_forward=not options.keep)

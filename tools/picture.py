@@ -22,11 +22,11 @@ from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.transfers import pair_events
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
+from tools.figures import OURS, STOCK
 
 CONFIG = Path("configs/allreduce.yaml")
 ROOT = Path(__file__).parents[1]
 PICTURE = Path("docs/images/iteration.svg")
-STOCK, OURS = "ddp-gloo", "ddp-prophet"
 SHOWN = {
     STOCK: "DistributedDataParallel as it comes",
     f"{STOCK}-2": "with its best bucket size, 2 MB",

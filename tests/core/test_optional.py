@@ -46,8 +46,9 @@ def test_a_package_that_does_not_fit_its_neighbours_is_one_line_too(
 @pytest.mark.parametrize("package", INSTALL)
 def test_the_hints_are_those_of_the_extras(package: str) -> None:
     """A distribution that an extra pins is named with that version, and none that no extra has."""
-    required = importlib.metadata.requires("prophet-scheduler") or []
-    pinned = {re.split(r"[^\w.-]", line)[0]: line.partition(";")[0].strip() for line in required if "extra ==" in line}
+    required = [line for line in importlib.metadata.requires("prophet-scheduler") or [] if "extra ==" in line]
+    required += importlib.metadata.requires("prophet-mxnet") or []
+    pinned = {re.split(r"[^\w.-]", line)[0]: line.partition(";")[0].strip() for line in required}
     named = [re.split(r"[^\w.-]", word)[0] for word in INSTALL[package].removeprefix("pip install ").split()]
     assert DISTRIBUTIONS.get(package, package) in named
     for name, word in zip(named, INSTALL[package].removeprefix("pip install ").split(), strict=True):

@@ -181,6 +181,11 @@ BAD: list[tuple[str, Any, str]] = [
         {**REPLAY["job"], "stragglers": {"server0": 2.0}},
         "job.stragglers names 'server0'; the workers are worker0 to w",
     ),
+    (
+        "job",
+        {**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0},
+        "clip_norm is 1.0; replays in mxnet clip nothing",
+    ),
     ("sweep", [], "sweep: must be a list of points"),
     ("sweep", [{"repeats": 3}], r"sweep\[0\]: must be a mapping that varies job, cluster, policies"),
     ("sweep", [{}, {"cluster": {"bandwidth": "fast"}}], r"sweep\[1\].cluster.bandwidth: 'fast' is not a rate"),

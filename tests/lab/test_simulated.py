@@ -100,6 +100,12 @@ def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path)
     assert np.median(times[0]) < np.median(times[1]) / 1.5
 
 
+def test_a_job_that_clips_waits_for_all_averages(tmp_path: Path) -> None:
+    known = {"job__iterations": 16, "job__warmup": 12}
+    clips = iteration_s(cell(tmp_path, job__clip_norm=1.0, **known), "prophet")
+    assert clips > iteration_s(cell(tmp_path, **known), "prophet")
+
+
 def test_a_rate_that_falls_is_felt(tmp_path: Path) -> None:
     steady = cell(tmp_path, job__iterations=12)
     falling = cell(

@@ -20,8 +20,8 @@ import torch
 
 from prophet_fsdp import takeover
 from prophet_fsdp.collectives import Reduce
-from prophet_fsdp.order import Order
-from prophet_fsdp.wire import Comes, Transfer, Wire
+from prophet_fsdp.order import ModuleOrder
+from prophet_fsdp.wire import Comes, ShardTransfer, ShardWire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
@@ -29,7 +29,7 @@ BLOCK_BYTES = 2048
 
 _counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0}
 _chance = random.Random(int(os.environ.get("RANK", "0")))
-_reduced: list[Transfer] = []
+_reduced: list[ShardTransfer] = []
 
 
 def _late(
@@ -48,26 +48,26 @@ def _late(
 
 
 def _slow() -> None:
-    original: Any = vars(Wire)["_begin"]
-    reduce: Any = vars(Wire)["reduce"]
+    original: Any = vars(ShardWire)["_begin"]
+    reduce: Any = vars(ShardWire)["reduce"]
 
-    def begin(self: Wire, urgency: int, goes: Any, comes: dict[int, Comes]) -> Transfer:
+    def begin(self: ShardWire, urgency: int, goes: Any, comes: dict[int, Comes]) -> ShardTransfer:
         late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
-        transfer: Transfer = original(self, urgency, goes, late)
+        transfer: ShardTransfer = original(self, urgency, goes, late)
         return transfer
 
-    def reduce_over_noise(self: Wire, output: torch.Tensor, *args: Any) -> Transfer:
+    def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any) -> ShardTransfer:
         _reduced.append(reduce(self, output.fill_(torch.nan), *args))
         return _reduced[-1]
 
-    Wire._begin = begin  # type: ignore[method-assign]
-    Wire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
+    ShardWire._begin = begin  # type: ignore[method-assign]
+    ShardWire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
 
 
 def _count() -> None:
-    gathers, reduces = Order.gathers, Reduce.__call__
+    gathers, reduces = ModuleOrder.gathers, Reduce.__call__
 
-    def count_gathers(self: Order, module: Any) -> None:
+    def count_gathers(self: ModuleOrder, module: Any) -> None:
         _counts["gathered"] += 1
         _counts["ahead"] += bool(self._under_way)
         gathers(self, module)
@@ -79,7 +79,7 @@ def _count() -> None:
         _counts["late"] += any(transfer.coming for transfer in _reduced)
         return result
 
-    Order.gathers = count_gathers  # type: ignore[method-assign]
+    ModuleOrder.gathers = count_gathers  # type: ignore[method-assign]
     Reduce.__call__ = count_reduces  # type: ignore[method-assign]
 
 

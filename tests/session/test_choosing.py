@@ -14,12 +14,12 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.session.choosing import PATIENCE, Choosing
-from prophet_scheduler.session.messages import Basis, Terms
+from prophet_scheduler.session.messages import Basis, SessionTerms
 
 KIB = 1024
 PROFILE = Profile("job", tuple(GradientProfile(f"g{n}", 1 << 20, 0.1 * (10 - n), 0.01) for n in range(10)))
 NETWORK = Network(30e6, 0.0005, 0.001)
-TERMS = Terms(5.0, shape=Shape(2, 1), adapts=True)
+TERMS = SessionTerms(5.0, shape=Shape(2, 1), adapts=True)
 
 
 def uniform(size_kib: int) -> Cut:

@@ -13,7 +13,7 @@ from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.session.messages import Traced
+from prophet_scheduler.session.messages import ForwardTraced
 from support.graphs import graph
 from support.sessions import plan_at, session
 from support.virtual import events, iteration, transfers
@@ -169,9 +169,9 @@ def test_what_was_traced_is_planned_with_at_the_next_turn() -> None:
     assert subject.plan.push.order == {0: 0, 1: 1, 2: 2}, "layers one after another"
     transfers_of = {f"gradient{id_}": 1000 for id_ in sorted(STEPS)}
     branches = graph(transfers_of, {"x": (0.0, "gradient0"), "y": (9.0, "gradient2"), "z": (0.0, "x y gradient1")})
-    subject.on(Traced({0: 0.5}, TicTac(branches)))
+    subject.on(ForwardTraced({0: 0.5}, TicTac(branches)))
     plan = plan_at(subject, 2.0, NOTHING)
     assert plan is not None and plan.push.order == {2: 0, 0: 1, 1: 2}
-    subject.on(Traced({}, get_policy("tictac")))
+    subject.on(ForwardTraced({}, get_policy("tictac")))
     plan = plan_at(subject, 3.0, NOTHING)
     assert plan is not None and plan.push.order == {0: 0, 1: 1, 2: 2}

@@ -77,6 +77,9 @@ class Group:
         root = options.rootRank
         return self._submit(Operation(("broadcast", tensor.shape, root), tensor, functools.partial(_copies, root)))
 
+    def _allgather_base(self, output: torch.Tensor, given: torch.Tensor) -> Work:
+        return self._submit(Operation(("all-gather", output.shape, given.shape), output, _joined, [given.clone()]))
+
     def alltoall_base(
         self, output: torch.Tensor, given: torch.Tensor, receives: list[int], sends: list[int], _options: object
     ) -> Work:
@@ -91,6 +94,11 @@ def _sums(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
 
 def _copies(root: int, ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
     return [ranks[root].tensor.clone()] * len(ranks)
+
+
+def _joined(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:
+    whole = torch.cat([each.parts[0] for each in ranks])
+    return [whole.view(ranks[0].tensor.shape)] * len(ranks)
 
 
 def _exchanged(ranks: Sequence[Operation]) -> Sequence[torch.Tensor]:

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.session.messages import TakeUp, Terms, Turn
+from prophet_scheduler.session.messages import SessionTerms, TakeUp, Turn
 from prophet_scheduler.session.session import Session
 
 
 def session(policy: str = "prophet", monitor_s: float = 5.0, **terms: Any) -> Session:
     """Return a session with these Terms."""
-    return Session(get_policy(policy), Terms(monitor_s, **terms))
+    return Session(get_policy(policy), SessionTerms(monitor_s, **terms))
 
 
 def plan_at(subject: Session, now: float, events: NDArray[Any], **turn: Any) -> Plan | None:

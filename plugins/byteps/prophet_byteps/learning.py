@@ -129,12 +129,12 @@ class Learning:
     def begin(self, framework: str, settings: Settings, adapts: bool) -> None:
         """Make the session; `adapts`: the job's cut may change."""
         from prophet_scheduler.learn.nic import interface_towards
-        from prophet_scheduler.session.messages import Terms
+        from prophet_scheduler.session.messages import SessionTerms
         from prophet_scheduler.session.session import Session
 
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
-        terms = Terms(
+        terms = SessionTerms(
             settings.monitor_s,
             forward_ids=framework in FORWARD_IDS,
             arena=self.stores.arena,
@@ -159,7 +159,7 @@ class Learning:
     def turn(self, session: Session, now: float, events: NDArray[Any]) -> Plan | None:
         """Take in what happened since the last turn, and leave wishes on the board. Return the new plan, if any."""
         from prophet_scheduler.learn.nic import sample_nic
-        from prophet_scheduler.session.messages import Remembered, TakeUp, Traced, Turn, Want
+        from prophet_scheduler.session.messages import ForwardTraced, Remembered, TakeUp, Turn, Want
 
         board = self._board
         warm, cut = self.stores.in_use(session, board.in_force)
@@ -168,7 +168,7 @@ class Learning:
             self.began_warm = True
         if board.trace is not None and (traced := board.trace.found) is not self._traced:
             self._traced = traced
-            session.on(Traced(traced.forward_s, traced.policy or self.policy))
+            session.on(ForwardTraced(traced.forward_s, traced.policy or self.policy))
         if board.recuts > self._recuts:
             self._recuts, self.last_recut_s = board.recuts, now
         turn = Turn(

@@ -100,7 +100,7 @@ class ModuleAgent(WatchingAgent):
         from prophet_scheduler.core.choice import Shape
         from prophet_scheduler.learn.serial import SerialMonitor
         from prophet_scheduler.policies.algorithms import merging  # noqa: F401  Its thread is to import nothing.
-        from prophet_scheduler.session.messages import NOTHING_NEW, Terms
+        from prophet_scheduler.session.messages import NOTHING_NEW, SessionTerms
         from prophet_scheduler.session.session import Session
 
         super().__init__(rounds)
@@ -108,7 +108,7 @@ class ModuleAgent(WatchingAgent):
         self._warm = warm
         self._adapts = adapts
         operations = SerialMonitor(alone)
-        terms = Terms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
+        terms = SessionTerms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
         # Without a reference to the agent, so that both go with the module and wait for no garbage collection.
         self.session = Session(policy, terms, operations, functools.partial(_choices_of, self._reference))
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)

@@ -19,6 +19,7 @@ from prophet_scheduler.frontends.torch.streams import Streams
 
 if TYPE_CHECKING:
     from prophet_ddp.phases import TwoPhases
+    from prophet_ddp.ring import RingPhases
 
 
 class DdpArena(Arena):
@@ -55,9 +56,9 @@ class DdpArena(Arena):
             self._incomplete[operation] = len(blocks)
         return list(self._incomplete)
 
-    def operations_in(self, phases: TwoPhases) -> list[JointOperation]:
-        """Return the round's operations, for blocks that are reduced first and gathered later."""
-        operations = phases.operations()
+    def operations_in(self, phases: TwoPhases | RingPhases, norm_order: float) -> list[JointOperation]:
+        """Return the operations of a round in two phases, with norms of this order."""
+        operations = phases.operations(norm_order)
         self._operations, self._last = phases.reduces, phases.gatherings
         self._incomplete = dict.fromkeys(self._operations.values(), 1)
         return operations

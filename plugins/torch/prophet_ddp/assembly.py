@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from prophet_ddp import ends
 from prophet_ddp.agent import ModuleAgent, Turning
 from prophet_ddp.arena import DdpArena
-from prophet_ddp.control import MOST_OWNERS, Control
+from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.lost_ranks import LostRanks
@@ -158,7 +158,7 @@ def assemble(
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         arranges=ours,
-        divides=ours and 1 < group.size() <= MOST_OWNERS,
+        divides=ours and group.size() > 1,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
     rounds.module = weakref.ref(ddp.module)

@@ -32,18 +32,14 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 TRIED_ROUNDS = 8
 """Rounds after a decision that end with a page."""
 
-MOST_OWNERS = 2
-"""Maximum ranks with rounds in two phases, in which each rank sends to each owner over connections of its own. With
-four ranks on two cores this gained nothing, and no other machine was at hand."""
-
 UNORDERED = "as generated"
 """Blocks are all-reduced in the order in which they come, before anything is known of the job."""
 WHOLE = ""
 """Usual way of averaging: blocks are all-reduced in a chosen order."""
 TWO_PHASES = "two phases"
-"""Blocks are summed by their owners and gathered later (phases.py)."""
+"""Blocks are summed, each part by one rank, and gathered later (phases.py)."""
 
-_HEADER = struct.Struct("<IIIII")
+_HEADER = struct.Struct("<IIIIII")
 _PAGE = 4
 """Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
 reducer. After them comes one for each rank: nanoseconds of its backward pass."""
@@ -58,6 +54,7 @@ class Decision:
     `together`: numbers of blocks, consecutive in the order, that travel as one collective; empty for each block by
     itself. `at_once`: maximum number of collectives under way. `gathers`: for rounds in two phases (phases.py), the
     places of blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
+    `early`: how many blocks are reduced before each of the first gatherings, if these do not wait for all (ring.py).
     """
 
     cut: Cut
@@ -65,6 +62,7 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
+    early: tuple[int, ...] = ()
     unordered: bool = False
     """True for the order in which blocks are generated, before anything is known of the job. It is never sent."""
 
@@ -75,6 +73,8 @@ class Decision:
             raise ValueError("a decision does not say which blocks travel together")
         if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
             raise ValueError("a decision does not say in which order each block is gathered")
+        if len(self.early) > len(self.gathers) or not all(0 <= count <= len(self.order) for count in self.early):
+            raise ValueError("a decision does not say after which blocks others are gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
 
@@ -94,23 +94,24 @@ class Decision:
     def encode(self) -> bytes:
         """Return bytes for `decode`."""
         cut = self.cut.encode()
-        numbers = (*self.order, *self.together, *self.gathers)
-        header = _HEADER.pack(len(cut), len(self.order), len(self.together), len(self.gathers), self.at_once)
+        parts = self.order, self.together, self.gathers, self.early
+        numbers = tuple(itertools.chain(*parts))
+        header = _HEADER.pack(len(cut), *map(len, parts), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Read the bytes of `encode`; raise ValueError for any others."""
         try:
-            length, count, joined, gathered, at_once = _HEADER.unpack_from(data)
+            length, *counts, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
-            numbers = struct.unpack_from(f"<{count + joined + gathered}I", data, _HEADER.size + length)
+            numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
         except struct.error:
             raise ValueError("a decision is cut short") from None
         if cut is None:
             raise ValueError("a decision has no cut")
-        together, gathers = numbers[count : count + joined], numbers[count + joined :]
-        return cls(cut, numbers[:count], together, at_once, gathers)
+        order, together, gathers, early = (tuple(itertools.islice(numbers, count)) for count in counts)
+        return cls(cut, order, together, at_once, gathers, early)
 
 
 class Control:

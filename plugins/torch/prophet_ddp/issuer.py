@@ -122,15 +122,19 @@ class Issuer:
         options = dist.AllToAllOptions()
         return self._over(connection).alltoall_base(output, input, list(receives), list(sends), options)
 
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Any:
+        """Return torch's Work that brings each rank's `input` to all ranks, which get them in order of ranks."""
+        return self._over(None)._allgather_base(output, input)
+
     def _over(self, connection: int | None) -> Any:
         """Return the process group; with a number, the group of that number, made for it by all ranks together."""
         assert self._group is not None
         return self._group if connection is None else self.apart[connection]
 
     def connect_apart(
-        self, rank: int, ranks: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
+        self, rank: int, count: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
     ) -> str:
-        """Make such groups, one for each of the `ranks`. All ranks do it, and first of all call `first()`.
+        """Make `count` such groups. All ranks do it, and first of all call `first()`.
 
         If one cannot, no rank has any, and the first line of why is returned. `wait(operation)` returns when it has
         ended.
@@ -142,7 +146,7 @@ class Issuer:
         make = self.new_group
         assert make is not None
         groups: list[Any] = []
-        steps = [first, *(lambda number=number: groups.append(make(number)) for number in range(ranks))]
+        steps = [first, *(lambda number=number: groups.append(make(number)) for number in range(count))]
         why = ""
         for step in steps:
             try:

@@ -41,14 +41,15 @@ AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient.
+    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if all
+    ranks own an equal part of each block.
 
     `imbalance` is the largest rank's load over an equal share, 1 if all own as much.
     """
 
-    cut: Borders
-    owners: tuple[int, ...]
-    imbalance: float
+    cut: Cut
+    owners: tuple[int, ...] = ()
+    imbalance: float = 1.0
 
 
 def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
@@ -97,7 +98,7 @@ def orders_of(
     owner share its link, and other links would idle if everything under way went the same way. So a block that would
     wait long for its link lets others pass.
     """
-    ways = [owners[block.pieces[0].gradient] for block in blocks]
+    ways = [owners[block.pieces[0].gradient] if owners else 0 for block in blocks]
     takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
     lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
     by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))
@@ -112,6 +113,40 @@ def orders_of(
         return tuple(sorted(wanted, key=issue_s.__getitem__))
 
     return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
+
+
+def in_gaps(
+    blocks: Sequence[Block], order: Sequence[int], ready_s: Sequence[float], gathers: Sequence[int], rate: float
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the order of `gathers` in which the first fill gaps between reductions in this `order`, and how many
+    blocks are reduced before each of these.
+
+    The wire is idle while all that was generated is reduced. What forward needs last is gathered as soon as the wire
+    has been idle for as long as that takes. `ready_s`, by place, is when each block is generated; `rate` is in bytes
+    per second.
+    """
+    left, first, early = list(gathers), list[int](), list[int]()
+    summed: set[int] = set()
+    now_s = idle_s = 0.0
+    for number, place in enumerate(order):
+        idle_s += max(0.0, ready_s[place] - now_s) if number else 0.0
+        for other in [other for other in reversed(left) if other in summed]:
+            takes_s = blocks[other].size_bytes / rate
+            if idle_s < takes_s or now_s >= ready_s[place]:
+                break
+            left.remove(other)
+            first.append(other)
+            early.append(number)
+            idle_s -= takes_s
+        now_s = max(now_s, ready_s[place]) + blocks[place].size_bytes / rate
+        summed.add(place)
+    return (*first, *left), tuple(early)
+
+
+def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
+    """Return the norm in single precision of sums that may have travelled in half, as the program gets them."""
+    norm: torch.Tensor = torch.linalg.vector_norm(sums.to(torch.float32), order)
+    return norm
 
 
 class TwoPhases:
@@ -146,19 +181,21 @@ class TwoPhases:
         self._left: dict[Slot, int] = {}
         """Blocks still to be reduced of each gradient that this rank owns."""
         self._without_norm = 0
+        self._norm_order = NORM
         self._norms = torch.zeros(0)
         self._known = JointOperation(lambda: None)
 
-    def operations(self) -> list[JointOperation]:
-        """Return a round's operations, in order."""
-        self._norms = torch.zeros(self._slots + self._ranks, dtype=torch.float32, device="cpu")
+    def operations(self, norm_order: float = NORM) -> list[JointOperation]:
+        """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
+        self._norm_order = norm_order
+        self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
         norms, issuer = self._norms, self._issuer
         self._known = JointOperation(lambda: issuer.all_reduce(norms))
-        self._left = {slot: len(slot.blocks) for slot in self._own}
-        self._without_norm = len(self._own)
+        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
+        self._without_norm = len(self._left)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         self.reduces = {block: self._reduction(block) for block in self._blocks}
-        if not self._own:
+        if not self._left:
             self._tell_norms()
         reduces = [self.reduces[self._blocks[place]] for place in self._order]
         return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
@@ -201,7 +238,7 @@ class TwoPhases:
                 self._left[slot] -= 1
             summed = [slot for slot in own if not self._left[slot]]
         for slot in summed:
-            self._norms[slot.place] = torch.linalg.vector_norm(slot.view, NORM)
+            self._norms[slot.place] = norm_of(slot.view, self._norm_order)
         with self._lock:
             self._without_norm -= len(summed)
             all_known = bool(summed) and not self._without_norm
@@ -211,15 +248,18 @@ class TwoPhases:
 
     def _tell_norms(self) -> None:
         # Each of many threads adds up a part, so the bits depend on the number of threads.
-        self._norms[self._slots + self._rank] = torch.get_num_threads()
+        how = torch.get_num_threads(), self._norm_order
+        self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
+            how, dtype=torch.float32, device="cpu"
+        )
         self._issuer.ready(self._known)
 
-    def norms(self, slots: Sequence[Slot], wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of these gradients' averages in this round, bit for bit as torch has them in this thread.
-        None if it might have others.
+    def norms(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch has them in
+        this thread. None if it might have others.
         """
         wait(self._known)
-        threads = {int(count) for count in self._norms[self._slots :]}
-        if threads != {torch.get_num_threads()}:
+        wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
+        if not bool((self._norms[self._slots :].view(self._ranks, 2) == wanted).all()):
             return None
         return self._norms[[slot.place for slot in slots]]

@@ -13,7 +13,6 @@ hooks does it (compression.py), and the sum comes back.
 from __future__ import annotations
 
 import functools
-import importlib
 import threading
 import time
 from collections import deque
@@ -31,7 +30,7 @@ from prophet_ddp.control import UNORDERED, Decision
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
+from prophet_ddp.terms import MOST_EXACT, TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
 from prophet_ddp.uses import Uses
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
@@ -40,6 +39,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
+from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.sequence import backward_order
@@ -48,6 +48,7 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division, TwoPhases
+    from prophet_ddp.ring import RingPhases
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
@@ -56,6 +57,11 @@ WARM_UP = 2
 """First rounds of a module, whose times do not count."""
 KEPT_ITERATIONS = 64
 """Number of newest rounds whose times are kept."""
+
+
+def _import_phases() -> None:
+    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
+    from prophet_ddp import phases, ring  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -115,11 +121,15 @@ class ModuleRounds(AwaitedRounds):
         self.asks_norms = BarrierWatch()
         """Detection of iterations that ask for norms of all averages before they look at any."""
         self._asked_for_norms = False
+        self._norm_order = NORM
+        """Order of the norms that were asked for last."""
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
-        self._phases: TwoPhases | None = None
+        self._phases: TwoPhases | RingPhases | None = None
         """Phases of the rounds under the decision in force, if they have two."""
+        self._may_divide = False
+        """True once all ranks have what two phases need."""
         self._round_seen = 0
         self.watch()
 
@@ -198,8 +208,8 @@ class ModuleRounds(AwaitedRounds):
     @property
     def divisible(self) -> bool:
         """True if rounds may have two phases. The same on all ranks."""
-        plain = self.plain and self.comm_hook is None and self.begun
-        return self.terms.divides and plain and all(slot.param.dtype == torch.float32 for slot in self._slots)
+        possible = self.terms.divides and self.plain and self.begun
+        return possible and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
@@ -213,9 +223,9 @@ class ModuleRounds(AwaitedRounds):
 
     def division(self, cut: Cut) -> Division:
         """Return the division that two phases would make of this cut."""
-        from prophet_ddp.phases import divide  # Few jobs need it.
+        from prophet_ddp.phases import Division, divide  # Few jobs need it.
 
-        return divide(cut, self.layout[0], self.ranks)
+        return divide(cut, self.layout[0], self.ranks) if self.ranks <= MOST_EXACT else Division(cut)
 
     def keep_counts(self) -> None:
         """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
@@ -405,7 +415,7 @@ class ModuleRounds(AwaitedRounds):
                 self._take_up(decision)
         assert self.decision is not None and self._arena is not None
         if self._phases is not None:
-            operations = self._arena.operations_in(self._phases)
+            operations = self._arena.operations_in(self._phases, self._norm_order)
         else:
             operations = self._arena.operations(self.decision.collectives)
         operations += self.uses.round_begins(self._issuer.all_reduce)
@@ -467,7 +477,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
-        if decision.gathers and not self._connected_apart():
+        if decision.gathers and not self._prepared():
             decision = replace(self._undecided(decision.cut), unordered=False)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
@@ -476,25 +486,31 @@ class ModuleRounds(AwaitedRounds):
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self.decision = decision
-        self._phases = None
-        if division is not None:
-            from prophet_ddp.phases import TwoPhases
-
-            orders = division.owners, decision.order, decision.gathers
-            blocks = self._arena.blocks
-            self._phases = TwoPhases(self._issuer, self._slots, blocks, *orders, self.control.rank, self.ranks)
+        self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
         self._issuer.at_once = decision.at_once
 
-    def _connected_apart(self) -> bool:
-        """Return True if there are connections for two phases; make them if needed. All ranks make them or none."""
-        if not self._issuer.apart and self.terms.divides:
-            # Few jobs need phases.py, and its import takes a file descriptor.
-            import_phases = functools.partial(importlib.import_module, "prophet_ddp.phases")
-            why = self._issuer.connect_apart(self.control.rank, self.ranks, import_phases, self._wait)
+    def _prepared(self) -> bool:
+        """Return True if rounds can have two phases; make what is lacking. All ranks have it or none."""
+        if not self._may_divide and self.terms.divides:
+            count = self.ranks if self.ranks <= MOST_EXACT else 0
+            why = self._issuer.connect_apart(self.control.rank, count, _import_phases, self._wait)
+            self._may_divide = not why
             if why:
                 self.terms = replace(self.terms, divides=False)
                 warn_once(f"{self.label} goes on without rounds in two phases: {why}")
-        return bool(self._issuer.apart)
+        return self._may_divide
+
+    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases | RingPhases:
+        from prophet_ddp.phases import TwoPhases
+        from prophet_ddp.ring import RingPhases
+
+        orders, ranks = (decision.order, decision.gathers), (self.control.rank, self.ranks)
+        if division.owners:
+            return TwoPhases(self._issuer, self._slots, arena.blocks, division.owners, *orders, *ranks)
+        pieces = self.blocks_under(division.cut)
+        return RingPhases(
+            self._issuer, self._slots, arena.blocks, pieces, *orders, decision.early, decision.at_once, *ranks
+        )
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
@@ -528,12 +544,13 @@ class ModuleRounds(AwaitedRounds):
                     slot.put_in_grad()
             self.uses.without = []
 
-    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
+    def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
         self._asked_for_norms = True
+        self._norm_order = order
         if self._phases is None:
             return None
         with references.waiting():
-            return self._phases.norms(slots, self._wait)
+            return self._phases.norms(slots, order, self._wait)
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

@@ -36,7 +36,7 @@ BETTER = 0.005
 """Minimum predicted saving of another sequence, as a share of the iteration."""
 
 
-class Layout(Protocol):
+class BlockLayout(Protocol):
     """Gradients of a module on all its `ranks`, as far as cuts of them go."""
 
     ranks: int
@@ -76,11 +76,11 @@ class Sequencer:
             return later and at_rest
         return later or self._pace_s(cut) is not None
 
-    def first(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
+    def first(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
         """Return the decision for blocks of which none was sent yet."""
         return self._sequence(layout, cut, basis).decision(basis.network)
 
-    def decide(self, layout: Layout, cut: Cut, divides: bool, basis: Basis) -> Decision:
+    def decide(self, layout: BlockLayout, cut: Cut, divides: bool, basis: Basis) -> Decision:
         """Return the decision for blocks of this cut, on a network with their recent pace; in two phases if it
         `divides`.
         """
@@ -88,7 +88,7 @@ class Sequencer:
             return self._divided(layout, cut, basis)
         return self._sequence(layout, cut, self._as_paced(cut, basis)).decision(basis.network)
 
-    def better(self, layout: Layout, held: Decision, basis: Basis) -> Decision | None:
+    def better(self, layout: BlockLayout, held: Decision, basis: Basis) -> Decision | None:
         """Return another sequence of the same blocks if it is better by now, or if the delay has changed."""
         self._looked_at = held.cut
         if held.gathers:
@@ -102,8 +102,8 @@ class Sequencer:
         wanted = present.decision(basis.network)
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
-    def _divided(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
-        from prophet_ddp.phases import AT_ONCE, orders_of
+    def _divided(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
+        from prophet_ddp.phases import AT_ONCE, in_gaps, orders_of
 
         division = layout.division(cut)
         sequence = self._blocks(layout, division.cut, basis.profile)
@@ -113,7 +113,13 @@ class Sequencer:
         ready = [ready_s[block.id] for block in blocks]
         rate, ranks = basis.network.bandwidth, layout.ranks
         order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
-        return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
+        if division.owners:
+            return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
+        # A step is to its part what an all-reduce is to its block.
+        size_bytes = sequence.profile.total_bytes / len(blocks)
+        at_once = max(ranks - 1, operations_at_once(basis.network, size_bytes, MOST_AT_ONCE))
+        gathers, early = in_gaps(blocks, order, ready, gathers, 2 * rate)
+        return Decision(cut, order, at_once=at_once, gathers=gathers, early=early)
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Return seconds from one block to the next, if they have one size and enough have come lately; else None."""
@@ -126,12 +132,12 @@ class Sequencer:
             return basis
         return replace(basis, network=replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s)))
 
-    def _sequence(self, layout: Layout, cut: Cut, basis: Basis) -> BlockSequence:
+    def _sequence(self, layout: BlockLayout, cut: Cut, basis: Basis) -> BlockSequence:
         sequence = self._blocks(layout, cut, basis.profile)
         plan = self._policy.ordered(sequence.profile, basis.network, basis.jitter_s, barrier=basis.barrier)
         return replace(sequence, issued=make_sequence(sequence.profile, basis.network, plan))
 
-    def _blocks(self, layout: Layout, cut: Cut, profile: Profile) -> BlockSequence:
+    def _blocks(self, layout: BlockLayout, cut: Cut, profile: Profile) -> BlockSequence:
         blocks = layout.blocks_under(cut)
         if self._policy.learns_order:
             before = self._ranks[1] if self._ranks[0] == cut else {}

@@ -19,6 +19,9 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
+MOST_EXACT = 2
+"""Most ranks whose sums are the same in any order. So in two phases each gradient has one owner, who tells its norm to
+the last bit; with more ranks all own an equal part of each block (ring.py)."""
 TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)

@@ -20,7 +20,7 @@ from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder
-from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, iteration_s, make_sequence
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 
@@ -40,7 +40,10 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
         plan = ArrivalOrder().plan(blocks, twice)
         reduced_s = iteration_s(blocks, make_sequence(blocks, twice, plan), barrier=True)
         gathered_s = sum(twice.transfer_s(block.size_bytes) for block in blocks.gradients)
-        idle_s = (divide(cut).imbalance - 1) * profile.total_bytes / network.bandwidth
+        division = divide(cut)
+        idle_s = (division.imbalance - 1) * profile.total_bytes / network.bandwidth
+        if not division.owners:  # The last blocks come together, and forward still has to use them.
+            idle_s += LEAST_AT_ONCE * profile.forward_s * min(1.0, size / profile.total_bytes)
         late_s = max(0.0, gathered_s - profile.forward_s)
         yield Choice(cut, 2 * size, reduced_s + late_s + idle_s, TWO_PHASES)
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from prophet_fsdp.order import in_backward, order_of
-from prophet_fsdp.wire import Transfer, Wire
+from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 GATHERS, REDUCES = range(2)
 """Urgency: the computation that comes next waits for a gathering."""
@@ -60,20 +60,20 @@ class Members:
         return self._alike[group]
 
 
-class Shared:
+class SharedRounds:
     """Parts that all modules sharded over one group have in common."""
 
-    def __init__(self, wire: Wire, group: dist.ProcessGroup) -> None:
+    def __init__(self, wire: ShardWire, group: dist.ProcessGroup) -> None:
         self.wire = wire
         self.members = Members(group)
-        self.inputs: deque[Transfer] = deque()
+        self.inputs: deque[ShardTransfer] = deque()
         """Reductions whose gradients may still be in memory."""
 
 
-class Arrival(dist.Work):
+class GatherEnd(dist.Work):
     """torch's Work of a gathering."""
 
-    def __init__(self, wire: Wire, transfer: Transfer, came: Callable[[], None]) -> None:
+    def __init__(self, wire: ShardWire, transfer: ShardTransfer, came: Callable[[], None]) -> None:
         super().__init__()
         self._wire, self._transfer, self._came = wire, transfer, came
 
@@ -87,7 +87,7 @@ class Arrival(dist.Work):
 class Gather(DefaultAllGather):
     """All-gather of a module's parameters."""
 
-    def __init__(self, shared: Shared, module: torch.nn.Module) -> None:
+    def __init__(self, shared: SharedRounds, module: torch.nn.Module) -> None:
         self._shared = shared
         self._module = weakref.ref(module)
 
@@ -107,17 +107,17 @@ class Gather(DefaultAllGather):
         module: Any = self._module()
         order = order_of(module)
         order.gathers(module)
-        return Arrival(self._shared.wire, transfer, lambda: order.came(module))
+        return GatherEnd(self._shared.wire, transfer, lambda: order.came(module))
 
 
 class Reduce(DefaultReduceScatter):
     """Reduce-scatter of a module's gradients. `group` is FSDP2's of its parameters."""
 
-    def __init__(self, shared: Shared, module: torch.nn.Module, group: Any) -> None:
+    def __init__(self, shared: SharedRounds, module: torch.nn.Module, group: Any) -> None:
         self._shared = shared
         self._module = weakref.ref(module)
         self._group = weakref.ref(group)
-        self._last: Transfer | None = None
+        self._last: ShardTransfer | None = None
 
     def __call__(
         self,
@@ -147,7 +147,7 @@ class Reduce(DefaultReduceScatter):
             engine.queue_callback(functools.partial(self._backward_ends, transfer, result, fills))
         return None
 
-    def _backward_ends(self, transfer: Transfer, result: torch.Tensor, fills: Fills) -> None:
+    def _backward_ends(self, transfer: ShardTransfer, result: torch.Tensor, fills: Fills) -> None:
         order_of(self._module()).settle()
         self._shared.wire.wait(transfer)
         if fills is Fills.APART:

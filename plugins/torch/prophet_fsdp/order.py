@@ -18,7 +18,7 @@ AHEAD = 2
 """Modules whose parameters are gathered ahead: one that travels, and one that is there or next."""
 
 
-class Order:
+class ModuleOrder:
     """Order of the sharded modules of a model."""
 
     def __init__(self) -> None:
@@ -65,12 +65,12 @@ class Order:
             unused.reshard()
 
 
-_orders: weakref.WeakKeyDictionary[Any, Order] = weakref.WeakKeyDictionary()
+_orders: weakref.WeakKeyDictionary[Any, ModuleOrder] = weakref.WeakKeyDictionary()
 
 
-def order_of(module: Any) -> Order:
+def order_of(module: Any) -> ModuleOrder:
     """Return the order of the model that the sharded module is in."""
-    return _orders.setdefault(_context(module), Order())
+    return _orders.setdefault(_context(module), ModuleOrder())
 
 
 def _context(module: Any) -> Any:

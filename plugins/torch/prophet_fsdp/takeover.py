@@ -22,9 +22,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from prophet_ddp.meeting import SilentRank, agree
 from prophet_ddp.wide_gloo import wide_group
-from prophet_fsdp.collectives import Gather, Reduce, Shared
+from prophet_fsdp.collectives import Gather, Reduce, SharedRounds
 from prophet_fsdp.order import order_of
-from prophet_fsdp.wire import Wire
+from prophet_fsdp.wire import ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
@@ -45,7 +45,7 @@ KEEPS = "FSDP2's own collectives"
 """Prefix of the message of a rank that keeps them."""
 PROCESSOR = torch.device("cpu")
 
-_shared: weakref.WeakKeyDictionary[Any, Shared | None] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
 """By process group; None where FSDP2 stays as it is."""
 
 
@@ -112,7 +112,7 @@ def _on_processors(group: dist.ProcessGroup) -> str:
         return str(dist.get_backend(group))
 
 
-def _share(group: dist.ProcessGroup, told: Settings) -> Shared | None:
+def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     """Connect the ranks of a group; None, with one line on its first rank, where all keep FSDP2's own collectives."""
     speaks(group.rank() == 0)
     if group.rank() == 0:
@@ -137,9 +137,9 @@ def _share(group: dist.ProcessGroup, told: Settings) -> Shared | None:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
             return None
     upward, downward = groups
-    wire = Wire(upward, downward, group.rank(), group.size(), block_bytes)
+    wire = ShardWire(upward, downward, group.rank(), group.size(), block_bytes)
     at_end(functools.partial(_process_ends, wire))
-    return Shared(wire, group)
+    return SharedRounds(wire, group)
 
 
 def _agree(group: dist.ProcessGroup, text: str, limit_s: float) -> tuple[list[str], Any]:
@@ -162,7 +162,7 @@ def _agree(group: dist.ProcessGroup, text: str, limit_s: float) -> tuple[list[st
         end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 
-def _process_ends(wire: Wire) -> None:
+def _process_ends(wire: ShardWire) -> None:
     """Send what other ranks may still wait for. A process that fails does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
     wire.quiet(FAILED_PATIENCE_S if failing else None)

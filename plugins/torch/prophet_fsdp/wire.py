@@ -44,7 +44,7 @@ would have a team of threads of its own, and they take the processors from the p
 """
 
 
-class Transfer:
+class ShardTransfer:
     """A collective under way on this rank."""
 
     def __init__(self, coming: int, leaving: int) -> None:
@@ -64,12 +64,12 @@ class _Coming:
 
     urgency: tuple[int, int]
     tag: int
-    transfer: Transfer = field(compare=False)
+    transfer: ShardTransfer = field(compare=False)
     place: Callable[[], torch.Tensor] = field(compare=False)
     arrived: Callable[[torch.Tensor], None] = field(compare=False)
 
 
-class Wire:
+class ShardWire:
     """Connections of this rank with all others of a group. Safe to use from any thread.
 
     `upward` and `downward` are gloo's groups for data to higher and to lower ranks. The first error ends it: all that
@@ -87,7 +87,7 @@ class Wire:
         self._wanted: dict[int, list[_Coming]] = {other: [] for other in self._others}
         """Blocks not asked for yet, by rank: a heap."""
         self._asked: dict[int, deque[tuple[_Coming, torch.Tensor, Any]]] = {other: deque() for other in self._others}
-        self._leaving: deque[tuple[Any, Transfer, torch.Tensor]] = deque()
+        self._leaving: deque[tuple[Any, ShardTransfer, torch.Tensor]] = deque()
         self._error: BaseException | None = None
         self._closed = False
         self._threads = [
@@ -100,7 +100,7 @@ class Wire:
         for thread in self._threads:
             thread.start()
 
-    def gather(self, output: torch.Tensor, urgency: int) -> Transfer:
+    def gather(self, output: torch.Tensor, urgency: int) -> ShardTransfer:
         """Begin to fill each rank's part of `output`, a flat tensor in which this rank's own is there.
 
         A collective of lower `urgency` goes first, and an earlier one of the same.
@@ -111,7 +111,7 @@ class Wire:
         }
         return self._begin(urgency, dict.fromkeys(self._others, parts[self._rank]), comes)
 
-    def reduce(self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int) -> Transfer:
+    def reduce(self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int) -> ShardTransfer:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
         average. Both are flat tensors, and stay as they are until it has ended.
         """
@@ -126,7 +126,7 @@ class Wire:
         }
         return self._begin(urgency, {other: parts[other] for other in self._others}, comes)
 
-    def wait(self, transfer: Transfer, left: bool = False) -> None:
+    def wait(self, transfer: ShardTransfer, left: bool = False) -> None:
         """Return when all of it has arrived, and with `left` has left this rank too. Raises the first error."""
         with self._moved:
             self._moved.wait_for(lambda: self._error or not (transfer.coming or (left and transfer.leaving)))
@@ -163,9 +163,9 @@ class Wire:
         urgency: int,
         goes: dict[int, Sequence[torch.Tensor]],
         comes: dict[int, Comes],
-    ) -> Transfer:
+    ) -> ShardTransfer:
         """Hand over blocks to other ranks, and want those of theirs. Each pair of ranks has as many."""
-        transfer = Transfer(sum(map(len, comes.values())), sum(map(len, goes.values())))
+        transfer = ShardTransfer(sum(map(len, comes.values())), sum(map(len, goes.values())))
         with self._moved:
             if self._error is not None:
                 raise self._error
@@ -189,7 +189,7 @@ class Wire:
             self._moved.notify_all()
         return transfer
 
-    def _hand_over(self, other: int, tag: int, block: torch.Tensor, transfer: Transfer) -> None:
+    def _hand_over(self, other: int, tag: int, block: torch.Tensor, transfer: ShardTransfer) -> None:
         group = self._upward if other > self._rank else self._downward
         self._leaving.append((group.send([block], other, tag), transfer, block))
 

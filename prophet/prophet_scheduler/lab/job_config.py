@@ -106,6 +106,14 @@ class ReplayJob(_Job):
     forward_s: Seconds | None = None
     stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
     """Factor by which a worker's computing takes longer, by the worker's name."""
+    clip_norm: float = Field(default=0.0, ge=0)
+    """Norm of all gradients together above which they are scaled down, in torch; 0 never scales them."""
+
+    @model_validator(mode="after")
+    def _clips_in_torch(self) -> Self:
+        if self.clip_norm and self.framework != "torch":
+            raise ValueError(f"clip_norm is {self.clip_norm}; replays in {self.framework} clip nothing")
+        return self
 
 
 class AsynchronousJob(_Job):

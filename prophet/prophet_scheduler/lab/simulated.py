@@ -129,12 +129,19 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
     return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
 
 
+def clips(cell: Cell) -> bool:
+    """True if the job clips by the norm of all gradients, and so reads all averages before it uses any."""
+    return isinstance(cell.job, ReplayJob) and cell.job.clip_norm > 0
+
+
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
-    """Return the simulation of a config's policy. `waits`: the program reads all averages before it uses any.
+    """Return the simulation of a config's policy. `waits`: the program reads all averages before it uses any; a job
+    that clips always does.
 
     Raises UserError if a part of the config cannot be simulated.
     """
     profile = cell.wire
+    waits = waits or clips(cell)
     if profile is None:
         raise UserError(
             f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"

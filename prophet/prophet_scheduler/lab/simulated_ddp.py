@@ -32,7 +32,7 @@ from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.simulated import Planned, prepare
+from prophet_scheduler.lab.simulated import Planned, clips, prepare
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
@@ -96,7 +96,7 @@ def prepared(cell: Cell, contender: Contender, *, waits: bool = False, replayed:
         return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
     definition = get_definition(variant.policy)
     policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
-    waits = waits or definition.waits
+    waits = waits or clips(cell) or definition.waits
     if definition.groups:
         return _in_groups(profile, empty, policy, waits=waits)
     network = cost(empty.cluster)

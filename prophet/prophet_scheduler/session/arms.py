@@ -18,7 +18,7 @@ from prophet_scheduler.session.kept import Believed
 from prophet_scheduler.session.tuner import Arm, Belief, Tuner
 
 if TYPE_CHECKING:
-    from prophet_scheduler.session.messages import Terms
+    from prophet_scheduler.session.messages import SessionTerms
 
 SURELY = 3.0
 """Standard deviations by which an arm must beat all arms of other ways to be the best beyond doubt."""
@@ -31,7 +31,7 @@ CHANGE_COST = 0.1
 class Arms:
     """Arms of one job: `choices` by name, and the `tuner` that has the beliefs about them."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: SessionTerms) -> None:
         self._terms = terms
         self.tuner = Tuner()
         self.choices: dict[ArmName, Choice] = {}

@@ -20,7 +20,7 @@ from prophet_scheduler.session.tuner import Belief, Look
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.status import ArmStatus
-    from prophet_scheduler.session.messages import Basis, Terms, WaysOf
+    from prophet_scheduler.session.messages import Basis, SessionTerms, WaysOf
 
 PATIENCE = 20
 """Iterations after which a wanted arm that is not in force is given up."""
@@ -31,7 +31,9 @@ class Choosing:
     cut in force is given, and only the rest is chosen.
     """
 
-    def __init__(self, policy: ChoosingPolicy, terms: Terms, credit: int | None, ways_of: WaysOf | None = None) -> None:
+    def __init__(
+        self, policy: ChoosingPolicy, terms: SessionTerms, credit: int | None, ways_of: WaysOf | None = None
+    ) -> None:
         self._policy = policy
         self._adapts = terms.adapts
         self._credit = credit

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.session.kept import Kept, Prior
-    from prophet_scheduler.session.messages import Terms, Turn
+    from prophet_scheduler.session.messages import SessionTerms, Turn
 
 WORTH_PACING = 1.02
 """Minimum ratio of the slowest worker's pace that changes a profile."""
@@ -42,7 +42,7 @@ class Monitor(Protocol):
 class Estimates:
     """Estimates of one job. `monitor`: defaults to BandwidthMonitor."""
 
-    def __init__(self, terms: Terms, monitor: Monitor | None = None) -> None:
+    def __init__(self, terms: SessionTerms, monitor: Monitor | None = None) -> None:
         self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self._watches = self._has_watched = False

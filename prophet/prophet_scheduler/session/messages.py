@@ -55,7 +55,7 @@ WaysOf = Callable[[Question, Sequence[str]], Sequence[Choice]]
 
 
 @dataclass(frozen=True)
-class Terms:
+class SessionTerms:
     """Terms of a job that its session begins with.
 
     `monitor_s`: seconds from one plan to the next. `forward_ids`: see JobProfiler. `arena`: ids are places in the
@@ -118,8 +118,8 @@ class Remembered:
 
 
 @dataclass(frozen=True)
-class Traced:
-    """Traced times of forward (seconds, by id) for the next plan, and the policy that makes it.
+class ForwardTraced:
+    """ForwardTraced times of forward (seconds, by id) for the next plan, and the policy that makes it.
 
     The policy replaces the same one with less knowledge. Without times, the former ones hold no more.
     """
@@ -128,7 +128,7 @@ class Traced:
     policy: Policy
 
 
-Event = Turn | Remembered | Traced
+Event = Turn | Remembered | ForwardTraced
 
 
 # Instructions.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.choice import ChoosingPolicy, Search
     from prophet_scheduler.core.cut import Cut
     from prophet_scheduler.core.profile import Profile
-    from prophet_scheduler.session.messages import Basis, Terms, WaysOf
+    from prophet_scheduler.session.messages import Basis, SessionTerms, WaysOf
 
 RECENT = 10
 """Maximum iterations in the median of present times."""
@@ -55,7 +55,7 @@ class Present:
 class Questions:
     """Questions to `policy`, and to `ways_of` about the engine's own ways of averaging."""
 
-    def __init__(self, policy: ChoosingPolicy, terms: Terms, ways_of: WaysOf | None = None) -> None:
+    def __init__(self, policy: ChoosingPolicy, terms: SessionTerms, ways_of: WaysOf | None = None) -> None:
         self._policy = policy
         self._terms = terms
         self._ways_of = ways_of

@@ -14,7 +14,17 @@ from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.core.plan import plan_changed
 from prophet_scheduler.session.estimates import Estimates, Monitor
-from prophet_scheduler.session.messages import Basis, Event, Instruction, Remembered, TakeUp, Terms, Traced, Turn, Want
+from prophet_scheduler.session.messages import (
+    Basis,
+    Event,
+    ForwardTraced,
+    Instruction,
+    Remembered,
+    SessionTerms,
+    TakeUp,
+    Turn,
+    Want,
+)
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.choice import Choice
@@ -37,7 +47,7 @@ class Session:
     """
 
     def __init__(
-        self, policy: Policy, terms: Terms, monitor: Monitor | None = None, ways_of: WaysOf | None = None
+        self, policy: Policy, terms: SessionTerms, monitor: Monitor | None = None, ways_of: WaysOf | None = None
     ) -> None:
         self.policy = policy
         self.plan = policy.plan(None, None)
@@ -72,7 +82,7 @@ class Session:
                 self.estimates.begin_with(kept)
                 if self.choosing is not None:
                     self.choosing.recall(kept.believed)
-            case Traced(forward_s, policy):
+            case ForwardTraced(forward_s, policy):
                 self.profiler.traced(forward_s)
                 self.policy = policy
         self._judged_at = -float("inf")

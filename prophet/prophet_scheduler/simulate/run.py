@@ -22,7 +22,7 @@ from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.settings import DEFAULT_MONITOR_S, DEFAULT_PARTITION_BYTES, DEFAULT_WATCHDOG_S
-from prophet_scheduler.session.messages import TakeUp, Terms, Turn
+from prophet_scheduler.session.messages import SessionTerms, TakeUp, Turn
 from prophet_scheduler.session.session import Session
 from prophet_scheduler.simulate.cluster import Cluster, RateSteps
 from prophet_scheduler.simulate.job import Job
@@ -122,7 +122,7 @@ def simulate(
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
         # As many turns as in a job come to one judgement of the network.
         monitor_s = options.monitor_s * every_s / DRAIN_S
-        session = Session(policy, Terms(monitor_s, shape=shape, adapts=options.adapts, learns_order=True))
+        session = Session(policy, SessionTerms(monitor_s, shape=shape, adapts=options.adapts, learns_order=True))
     layouts = _Layouts(simulation, job)
     plan = session.plan if session else options.plan
     encoded: dict[int, bytes] = {}

@@ -32,14 +32,14 @@ def training() -> None:
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import GradientProfile, Profile
     from prophet_scheduler.policies import get_policy
-    from prophet_scheduler.session.messages import Terms
+    from prophet_scheduler.session.messages import SessionTerms
     from prophet_scheduler.session.session import Session
 
     for module in ("exchange", "torch.optimizer"):
         importlib.import_module(f"prophet_byteps.{module}")
     gradients = tuple(GradientProfile(f"g{place}", 1_000_000, 0.1 * (10 - place), 0.01) for place in range(10))
     policy = get_policy("prophet")
-    Session(policy, Terms(5.0, shape=Shape(2, 1), adapts=True))
+    Session(policy, SessionTerms(5.0, shape=Shape(2, 1), adapts=True))
     policy.plan(Profile("job", gradients), Network(1e7))
     assert isinstance(policy, ChoosingPolicy)
     question = Question(Profile("job", gradients), Network(1e7), Shape(2, 1), (Cut.uniform(1 << 19),), anew=True)

@@ -37,7 +37,7 @@ from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.session.messages import Instruction, TakeUp, Terms, Turn, Want
+from prophet_scheduler.session.messages import Instruction, SessionTerms, TakeUp, Turn, Want
 from prophet_scheduler.session.session import Session
 from prophet_scheduler.watch import training
 from support.ending import ProcessEnded, end_process
@@ -351,7 +351,7 @@ def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> 
     scheduled = Agent("torch", Settings("tictac"), get_policy("tictac"), None, None, "no hook")
     learning = scheduled._learning
     board = scheduled._board.trace = TraceBoard("tictac", TicTac)
-    session = Session(learning.policy, Terms(5.0))
+    session = Session(learning.policy, SessionTerms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {2: 0.1, 1: 0.2, 0: 0.3})]
     learning.turn(session, 8.0, events(generated))
     layers = {"a": (0.0, "gradient0"), "b": (0.0, "a gradient2"), "c": (0.0, "b gradient1")}
@@ -371,7 +371,7 @@ def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float]
     hook: Any = Hook()
     scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
     learning = scheduled._learning
-    learning.session = session = Session(get_policy("p3"), Terms(5.0))
+    learning.session = session = Session(get_policy("p3"), SessionTerms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {1: 0.1, 0: 0.3}, partitions=2)]
     scheduled._board.taken_up(0, Cut.uniform(4096))
     learning.turn(session, 8.0, events(generated))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet_fsdp.order import AHEAD, Order
+from prophet_fsdp.order import AHEAD, ModuleOrder
 
 
 class Module:
@@ -39,7 +39,7 @@ class Module:
 
 def test_the_first_pass_shows_the_order() -> None:
     modules = [Module(name) for name in "abcd"]
-    order = Order()
+    order = ModuleOrder()
     for module in (*modules, modules[1]):
         order.gathers(module)
     order.settle()
@@ -52,7 +52,7 @@ def test_the_first_pass_shows_the_order() -> None:
 
 def test_the_lists_of_a_program_stay() -> None:
     modules = [Module("a"), Module("b", "its own")]
-    order = Order()
+    order = ModuleOrder()
     for module in modules:
         order.gathers(module)
     order.settle()
@@ -61,7 +61,7 @@ def test_the_lists_of_a_program_stay() -> None:
 
 def test_no_gathering_outlives_its_forward_pass() -> None:
     used, unused = Module("used"), Module("unused")
-    order = Order()
+    order = ModuleOrder()
     for module in (used, unused):
         order.gathers(module)
     order.came(used)

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet_fsdp.wire import AT_ONCE, Wire
+from prophet_fsdp.wire import AT_ONCE, ShardWire
 
 LIMIT_S = 60.0
 BLOCK_BYTES = 16
@@ -47,7 +47,7 @@ class Network:
         self._sends: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self._receives: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self.wires = [
-            Wire(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, BLOCK_BYTES)
+            ShardWire(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, BLOCK_BYTES)
             for rank in range(ranks)
         ]
 

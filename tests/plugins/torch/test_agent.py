@@ -14,6 +14,7 @@ import pytest
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents
 from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
+from prophet_ddp.phases import Division
 from prophet_ddp.sequencing import profile_of
 from prophet_ddp.terms import FOR_GOOD, TORCH
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
@@ -82,6 +83,17 @@ def test_one_gradient_that_is_nearly_all_is_not_worth_two_phases() -> None:
     agent = module_agent(job)
     trained(job, agent, 30)
     assert agent.decided and not job.divided, "one rank would own it, and the other's link idle"
+
+
+def test_with_more_ranks_all_own_as_much_of_it() -> None:
+    gradients = [GradientProfile("small", 4096, 0.1, 0.01), GradientProfile("large", 20_000_000, 0.0, 0.2)]
+    job: Any = Clipping(profile=Profile("one", tuple(gradients)))
+    job.ranks, job.division = 4, Division
+    agent = module_agent(job)
+    trained(job, agent, 30)
+    assert job.divided and job.decision.at_once >= job.ranks - 1
+    assert list(job.decision.order) == sorted(job.decision.order, reverse=True)
+    assert list(job.decision.gathers) == sorted(job.decision.order)
 
 
 def test_it_asks_for_a_cut_and_its_order_within_a_few_iterations() -> None:

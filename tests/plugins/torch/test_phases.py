@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.phases import TwoPhases, divide, orders_of
+from prophet_ddp.phases import TwoPhases, divide, in_gaps, orders_of
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from support.collectives import Wire
@@ -55,11 +55,29 @@ def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
     assert order == tuple(reversed(range(8)))
 
 
+def test_gaps_between_reductions_have_what_forward_needs_last() -> None:
+    blocks = blocks_of([8 * UNIT_BYTES], [0], Cut.uniform(UNIT_BYTES))
+    order = tuple(reversed(range(8)))
+    # Four blocks are generated at once, and the others 2.6 transfers after these were reduced.
+    ready_s = [6.6] * 4 + [0.0] * 4
+    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES) == ((7, 6, 0, 1, 2, 3, 4, 5), (4, 4))
+    assert in_gaps(blocks, order, [4.4] * 4 + [0.0] * 4, range(8), UNIT_BYTES) == (tuple(range(8)), ())
+    # Gaps of 0.7 transfers together have room for four.
+    steps_s = [1.7 * (7 - place) for place in range(8)]
+    assert in_gaps(blocks, order, steps_s, range(8), UNIT_BYTES) == ((7, 6, 5, 4, 0, 1, 2, 3), (2, 3, 5, 6))
+
+
 class Rank:
     """One rank's gradients in blocks, each with its place in one memory, in two phases."""
 
     def __init__(
-        self, wire: Wire, rank: int, sizes: Sequence[int], order: Sequence[int], gathers: Sequence[int]
+        self,
+        wire: Wire,
+        rank: int,
+        sizes: Sequence[int],
+        order: Sequence[int],
+        gathers: Sequence[int],
+        norm_order: float = 2.0,
     ) -> None:
         numbers = torch.Generator().manual_seed(rank)
         division = divide(Cut.uniform(UNIT_BYTES), sizes, wire.ranks)
@@ -83,7 +101,7 @@ class Rank:
         self.issuer.at_once = 3
         who = rank, wire.ranks
         self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)
-        self.issuer.append(self.phases.operations())
+        self.issuer.append(self.phases.operations(norm_order))
 
 
 def count_of(sizes: Sequence[int], ranks: int) -> int:
@@ -92,13 +110,14 @@ def count_of(sizes: Sequence[int], ranks: int) -> int:
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(6))
-def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
+@pytest.mark.parametrize("norm_order", [2.0, 1.3, float("inf")])
+def test_all_get_the_sum_and_every_norm(ranks: int, seed: int, norm_order: float) -> None:
     chance = random.Random(seed)
-    sizes = [4 * chance.choice((1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
+    sizes = [4 * chance.choice((0, 1, 10, 700, 1500, 5000)) for _ in range(chance.choice((1, 2, 9)))]
     count = count_of(sizes, ranks)
-    orders = [chance.sample(range(count), count) for _ in range(2)]
+    order, gathers = (chance.sample(range(count), count) for _ in range(2))
     wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random()]))
-    members = [Rank(wire, rank, sizes, *orders) for rank in range(ranks)]
+    members = [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(ranks)]
     for member in members:
         for block in member.blocks:
             wire.at(10 * chance.random(), functools.partial(member.issuer.ready, member.phases.reduces[block]))
@@ -106,14 +125,26 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int) -> None:
     total = members[0].sent.clone()
     for member in members[1:]:
         total += member.sent
-    told = [member.phases.norms(member.slots, lambda operation: None) for member in members]
+    told = [member.phases.norms(member.slots, norm_order, lambda operation: None) for member in members]
     for member, norms in zip(members, told, strict=True):
         assert all(operation.done for operation in member.phases.gatherings.values())
         assert torch.equal(torch.cat([slot.view for slot in member.slots]), total), "to the last bit, in order of ranks"
         assert norms is not None
         for slot, norm in zip(member.slots, norms, strict=True):
-            assert torch.equal(norm, torch.linalg.vector_norm(slot.view))
+            assert torch.equal(norm, torch.linalg.vector_norm(slot.view, norm_order) if len(slot.view) else norm * 0)
     assert not any(wire.in_flight)
+
+
+@pytest.mark.parametrize("other", [1.0, float("inf")])
+def test_norms_of_another_order_are_not_told(other: float) -> None:
+    wire = Wire(2, lambda rank, number: 0.0)
+    members = [Rank(wire, rank, [400], [0], [0], (2.0, other)[rank]) for rank in range(2)]
+    for member in members:
+        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+    wire.run()
+    for member in members:
+        assert member.phases.norms(member.slots, 2.0, lambda operation: None) is None
+        assert member.phases.norms(member.slots, other, lambda operation: None) is None
 
 
 def test_norms_of_another_number_of_threads_are_not_told() -> None:
@@ -125,7 +156,7 @@ def test_norms_of_another_number_of_threads_are_not_told() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        assert members[0].phases.norms(members[0].slots, lambda operation: None) is None
+        assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is None
     finally:
         torch.set_num_threads(threads)
-    assert members[0].phases.norms(members[0].slots, lambda operation: None) is not None
+    assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is not None

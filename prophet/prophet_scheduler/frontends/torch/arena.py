@@ -60,7 +60,7 @@ class Slot:
     - `touched`: the program reached the parameter in a watched way since the last step.
     - `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     - `position`: the parameter's place among all that the optimizer updates.
-    - `scaling`: factor still to be applied to the average, a number on its device; None for nothing.
+    - `change`: what the program did to the gradient, still to be done to the average; None for nothing.
     - `updated`: on devices with streams, the end of the last use of `view` by an update.
     - `watched`: state shared by all optimizers of this parameter (guards.py).
     - `accumulation`: torch's node that adds to `.grad`.
@@ -91,7 +91,7 @@ class Slot:
         self.touched = False
         self.group: int | None = None
         self.position = 0
-        self.scaling: torch.Tensor | None = None
+        self.change: Callable[[torch.Tensor], object] | None = None
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
@@ -190,9 +190,16 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """Return `view` in the parameter's own type: itself, or a copy where a smaller type travels."""
-        self._scale()
-        return self.view.to(self.param.dtype)
+        """Return the average in the parameter's own type: `view` itself, or a copy where a smaller type travels. What
+        the program did to the gradient is done to it, to `view` once a round.
+        """
+        average = self.view.to(self.param.dtype)
+        if self.change is not None:
+            with torch.no_grad():
+                self.change(average)
+            if average is self.view:
+                self.change = None
+        return average
 
     def put_in_grad(self) -> None:
         """Put the arrived average into the parameter's `.grad`: a new tensor if it has none.
@@ -200,31 +207,23 @@ class Slot:
         In torch.no_grad(), where nothing watches the program. For a gradient that was sent use `bring_home`.
         """
         self.streams.before_average(self.ends())
-        self._scale()
+        average = self.average()
         if self.param.grad is None:
-            self.param.grad = self.view.to(self.param.dtype, copy=True)
+            self.param.grad = average.clone() if average is self.view else average
         else:
-            self.param.grad.copy_(self.view)
+            self.param.grad.copy_(average)
         self.see(self.param.grad)
         self.updated = self.streams.mark()
 
     def bring_home(self) -> None:
         """Copy the average to the staged gradient. In torch.no_grad()."""
-        self._scale()
         grad = self.sent()
         if grad is not None:
             if grad.requires_grad:  # The average's graph is this worker's part of it.
                 with torch.enable_grad():
                     grad.mul_(1.0 / self.rounds.ranks)
-            grad.copy_(self.view)
+            grad.copy_(self.average())
             self.see(grad)
-
-    def _scale(self) -> None:
-        """Scale the average, once a round, before anything reads it."""
-        if self.scaling is not None:
-            with torch.no_grad():
-                self.view.mul_(self.scaling)
-            self.scaling = None
 
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be None."""
@@ -415,7 +414,7 @@ class Arena:
         slot.see(seen)
         slot.staged = True
         slot.home = False
-        slot.scaling = None
+        slot.change = None
         copied = slot.streams.mark()
         for block in slot.blocks:
             block.copies.append(copied)

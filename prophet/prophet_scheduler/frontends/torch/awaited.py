@@ -152,8 +152,9 @@ class AwaitedRounds:
         """Say why, and name the lost peer where it is known."""
         raise NotImplementedError
 
-    def norms(self, slots: Sequence[Slot]) -> torch.Tensor | None:
-        """Return the norms of these awaited averages, shape [slots], bit for bit as torch would compute each.
+    def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
+        """Return the norms of this order of these awaited averages, shape [slots], as torch would compute each: bit for
+        bit if sums are the same in any order.
 
         None where only a rank with all averages can tell. Waits for norms, and for no average.
         """

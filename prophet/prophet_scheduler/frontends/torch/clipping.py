@@ -1,11 +1,12 @@
-"""Clipping by the norm of all gradients, while averages are still on their way to them.
+"""Clipping gradients, by the norm of all of them or by value, while averages are still on their way to them.
 
-Rule of this file: the parts of torch.nn.utils.clip_grad_norm_, and when they need not wait. The norms come from the
-engine (`AwaitedRounds.norms`).
+Rule of this file: the parts of torch.nn.utils.clip_grad_norm_, and clip_grad_value_; when they need not wait. The norms
+come from the engine (`AwaitedRounds.norms`).
 
 torch reads all gradients for their norm and then scales each, so every average would have to be there before the first
-update. Where the engine knows the norms sooner, their total is computed as torch computes it. The factor of each
-gradient is kept with it (`Slot.scaling`) until its average is there and something reads it. All bits are torch's.
+update. Where the engine knows the norms sooner, their total is computed as torch computes it. What is
+done to each gradient is kept with it (`Slot.change`) until its average is there and something reads it. All bits are
+torch's.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 
 NORM = 2.0
-"""Only order of norms handled here."""
+"""Usual order of norms."""
 _TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
 """Functions that clip_grad_norm_ calls, from torch 2.6 on. Without them torch reads all gradients."""
+_BY_VALUE = "clip_grad_value_"
 
 _told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
 """Last norm that was told early, and the slots it covers."""
@@ -40,6 +42,9 @@ def install() -> None:
     _installed = True
     setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
     setattr(clip_grad, _CLIP, _before_clip(getattr(clip_grad, _CLIP)))
+    by_value = _before_clip_by_value(getattr(clip_grad, _BY_VALUE))
+    for module in (clip_grad, torch.nn.utils):  # A program that took the function itself before reads all gradients.
+        setattr(module, _BY_VALUE, by_value)
 
 
 def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -52,7 +57,7 @@ def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.
         foreach: bool | None = None,
     ) -> torch.Tensor:
         gradients = _listed(tensors)
-        total = _total_of(gradients) if float(norm_type) == NORM else None
+        total = _total_of(gradients, float(norm_type)) if norm_type > 0 else None
         if total is None or (error_if_nonfinite and not bool(total.isfinite())):
             return original(gradients, norm_type, error_if_nonfinite, foreach)
         return total
@@ -79,13 +84,29 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
         one.grad = torch.ones_like(total_norm)
         original([one], max_norm, total_norm, foreach)
         for slot in slots:
-            slot.scaling = one.grad
+            slot.change = functools.partial(torch.Tensor.mul_, other=one.grad)
 
     return clip
 
 
-def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Return their norm as torch would find it; None if it has to read them."""
+def _before_clip_by_value(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
+    @functools.wraps(original)
+    def clip(parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None) -> None:
+        listed = _listed(parameters)
+        slots = () if torch.compiler.is_compiling() else _awaited_of(listed)
+        if not slots:
+            original(listed, clip_value, foreach)
+            return
+        limit = float(clip_value)
+        for slot in slots:
+            slot.change = functools.partial(torch.Tensor.clamp_, min=-limit, max=limit)
+
+    return clip
+
+
+def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor | None:
+    """Return their norm of this order as torch would find it; None if it has to read them."""
     global _told
     _told = None
     if torch.compiler.is_compiling():
@@ -96,8 +117,8 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None
     rounds = slots[0].rounds
     with references.at_work(), torch.no_grad():
-        norms: torch.Tensor | None = rounds.norms(slots)
-        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, NORM)
+        norms: torch.Tensor | None = rounds.norms(slots, order)
+        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, order)
     if total is None:
         rounds.settle(slots)  # torch reads them all; they are watched no more if nothing else is awaited.
         return None
@@ -108,7 +129,7 @@ def _total_of(gradients: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
     """Return the slots if all averages are on their way, untouched, and in one module; otherwise none."""
     slots = [torch_guards.awaited_by(gradient) for gradient in gradients]
-    known = [slot for slot in slots if slot is not None and slot.scaling is None]
+    known = [slot for slot in slots if slot is not None and slot.change is None]
     alike = all(slot.rounds is known[0].rounds and _lies_alike(slot) for slot in known)
     return known if len(known) == len(slots) == len(set(known)) and alike else []
 
@@ -118,7 +139,7 @@ def _lies_alike(slot: Slot) -> bool:
     gradient = slot.sent()
     if gradient is None:
         return False
-    return gradient.stride() == slot.view.stride() and gradient.dtype == slot.view.dtype == torch.float32
+    return gradient.stride() == slot.view.stride() and gradient.dtype == slot.param.dtype == torch.float32
 
 
 def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
@@ -127,9 +148,13 @@ def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Se
     told, _told = _told, None
     if told is None or told[0]() is not total_norm:
         return ()
+    return told[1] if _awaited_of(parameters) == told[1] else ()
+
+
+def _awaited_of(parameters: Sequence[torch.Tensor]) -> list[Slot]:
+    """Return what `_awaited` does for the gradients of these parameters."""
     with references.at_work(), references.unhandled():
-        gradients = [param.grad for param in parameters if param.grad is not None]
-        return told[1] if _awaited(gradients) == told[1] else ()
+        return _awaited([param.grad for param in parameters if param.grad is not None])
 
 
 def _listed(tensors: torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:

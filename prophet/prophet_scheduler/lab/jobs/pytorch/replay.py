@@ -88,7 +88,12 @@ def main() -> None:
         clock.begin_backward()
         flow.sum().backward()
         recorder.backward_ends()
-        optimizer.step()
+        if options.spec.clip_norm:
+            with exchange.averaged(optimizer):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), options.spec.clip_norm)
+                optimizer.step()
+        else:
+            optimizer.step()
         recorder.iteration_ends()
     recorder.write(*model_record(model), exchange.rank)
     exchange.close()
