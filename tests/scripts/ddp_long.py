@@ -15,7 +15,7 @@ schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
 
 torch.manual_seed(100 + dist.get_rank())
 losses = []
-for iteration in range(90):
+for iteration in range(300):
     optimizer.zero_grad(set_to_none=iteration % 2 == 0)
     if iteration % 3 == 0:
         with ddp.no_sync():

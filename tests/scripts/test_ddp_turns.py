@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).with_name("ddp_long.py")
 COMMON = ("torch", "torch._dynamo", "numpy")
 LIMIT_S = 180.0
 SLOWER_S = 0.05
-ITERATIONS = 90
+ITERATIONS = 300
 LOOKS = 12
 """Iterations of a few turns at the most."""
 

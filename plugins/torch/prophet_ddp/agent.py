@@ -124,7 +124,8 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rounds.on_round = None if self._choosing.at_rest else self.hurry
+            rests = self._choosing.at_rest and (not self._adapts or self._choosing.knows(_other_ways(rounds)))
+            rounds.on_round = None if rests else self.hurry
         return alive
 
     def leave(self) -> None:
@@ -150,7 +151,7 @@ class ModuleAgent(WatchingAgent):
             ended=() if rounds.resting else rounds.take_ended(),
             forward_ends=rounds.log.drain_forward_ends(),
             barrier=rounds.waits.holds or rounds.asks_norms.holds,
-            ways=self._other_ways(rounds) if self._adapts else (),
+            ways=_other_ways(rounds) if self._adapts else (),
             pace=rounds.control.pace,
         )
         want = next((each for each in session.on(turn) if isinstance(each, Want)), None)
@@ -205,11 +206,16 @@ class ModuleAgent(WatchingAgent):
                 turns.believed = self._choosing.believed()
             rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations)
 
-    def _other_ways(self, rounds: ModuleRounds) -> tuple[str, ...]:
-        """Return the ways that are possible now besides all-reduces of blocks."""
-        two_phases = rounds.asks_norms.holds and rounds.divisible
-        torch = rounds.ended >= TORCH_AFTER and rounds.turns is not None and rounds.turns.possible
-        return (TWO_PHASES,) * two_phases + (TORCH,) * torch
+
+def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
+    """Return the ways that are possible now besides all-reduces of blocks in a chosen order.
+
+    torch's reducer has its turn once these hold, or it would be compared with a prediction alone.
+    """
+    two_phases = rounds.asks_norms.holds and rounds.divisible
+    begun = rounds.way != UNORDERED and rounds.ended >= TORCH_AFTER
+    torch = begun and rounds.turns is not None and rounds.turns.possible
+    return (TWO_PHASES,) * two_phases + (TORCH,) * torch
 
 
 def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:

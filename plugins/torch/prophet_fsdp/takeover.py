@@ -43,6 +43,11 @@ STILL_LIMIT_S = 2.0
 """Seconds that it waits for operations that fail together."""
 KEEPS = "FSDP2's own collectives"
 """Prefix of the message of a rank that keeps them."""
+AVERAGES = (
+    "FSDP2's gradients are averages under Prophet; over gloo torch alone leaves their sums (pytorch issue 162338), so "
+    "weights differ from a run without Prophet"
+)
+"""Line that says it, since Prophet changes weights nowhere else."""
 PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
@@ -139,6 +144,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     upward, downward = groups
     wire = ShardWire(upward, downward, group.rank(), group.size(), block_bytes)
     at_end(functools.partial(_process_ends, wire))
+    warn_once(AVERAGES)
     return SharedRounds(wire, group)
 
 

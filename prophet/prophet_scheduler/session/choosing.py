@@ -76,6 +76,10 @@ class Choosing:
         self._arms.forget()
         self.wanted = None
 
+    def knows(self, ways: Sequence[str]) -> bool:
+        """Return True if the last question was about these ways, or if there was none yet."""
+        return self._questions.last is None or self._questions.ways == ways
+
     def may_ask(self) -> bool:
         """Return True if no search and no change of arm is under way: an answer would be for an arm about to go."""
         return self._questions.search is None and self._waited is None

@@ -61,7 +61,8 @@ class Questions:
         self._ways_of = ways_of
         self.last: Question | None = None
         """The last question, answered or not."""
-        self._ways: Sequence[str] = ()
+        self.ways: Sequence[str] = ()
+        """Ways that the last question was about."""
         self.search: Search | None = None
         """The search for its answer; None once there is one."""
         self._message_s: float | None = None
@@ -70,7 +71,7 @@ class Questions:
     def is_another(self, cut: Cut, basis: Basis, ways: Sequence[str]) -> bool:
         """Return True if predictions on this basis would differ from the last ones."""
         old = self.last
-        if old is None or (old.barrier, self._ways) != (basis.barrier, ways):
+        if old is None or (old.barrier, self.ways) != (basis.barrier, ways):
             return True
         return _differs(old, basis, cut.typical_bytes(basis.profile.total_bytes))
 
@@ -81,7 +82,7 @@ class Questions:
         measured = None
         if credit is not None and present.recent_s and not present.way:
             measured = Measured(cut, credit, median(present.recent_s))
-        self._ways = ways
+        self.ways = ways
         self.last = Question(
             self._learned(basis.profile, cut),
             basis.network,
@@ -114,7 +115,7 @@ class Questions:
             return None
         self.search, self._message_s = None, search.message_s
         assert self.last is not None
-        more = () if self._ways_of is None else self._ways_of(self.last, self._ways)
+        more = () if self._ways_of is None else self._ways_of(self.last, self.ways)
         return [*search.choices, *more]
 
 

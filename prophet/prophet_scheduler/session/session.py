@@ -125,7 +125,7 @@ class Session:
         if choosing is not None and cut is not None:
             choosing.refused(turn.refusals)
             choosing.in_force(cut, turn.way, self._ended(turn, cut))
-            due = due and choosing.may_ask()
+            due = (due or not choosing.knows(turn.ways)) and choosing.may_ask()
         unsure = estimates.unsure
         # Estimates take milliseconds, so they are made only where used.
         looks = due or unsure or (choosing is None and not self._knows_network)
