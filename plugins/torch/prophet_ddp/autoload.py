@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
@@ -81,7 +82,7 @@ def stand_behind(ddp_class: Any) -> None:
     @passed_over
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        takeover = _takeover()
+        takeover = takeover_in("prophet_ddp")
         original(self, *args, **kwargs)
         if takeover is not None:
             synced = signature.bind(self, *args, **kwargs).arguments.get("init_sync", True)
@@ -100,14 +101,13 @@ def keep_lives_apart() -> None:
 
 
 @functools.cache
-def _takeover() -> Any:
-    """Return the module that takes over; None, with one warning, if it cannot be loaded, as with some other torch.
+def takeover_in(package: str) -> Any:
+    """Return a plugin's module that takes over; None, with one warning, if it cannot be loaded, as with another torch.
 
     Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
     """
     try:
-        from prophet_ddp import takeover
-
+        takeover = importlib.import_module(f"{package}.takeover")
         takeover.settings()
     except Exception as error:
         logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)

@@ -22,6 +22,12 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.frontends.ending import WRONG, end_process
+from prophet_scheduler.frontends.notices import warn_once
+
+AGREE_LIMIT_S = 60.0
+"""Seconds for the ranks of a group to say what they are about to do, from the first one on."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
 """Seconds between two looks into the store: ranks mostly come together, but may be a minute apart."""
 READ_LIMIT_S = 5.0
@@ -38,6 +44,28 @@ class SilentRank(Exception):
     def __init__(self, rank: int) -> None:
         super().__init__(f"rank {rank} says nothing")
         self.rank = rank
+
+
+def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Store]:
+    """Call `agree`, and name a rank that says nothing for AGREE_LIMIT_S. One that says nothing in time ends this
+    process, with `silent` as the reason, and so does a store that is gone.
+    """
+    members = dist.get_process_group_ranks(group)
+
+    def tell(rank: int) -> None:
+        so_far = f"rank {members[rank]} {silent} within {AGREE_LIMIT_S:g} s"
+        warn_once(f"Prophet: {so_far}; waiting for it up to {limit_s:g} s, as torch would")
+
+    try:
+        return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
+    except SilentRank as error:
+        end_process(
+            f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
+            "none",
+            WRONG,
+        )
+    except RuntimeError as error:
+        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 
 def agree(

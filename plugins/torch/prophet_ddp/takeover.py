@@ -22,16 +22,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import ends
+from prophet_ddp import ends, meeting
 from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
-from prophet_ddp.meeting import SilentRank, agree, met
+from prophet_ddp.meeting import met
 from prophet_ddp.records import Records, environ_of_rank
 from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
+from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
@@ -46,10 +47,6 @@ from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import get_definition, policy_from_environ
 
-AGREE_LIMIT_S = 60.0
-"""Seconds for the ranks of a group to say what they are about to do, from the first one on."""
-READ_LIMIT_S = 5.0
-"""Seconds for differing ranks to read each other's text."""
 RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
 """Prefix of the message of a rank that keeps torch's reducer."""
@@ -104,9 +101,9 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     limit_s = _timeout_s(ddp, group)
     # All were there a moment ago, so a silent one has no Prophet and will never say anything.
     if synced:
-        said, store = _agree(group, own, AGREE_LIMIT_S, "does not say with what it trains")
+        said, store = meeting.agree_or_end(group, own, meeting.AGREE_LIMIT_S, "does not say with what it trains")
     else:
-        said, store = _agree(group, own, limit_s, "has not made this module, or not under Prophet,")
+        said, store = meeting.agree_or_end(group, own, limit_s, "has not made this module, or not under Prophet,")
     wanted = {text for text in said if not text.startswith(KEEPS)}
     if len(wanted) > 1:
         rank, text = next((rank, text) for rank, text in enumerate(said) if text in wanted - {own})
@@ -124,7 +121,9 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     except Exception as error:
         failed = _failure(error)
     # None goes on with it alone: the others would wait for collectives of this one.
-    said, _ = _agree(group, failed, AGREE_LIMIT_S if failed else limit_s, "does not say whether it is connected")
+    said, _ = meeting.agree_or_end(
+        group, failed, meeting.AGREE_LIMIT_S if failed else limit_s, "does not say whether it is connected"
+    )
     for rank, text in enumerate(said):
         if text:
             warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} says that {text}")
@@ -143,14 +142,6 @@ def _failure(error: Exception) -> str:
     return f"Prophet failed there: {type(error).__name__}: {error}"
 
 
-def _on_processors(group: dist.ProcessGroup) -> str:
-    """Return the group's backend for tensors on processors. One made without a name has gloo, and says "undefined"."""
-    try:
-        return str(group._get_backend(CPU).name())
-    except (RuntimeError, AttributeError):
-        return str(dist.get_backend(group))
-
-
 def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Return why torch's reducer must stay; None if it need not."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
@@ -164,7 +155,7 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         reason = nccl.why_not(devices, dist.get_backend(group), group is whole, bound, told, os.environ)
         if reason is not None:
             return reason
-    elif (backend := _on_processors(group)) != "gloo":
+    elif (backend := backend_on_processors(group)) != "gloo":
         return f"its process group's backend is {backend}, not gloo"
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
@@ -211,33 +202,13 @@ def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
     return [(names_by_id[id(param)], param) for param in parameters]
 
 
-def _agree(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Any]:
-    """Call meeting.agree. A rank that says nothing in time ends this one, with `silent` as the reason."""
-    members = dist.get_process_group_ranks(group)
-
-    def tell(rank: int) -> None:
-        so_far = f"rank {members[rank]} {silent} within {AGREE_LIMIT_S:g} s"
-        warn_once(f"Prophet: {so_far}; waiting for it up to {limit_s:g} s, as torch would")
-
-    try:
-        return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
-    except SilentRank as error:
-        end_process(
-            f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
-            "none",
-            WRONG,
-        )
-    except RuntimeError as error:
-        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
-
-
 def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
     """Return the seconds that torch waits for a rank in an operation of the group."""
     try:
         device = next(ddp.module.parameters()).device
         timeout: datetime.timedelta = group._get_backend(device).options._timeout
     except (RuntimeError, AttributeError):
-        return AGREE_LIMIT_S
+        return meeting.AGREE_LIMIT_S
     return timeout.total_seconds()
 
 

@@ -56,6 +56,14 @@ def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeou
     return group
 
 
+def backend_on_processors(group: dist.ProcessGroup) -> str:
+    """Return the group's backend for tensors on processors. One made without a name has gloo, and says "undefined"."""
+    try:
+        return str(group._get_backend(torch.device("cpu")).name())
+    except (RuntimeError, AttributeError):
+        return str(dist.get_backend(group))
+
+
 def _require_room(sockets: int) -> None:
     """Raise ConnectionError if connections would take more than half of the file descriptors that are left: the program
     will want some, too.

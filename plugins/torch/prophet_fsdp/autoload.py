@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from prophet_ddp.autoload import call_after_import
+from prophet_ddp.autoload import call_after_import, takeover_in
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import logger
 
@@ -28,7 +28,7 @@ def stand_behind(defining: ModuleType) -> None:
     @passed_over
     @functools.wraps(original)
     def fully_shard(module: Any, *args: Any, **kwargs: Any) -> Any:
-        takeover = _takeover()
+        takeover = takeover_in("prophet_fsdp")
         sharded = original(module, *args, **kwargs)
         if takeover is not None:
             first = sharded[0] if isinstance(sharded, list) else sharded  # A list has one state.
@@ -41,19 +41,6 @@ def stand_behind(defining: ModuleType) -> None:
     for name, place in list(sys.modules.items()):
         if name.startswith("torch.distributed") and vars(place).get("fully_shard") is original:
             vars(place)["fully_shard"] = fully_shard
-
-
-@functools.cache
-def _takeover() -> Any:
-    """Return the module that takes over; None, with one warning, if it cannot be loaded, as with some other torch."""
-    try:
-        from prophet_fsdp import takeover
-
-        takeover.settings()
-    except Exception as error:
-        logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
-        return None
-    return takeover
 
 
 call_after_import(MODULE, stand_behind)

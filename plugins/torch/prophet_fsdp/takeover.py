@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from prophet_ddp.meeting import SilentRank, agree
-from prophet_ddp.wide_gloo import wide_group
+from prophet_ddp.meeting import agree_or_end
+from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds
 from prophet_fsdp.order import order_of
 from prophet_fsdp.wire import ShardWire
@@ -33,8 +33,8 @@ from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.policies import get_definition
 
-AGREE_LIMIT_S = 60.0
-"""Seconds after which a rank that says nothing is named."""
+SILENT = "has not called fully_shard, or not under Prophet,"
+"""Description of a rank that says nothing."""
 BLOCK_BYTES = 512 * 1024
 """Size of a block where the user sets none: a few of them are what a more urgent gathering waits for."""
 FAILED_PATIENCE_S = 5.0
@@ -105,16 +105,8 @@ def why_not(state: Any) -> str | None:
         return f"its parameters are on {group.device.type}"
     if isinstance(group.offload_policy, CPUOffloadPolicy):
         return "offload_policy is set"
-    backend = _on_processors(group.mesh_info.shard_process_group)
+    backend = backend_on_processors(group.mesh_info.shard_process_group)
     return None if backend == "gloo" else f"its process group's backend is {backend}, not gloo"
-
-
-def _on_processors(group: dist.ProcessGroup) -> str:
-    """Return the group's backend for tensors on processors."""
-    try:
-        return str(group._get_backend(PROCESSOR).name())
-    except (RuntimeError, AttributeError):
-        return str(dist.get_backend(group))
 
 
 def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
@@ -125,7 +117,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     block_bytes = told.partition_bytes or BLOCK_BYTES
     own = f"Prophet {__version__}, policy {told.policy}, blocks of {block_bytes} bytes"
     timeout: datetime.timedelta = group._get_backend(PROCESSOR).options._timeout
-    said, store = _agree(group, own, timeout.total_seconds())
+    said, store = agree_or_end(group, own, timeout.total_seconds(), SILENT)
     for rank, text in enumerate(said):
         if text != own:
             differ = f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}"
@@ -136,7 +128,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             groups.append(wide_group(PrefixStore(way, store), group.rank(), group.size(), timeout))
     except Exception as error:
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
-    said, _ = _agree(group, failed, timeout.total_seconds())
+    said, _ = agree_or_end(group, failed, timeout.total_seconds(), SILENT)
     for rank, text in enumerate(said):
         if text:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
@@ -146,26 +138,6 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     at_end(functools.partial(_process_ends, wire))
     warn_once(AVERAGES)
     return SharedRounds(wire, group)
-
-
-def _agree(group: dist.ProcessGroup, text: str, limit_s: float) -> tuple[list[str], Any]:
-    """Call meeting.agree. A rank that says nothing in time ends this one."""
-    members = dist.get_process_group_ranks(group)
-    silent = "has not called fully_shard, or not under Prophet,"
-
-    def tell(rank: int) -> None:
-        warn_once(f"rank {members[rank]} {silent} within {AGREE_LIMIT_S:g} s; waiting for it up to {limit_s:g} s")
-
-    try:
-        return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
-    except SilentRank as error:
-        end_process(
-            f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
-            "none",
-            WRONG,
-        )
-    except RuntimeError as error:
-        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 
 def _process_ends(wire: ShardWire) -> None:

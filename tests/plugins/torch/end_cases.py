@@ -193,9 +193,9 @@ def late(rank: int) -> None:
 def without(rank: int) -> None:
     """A rank has no Prophet. The others say so, and end."""
     if prophet():
-        from prophet_ddp import takeover
+        from prophet_ddp import meeting
 
-        takeover.AGREE_LIMIT_S = 2.0
+        meeting.AGREE_LIMIT_S = 2.0
     ddp = DistributedDataParallel(model())
     mark()
     trained(ddp, 3)
@@ -204,9 +204,9 @@ def without(rank: int) -> None:
 def comes_late(rank: int) -> None:
     """Nothing in the constructor waits, and a rank comes after the others have begun to say that it is late."""
     if prophet():
-        from prophet_ddp import takeover
+        from prophet_ddp import meeting
 
-        takeover.AGREE_LIMIT_S = 0.5
+        meeting.AGREE_LIMIT_S = 0.5
         if rank == 1:
             until("waiting for it", Path("rank0.log"))
     ddp = DistributedDataParallel(model(), init_sync=False)
