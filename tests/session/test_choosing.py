@@ -225,13 +225,13 @@ def choices_of(question: Question, ways: Sequence[str]) -> list[Choice]:
 
 def test_what_an_engine_can_do_besides_is_an_arm_like_any_other() -> None:
     choosing = Choosing(Policy(), TERMS, 1 << 20, choices_of)
-    choosing.in_force(uniform(128), "", [IterationEnd(uniform(128), "", 1.0)] * 5)
-    choosing.ask(Basis(PROFILE, NETWORK), ("another way",))
+    choosing.in_force(uniform(128), "", [IterationEnd(uniform(128), "", 1.0)] * 5, ("another way",))
+    choosing.ask(Basis(PROFILE, NETWORK))
     choosing.turn()
     assert choosing.wanted is not None and choosing.wanted.way == "another way"
     assert choosing.look is not None and not choosing.proved
     way = IterationEnd(uniform(2048), "another way", 0.8)
-    choosing.in_force(uniform(128), "", [way] * 10)
+    choosing.in_force(uniform(128), "", [way] * 10, ("another way",))
     choosing.turn()
     assert choosing.proved, "it was seen, though it is not what holds now"
     assert choosing.believed()["another way"].iteration_s == pytest.approx(0.8, rel=0.02)

@@ -124,8 +124,7 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rests = self._choosing.at_rest and (not self._adapts or self._choosing.knows(_other_ways(rounds)))
-            rounds.on_round = None if rests else self.hurry
+            rounds.on_round = None if self._choosing.at_rest else self.hurry
         return alive
 
     def leave(self) -> None:

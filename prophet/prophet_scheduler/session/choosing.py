@@ -58,9 +58,11 @@ class Choosing:
 
     # Inputs.
 
-    def in_force(self, cut: Cut, way: str = "", ended: Sequence[IterationEnd] = ()) -> None:
-        """Take in the cut and the way in force, and the iterations that have ended since the last call."""
-        self._present.take_in(cut, way, ended)
+    def in_force(self, cut: Cut, way: str = "", ended: Sequence[IterationEnd] = (), ways: Sequence[str] = ()) -> None:
+        """Take in the cut and the way in force, and the iterations that have ended since the last call. `ways` are the
+        engine's own that are possible now.
+        """
+        self._present.take_in(cut, way, ended, ways)
         self._untold += ended
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
@@ -76,27 +78,25 @@ class Choosing:
         self._arms.forget()
         self.wanted = None
 
-    def knows(self, ways: Sequence[str]) -> bool:
-        """Return True if the last question was about these ways, or if there was none yet."""
-        return self._questions.last is None or self._questions.ways == ways
+    @property
+    def lacks_ways(self) -> bool:
+        """True if the last question was about other ways than those that are possible now."""
+        return self._questions.lacks(self._present.ways)
 
     def may_ask(self) -> bool:
         """Return True if no search and no change of arm is under way: an answer would be for an arm about to go."""
         return self._questions.search is None and self._waited is None
 
-    def ask(self, basis: Basis, ways: Sequence[str] = ()) -> None:
-        """Begin a search if the question has changed since the last one.
-
-        The profile is of the cut in force; `ways` are the engine's own that are possible now.
-        """
+    def ask(self, basis: Basis) -> None:
+        """Begin a search if the question has changed since the last one. The profile is of the cut in force."""
         present, questions = self._present, self._questions
-        if present.cut is None or not questions.is_another(present.cut, basis, ways):
+        if present.cut is None or not questions.is_another(present, present.cut, basis):
             return
         if questions.last is not None and questions.last.barrier != basis.barrier:
             self._arms.tuner.another()
             present.recent_s.clear()
         credit = self._credit if self.wanted is None else self.wanted.credit
-        questions.ask(present, basis, credit, ways)
+        questions.ask(present, basis, credit)
 
     # Results.
 
@@ -207,4 +207,4 @@ class Choosing:
     def at_rest(self) -> bool:
         """True if the job looks for nothing better."""
         decided = self.wanted is not None and self.look is None and not self._arms.tuner.settling
-        return self._questions.search is None and decided
+        return self._questions.search is None and decided and not self.lacks_ways

@@ -119,7 +119,7 @@ class Remembered:
 
 @dataclass(frozen=True)
 class ForwardTraced:
-    """ForwardTraced times of forward (seconds, by id) for the next plan, and the policy that makes it.
+    """Traced times of forward (seconds, by id) for the next plan, and the policy that makes it.
 
     The policy replaces the same one with less knowledge. Without times, the former ones hold no more.
     """

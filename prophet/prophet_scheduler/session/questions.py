@@ -35,11 +35,14 @@ class Present:
         self.way = ""
         self.used: list[Cut] = []
         """Cuts that the job has had, the first one first."""
+        self.ways: Sequence[str] = ()
+        """The engine's own ways of averaging that are possible now."""
         self.recent_s: deque[float] = deque(maxlen=RECENT)
         """Times of the newest iterations."""
 
-    def take_in(self, cut: Cut, way: str, ended: Sequence[IterationEnd]) -> None:
-        """Take in the cut and the way in force, and the iterations that have ended since the last call."""
+    def take_in(self, cut: Cut, way: str, ended: Sequence[IterationEnd], ways: Sequence[str]) -> None:
+        """Take in what is in force and possible now, and the iterations that have ended since the last call."""
+        self.ways = ways
         if (cut, way) != (self.cut, self.way):
             self.cut, self.way = cut, way
             self.recent_s.clear()
@@ -61,28 +64,32 @@ class Questions:
         self._ways_of = ways_of
         self.last: Question | None = None
         """The last question, answered or not."""
-        self.ways: Sequence[str] = ()
+        self._ways: Sequence[str] = ()
         """Ways that the last question was about."""
         self.search: Search | None = None
         """The search for its answer; None once there is one."""
         self._message_s: float | None = None
         self._finest: Profile | None = None
 
-    def is_another(self, cut: Cut, basis: Basis, ways: Sequence[str]) -> bool:
+    def lacks(self, ways: Sequence[str]) -> bool:
+        """Return True if the last question was about other ways than these."""
+        return self.last is not None and self._ways != ways
+
+    def is_another(self, present: Present, cut: Cut, basis: Basis) -> bool:
         """Return True if predictions on this basis would differ from the last ones."""
         old = self.last
-        if old is None or (old.barrier, self.ways) != (basis.barrier, ways):
+        if old is None or old.barrier != basis.barrier or self.lacks(present.ways):
             return True
         return _differs(old, basis, cut.typical_bytes(basis.profile.total_bytes))
 
-    def ask(self, present: Present, basis: Basis, credit: int | None, ways: Sequence[str]) -> None:
+    def ask(self, present: Present, basis: Basis, credit: int | None) -> None:
         """Begin to search for predictions. The profile is of the cut in force, which has this `credit` (bytes)."""
         cut, terms = present.cut, self._terms
         assert cut is not None and terms.shape is not None
         measured = None
         if credit is not None and present.recent_s and not present.way:
             measured = Measured(cut, credit, median(present.recent_s))
-        self.ways = ways
+        self._ways = present.ways
         self.last = Question(
             self._learned(basis.profile, cut),
             basis.network,
@@ -115,7 +122,7 @@ class Questions:
             return None
         self.search, self._message_s = None, search.message_s
         assert self.last is not None
-        more = () if self._ways_of is None else self._ways_of(self.last, self.ways)
+        more = () if self._ways_of is None else self._ways_of(self.last, self._ways)
         return [*search.choices, *more]
 
 

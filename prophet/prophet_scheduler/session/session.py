@@ -124,8 +124,8 @@ class Session:
         choosing = self.choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(turn.refusals)
-            choosing.in_force(cut, turn.way, self._ended(turn, cut))
-            due = (due or not choosing.knows(turn.ways)) and choosing.may_ask()
+            choosing.in_force(cut, turn.way, self._ended(turn, cut), turn.ways)
+            due = (due or choosing.lacks_ways) and choosing.may_ask()
         unsure = estimates.unsure
         # Estimates take milliseconds, so they are made only where used.
         looks = due or unsure or (choosing is None and not self._knows_network)
@@ -138,7 +138,7 @@ class Session:
             if due and profile is not None and network is not None:
                 self._judged_at, self._barrier = now, turn.barrier
                 slowest = _waited_for(network, turn.networks)
-                choosing.ask(Basis(profile, slowest, self.profiler.jitter_s, turn.barrier), turn.ways)
+                choosing.ask(Basis(profile, slowest, self.profiler.jitter_s, turn.barrier))
             # Another cut now would only delay the job's own measurements.
             return choosing.turn(may_move=not estimates.unsure)
         if self._terms.follows and cut is not None:
