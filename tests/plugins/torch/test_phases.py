@@ -12,12 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer
 from prophet_ddp.phases import TwoPhases, divide, in_gaps, orders_of
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
-from support.collectives import Wire
+from support.collectives import PhasesRank, Wire
 
 SIZES = st.lists(st.integers(1, 60_000).map(lambda count: 4 * count), min_size=1, max_size=40)
 
@@ -67,8 +64,8 @@ def test_gaps_between_reductions_have_what_forward_needs_last() -> None:
     assert in_gaps(blocks, order, steps_s, range(8), UNIT_BYTES) == ((7, 6, 5, 4, 0, 1, 2, 3), (2, 3, 5, 6))
 
 
-class Rank:
-    """One rank's gradients in blocks, each with its place in one memory, in two phases."""
+class Rank(PhasesRank):
+    """One rank in two phases, in which each gradient has one owner."""
 
     def __init__(
         self,
@@ -79,24 +76,8 @@ class Rank:
         gathers: Sequence[int],
         norm_order: float = 2.0,
     ) -> None:
-        numbers = torch.Generator().manual_seed(rank)
         division = divide(Cut.uniform(UNIT_BYTES), sizes, wire.ranks)
-        memory = torch.rand(sum(sizes) // 4, generator=numbers)
-        self.sent = memory.clone()
-        self.slots = []
-        for place, part in enumerate(memory.split([size // 4 for size in sizes])):
-            slot = Slot(None, f"p{place}", torch.zeros(len(part)), place)
-            slot.view = part
-            self.slots.append(slot)
-        self.blocks, at = [], 0
-        for block in blocks_of(sizes, [0] * len(sizes), division.cut):
-            slots = tuple(self.slots[piece.gradient] for piece in block.pieces)
-            self.blocks.append(ArenaBlock(memory[at : at + block.size_bytes // 4], slots))
-            self.blocks[-1].id = block.id
-            at += block.size_bytes // 4
-        for slot in self.slots:
-            slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
-        self.issuer = Issuer(wire.group(rank), EventLog(open=True))
+        super().__init__(wire, rank, sizes, division.cut)
         self.issuer.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         who = rank, wire.ranks

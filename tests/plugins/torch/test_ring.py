@@ -9,16 +9,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer
 from prophet_ddp.ring import RingPhases
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
-from support.collectives import Wire
+from support.collectives import PhasesRank, Wire
 
 
-class Rank:
-    """One rank's gradients in blocks, each with its place in one memory, in two phases."""
+class Rank(PhasesRank):
+    """One rank in two phases around a ring."""
 
     def __init__(
         self,
@@ -30,23 +27,10 @@ class Rank:
         norm_order: float,
         early: Sequence[int] = (),
     ) -> None:
-        numbers = torch.Generator().manual_seed(rank)
-        memory = torch.rand(sum(sizes) // 4, generator=numbers)
-        self.sent = memory.clone()
-        self.slots = []
-        for place, part in enumerate(memory.split([size // 4 for size in sizes])):
-            slot = Slot(None, f"p{place}", torch.zeros(len(part)), place)
-            slot.view = part
-            self.slots.append(slot)
-        pieces, self.blocks, at = blocks_of(sizes, [0] * len(sizes), Cut.uniform(UNIT_BYTES)), [], 0
-        for block in pieces:
-            slots = tuple(self.slots[piece.gradient] for piece in block.pieces)
-            self.blocks.append(ArenaBlock(memory[at : at + block.size_bytes // 4], slots))
-            at += block.size_bytes // 4
-        self.issuer = Issuer(wire.group(rank), EventLog(open=True))
+        super().__init__(wire, rank, sizes, Cut.uniform(UNIT_BYTES))
         self.issuer.at_once = wire.ranks
         self.phases = RingPhases(
-            self.issuer, self.slots, self.blocks, pieces, order, gathers, early, wire.ranks, rank, wire.ranks
+            self.issuer, self.slots, self.blocks, self.pieces, order, gathers, early, wire.ranks, rank, wire.ranks
         )
         self.issuer.append(self.phases.operations(norm_order))
 
