@@ -98,6 +98,7 @@ setup(
         "prophet_scheduler": ["py.typed"],
         "prophet_scheduler.core": ["_native.pyi"],
         "prophet_scheduler.lab": ["simulator-errors.json"],
+        "prophet_scheduler.models.zoo": ["timings.yaml"],
         "prophet_scheduler.lab.report": ["page.css", "page.js"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],

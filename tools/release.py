@@ -38,7 +38,7 @@ PACKAGES = {
     "plugins/torch/prophet_fsdp": "prophet_fsdp/",
 }
 """Folders of the checkout, and where the wheel has them."""
-INSTALLED = (".py", ".pyi", ".typed", ".json", ".css", ".js")
+INSTALLED = (".py", ".pyi", ".typed", ".json", ".yaml", ".css", ".js", ".j2")
 """Suffixes of a package's installed files; C++ is compiled."""
 NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
 USE = "from prophet_scheduler.core import _native; from prophet_byteps.hook import Hook; Hook.load()"

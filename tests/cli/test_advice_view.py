@@ -13,7 +13,8 @@ from rich.console import Console
 from prophet_scheduler.cli import main as cli
 from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.models.profiles import save_profile
+from support.profiles import resnet50
 
 
 def suggestion(gain: float, helps: bool, **more: str) -> Suggestion:

@@ -25,8 +25,9 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab import doctor, session
 from prophet_scheduler.lab.config import Experiment
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.models.profiles import save_profile
 from support.configs import REPLAY, changed, written
+from support.profiles import resnet50
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
-from prophet_scheduler.models.profiles import resnet50
+from support.profiles import resnet50
 
 
 def test_the_view(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
 from prophet_scheduler.lab.narrow_link import narrow_link
 from prophet_scheduler.lab.simulated import prepare
-from prophet_scheduler.models.profiles import BUILTIN
+from prophet_scheduler.models import zoo
 from prophet_scheduler.policies import all_definitions
 
 ROOT = Path(__file__).parent.parent.parent
@@ -145,7 +145,7 @@ def test_what_cannot_be_simulated_is_said_with_what_to_do(engine: EngineSpec, va
     for framework in engine.frameworks:
         runner = contender(variant, framework)
         job = ReplayJob(kind="replay", iterations=4, warmup=1)
-        cell = Cell({}, job, CLUSTER, (runner,), BUILTIN["resnet18"]())
+        cell = Cell({}, job, CLUSTER, (runner,), zoo.profile("resnet18"))
         if framework in engine.simulated:
             assert engine.partition is not None
             assert prepare(cell, runner).options.partition_bytes == engine.partition.default_bytes

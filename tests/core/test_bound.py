@@ -11,8 +11,7 @@ from hypothesis import given
 from prophet_scheduler.core.bound import blocks_bound_s, completion_times, forward_remaining, lower_bound_s
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.models.profiles import resnet50
-from support.profiles import profile
+from support.profiles import profile, resnet50
 
 
 def test_compute_alone_where_the_network_is_fast() -> None:

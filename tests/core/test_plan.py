@@ -7,8 +7,8 @@ import dataclasses
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import plan_changed
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
+from support.profiles import resnet50
 
 PROFILE = resnet50(25_600_000)
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)

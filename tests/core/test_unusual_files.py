@@ -24,7 +24,8 @@ from prophet_scheduler.core.optional import need_pyplot, save_figure
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.records import read_results, read_status, read_worker
 from prophet_scheduler.lab.report.from_record import read_rows
-from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.models.profiles import load_profile, save_profile
+from support.profiles import resnet50
 
 READERS = [load_record, load_events, load_profile, load_experiment, read_results, read_status, read_worker, read_rows]
 

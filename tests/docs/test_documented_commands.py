@@ -32,10 +32,11 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.config import load_experiment
-from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.models.profiles import save_profile
 from prophet_scheduler.policies import all_definitions
 from support.job_records import write_job_record
 from support.pages import BLOCK, PAGES, ROOT, blocks
+from support.profiles import resnet50
 from support.programs import without_switches
 
 BASE = Path(__file__).with_name("base_install.py")

@@ -23,7 +23,6 @@ from prophet_scheduler.lab.advice_record import Suggestion
 from prophet_scheduler.lab.advice_recorded import is_record, of_record
 from prophet_scheduler.lab.advice_sources import LinkOptions
 from prophet_scheduler.lab.workload import on_the_wire
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 from prophet_scheduler.watch.recorder import profile_row
@@ -41,6 +40,7 @@ from prophet_scheduler.watch.rows import (
 )
 from prophet_scheduler.watch.status import WorkerName
 from support.job_records import write_job_record, write_rows
+from support.profiles import resnet50
 
 PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
 CUT = Cut.uniform(512 << 10)

@@ -17,8 +17,9 @@ from prophet_scheduler.lab.advice import Situation
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
 from prophet_scheduler.lab.config import Experiment
 from prophet_scheduler.lab.records import CellResult, Results, write_results
-from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.models.profiles import save_profile
 from support.configs import DIGITS, REPLAY, changed, loaded
+from support.profiles import resnet50
 from support.results import cell, failed, policy
 
 SMALL = resnet50(5_000_000)

@@ -37,13 +37,14 @@ from prophet_scheduler.lab.records import read_results, read_status, read_worker
 from prophet_scheduler.lab.report import story_of
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.transfers import pair_events
-from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.models.profiles import load_profile, save_profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.session.kept import Kept, kept_from_json, kept_to_json
 from prophet_scheduler.simulate.replay import replay
 from support.configs import REPLAY
 from support.damaged import ODD, contents, documents, fuzzed, json_files, read_or_refused
 from support.job_records import write_experiment, write_job_record
+from support.profiles import resnet50
 
 WORKER = WorkerRecord([1.0], [Mark(0.0, 0.1, 0.2), Mark(1.0, 1.1, 1.2)], parameters=["a", "b"])
 TRACE = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.learn.profiler import JobProfiler
-from prophet_scheduler.models.profiles import resnet50
+from support.profiles import resnet50
 from support.virtual import events, iteration
 
 STEPS = {5: 0.1, 4: 0.1, 3: 0.2, 2: 0.2, 1: 0.3, 0: 0.3}

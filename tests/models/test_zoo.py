@@ -10,8 +10,6 @@ import yaml
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.models import zoo
-from prophet_scheduler.models.profiles import resnet50
-from prophet_scheduler.models.zoo import LayerKind
 from prophet_scheduler.models.zoo.stepwise import scaled_bytes
 
 
@@ -98,16 +96,9 @@ def test_every_model_makes_a_profile(model: str) -> None:
     assert len({layer.name for layer in layers}) == len(layers)
     assert profile.total_bytes == 4 * sum(layer.elements for layer in layers)
     assert profile.backward_s == pytest.approx(2 * profile.forward_s)
-    working = {layer.kind for layer in layers if layer.macs} - {LayerKind.CONVOLUTION, LayerKind.DENSE}
+    working = {layer.name for layer in layers if layer.macs and (".norm." in layer.name or ".bn." in layer.name)}
     # The Transformer's softmax layer is its embedding, so its work is with the last normalisation.
-    assert working == ({LayerKind.NORMALISATION} if model == "transformer" else set())
-
-
-def test_resnet50_is_the_built_in_one_to_the_bit() -> None:
-    assert zoo.profile("resnet50") == resnet50()
-    scaled = zoo.profile("resnet50", total_bytes=25_600_000, steps=5, backward_s=1.0, forward_s=0.5)
-    assert scaled == resnet50(25_600_000, steps=5, backward_s=1.0, forward_s=0.5)
-    assert zoo.profile("resnet50", total_bytes=10_000) == resnet50(10_000)
+    assert working == ({"decoder5.norm.weight"} if model == "transformer" else set())
 
 
 def test_resnet50_has_the_papers_13_steps_and_others_as_many_gradients_in_each() -> None:
@@ -130,19 +121,10 @@ def test_vgg19_appears_in_the_papers_four_steps_with_the_work_between_them() -> 
     assert times[28] == pytest.approx(late / sum(layer.macs for layer in layers))
 
 
-def test_a_pattern_may_be_given_and_must_name_each_gradient_once() -> None:
-    whole = zoo.profile("alexnet", pattern=((0, 15),), backward_s=0.25)
-    assert {gradient.generation_s for gradient in whole.gradients} == {0.25}
-    for wrong in (((0, 14),), ((0, 8), (8, 15)), ((8, 15), (0, 7)), ()):
-        with pytest.raises(UserError, match="pattern must name each of the gradients 0 to 15 once, in order"):
-            zoo.profile("alexnet", pattern=wrong)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"model": "resnet34"}, "unknown model 'resnet34'; known models are resnet50, resnet18"),
-        ({"model": "vgg16", "steps": 3, "pattern": ((0, 31),)}, "profile vgg16: give steps or pattern, not both"),
         ({"model": "vgg16", "steps": 0}, "profile vgg16: steps is 0; give at least 1"),
         ({"model": "vgg16", "batch_size": 16, "device": "abacus"}, "device 'abacus' has no published timings; known"),
         ({"model": "vgg16", "batch_size": 0}, "batch_size is 0; it must be at least 1"),
@@ -175,7 +157,7 @@ def test_sizes_keep_their_proportions() -> None:
 def test_published_timings_are_what_the_sources_say() -> None:
     by_key = {(t.model, t.device, t.batch_size): t for t in zoo.published()}
     assert len(by_key) == len(zoo.published()), "one each"
-    assert all(t.model in zoo.MODELS and t.device in zoo.DEVICES and t.source for t in zoo.published())
+    assert all(t.model in zoo.MODELS and t.device in zoo.devices() and t.source for t in zoo.published())
     assert zoo.timing("resnet50", "m60", 16) == by_key["resnet50", "m60", 16]
     assert by_key["resnet50", "m60", 16].forward_s == 0.09189
     paper = by_key["resnet50", "m60", 64]

@@ -7,8 +7,8 @@ import pytest
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
+from support.profiles import resnet50
 from support.virtual import transfers
 
 PROFILE = resnet50(25_600_000)

@@ -14,10 +14,10 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import Blocks, get_definition, get_policy
 from prophet_scheduler.policies.algorithms.assembler import assemble
 from support.lanes import ScheduledQueue
+from support.profiles import resnet50
 
 ACKNOWLEDGED, GENERATED, ASK = range(3)
 """In this order where they are at one time."""

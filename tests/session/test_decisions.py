@@ -24,9 +24,9 @@ from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import ArmStatus
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from support.golden import Golden, Json
+from support.profiles import resnet50
 from support.virtual_byteps import VirtualBytePS, VirtualHook
 from support.virtual_ddp import (
     NETWORK,

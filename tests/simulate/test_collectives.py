@@ -9,40 +9,28 @@ import pytest
 from numpy.typing import NDArray
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.network import Network
-from prophet_scheduler.simulate.collectives import (
-    COLLECTIVE_COSTS,
-    double_tree,
-    halving_doubling,
-    parameter_server,
-    recursive_doubling,
-    ring,
-    shuffle,
-    tree,
-)
+from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
 
 ALPHA, RATE, SUMS = 0.5, 8.0, 32.0  # seconds, bytes and bytes per second: sums are exact
 SIZE = 960  # divides by every number of workers here
 
 
 @pytest.mark.parametrize(
-    ("cost", "overhead_s", "seconds_a_byte"),
+    ("name", "workers", "sums", "overhead_s", "seconds_a_byte"),
     [
-        (ring(4, 1.0, 1.0, 2.0), 6.0, 1.5 + 0.375),
-        (shuffle(4, 1.0, 1.0, 2.0), 6.0, 1.5 + 0.375),
-        (tree(4, 1.0, 1.0, 2.0), 4.0, 4.0 + 1.0),
-        (tree(5, 1.0, 1.0), 6.0, 6.0),
-        (double_tree(4, 1.0, 1.0, 2.0), 4.0, 2.0 + 0.5),
-        (recursive_doubling(4, 1.0, 1.0, 2.0), 2.0, 2.0 + 1.0),
-        (recursive_doubling(5, 1.0, 1.0), 4.0, 4.0),
-        (halving_doubling(4, 1.0, 1.0, 2.0), 4.0, 1.5 + 0.375),
-        (halving_doubling(5, 1.0, 1.0), 6.0, 3.5),
-        (parameter_server(4, 1.0, 1.0, 2.0), 8.0, 2.0 + 0.375),
-        (parameter_server(4, 1.0, 1.0, 2.0, servers=1), 8.0, 8.0 + 1.5),
-        (parameter_server(4, 1.0, 1.0, servers=8), 16.0, 2.0),
+        ("ring", 4, 2.0, 6.0, 1.5 + 0.375),
+        ("shuffle", 4, 2.0, 6.0, 1.5 + 0.375),
+        ("tree", 4, 2.0, 4.0, 4.0 + 1.0),
+        ("tree", 5, None, 6.0, 6.0),
+        ("double-tree", 4, 2.0, 4.0, 2.0 + 0.5),
+        ("recursive-doubling", 4, 2.0, 2.0, 2.0 + 1.0),
+        ("recursive-doubling", 5, None, 4.0, 4.0),
+        ("halving-doubling", 4, 2.0, 4.0, 1.5 + 0.375),
+        ("halving-doubling", 5, None, 6.0, 3.5),
     ],
 )
-def test_by_hand(cost: Network, overhead_s: float, seconds_a_byte: float) -> None:
+def test_by_hand(name: str, workers: int, sums: float | None, overhead_s: float, seconds_a_byte: float) -> None:
+    cost = collective_cost(name, workers, 1.0, 1.0, sums)
     assert cost.overhead_s == pytest.approx(overhead_s)
     assert 1 / cost.bandwidth == pytest.approx(seconds_a_byte)
 
@@ -50,7 +38,7 @@ def test_by_hand(cost: Network, overhead_s: float, seconds_a_byte: float) -> Non
 def test_pace_equation_1() -> None:
     size, workers, bandwidth, computing = 1e8, 8, 1.25e9, 1e10
     by_equation = (size / workers * 2 * (workers - 1)) / bandwidth + (size / workers * (workers - 1)) / computing
-    assert ring(workers, 0.0, bandwidth, computing).transfer_s(size) == pytest.approx(by_equation)
+    assert collective_cost("ring", workers, 0.0, bandwidth, computing).transfer_s(size) == pytest.approx(by_equation)
 
 
 # ---- the algorithms, message by message
@@ -167,22 +155,7 @@ def test_the_line_is_what_the_algorithm_takes(name: str, workers: int) -> None:
     machine = Machine(workers)
     ALGORITHMS[name](machine, workers)
     assert machine.done()
-    assert COLLECTIVE_COSTS[name](workers, ALPHA, RATE, SUMS).transfer_s(SIZE) == pytest.approx(machine.now)
-
-
-@pytest.mark.parametrize(("workers", "servers"), [(4, 4), (4, 1), (2, 5), (5, 2)])
-def test_a_parameter_servers_rounds_are_a_colouring(workers: int, servers: int) -> None:
-    size = 40.0
-    rounds = max(workers, servers)
-    sent: set[tuple[int, int]] = set()
-    now = 0.0
-    for turn in range(rounds):
-        pairs = [(i, (i + turn) % rounds) for i in range(rounds)]
-        sent |= {(worker, server) for worker, server in pairs if worker < workers and server < servers}
-        now += 2 * (ALPHA + size / servers / RATE)  # and the same on the way back
-    assert len(sent) == workers * servers
-    now += (workers - 1) * size / servers / SUMS
-    assert parameter_server(workers, ALPHA, RATE, SUMS, servers).transfer_s(size) == pytest.approx(now)
+    assert collective_cost(name, workers, ALPHA, RATE, SUMS).transfer_s(SIZE) == pytest.approx(machine.now)
 
 
 @pytest.mark.parametrize("workers", [7, 15, 31])
@@ -204,17 +177,17 @@ def test_no_worker_of_two_trees_sends_more_than_the_line_says(workers: int) -> N
             added += 0.5 * below
         assert added <= 1 and sent == received
         most = max(most, sent)
-    assert 1 / double_tree(workers, 0.0, 1.0).bandwidth == pytest.approx(most)
+    assert 1 / collective_cost("double-tree", workers, 0.0, 1.0).bandwidth == pytest.approx(most)
 
 
 # ---- a bound below all, and bad input
 
 
-@pytest.mark.parametrize("name", COLLECTIVE_COSTS)
+@pytest.mark.parametrize("name", COLLECTIVES)
 @pytest.mark.parametrize("workers", [2, 3, 8, 100])
 def test_no_line_is_below_what_any_all_reduce_needs(name: str, workers: int) -> None:
     # Chan et al. (2007): lg p rounds, and 2 (p-1)/p s bytes out of some worker.
-    line = COLLECTIVE_COSTS[name](workers, 1.0, 1.0, None)
+    line = collective_cost(name, workers, 1.0, 1.0)
     rounds: NDArray[np.float64] | float = np.ceil(np.log2(workers))
     assert line.overhead_s >= rounds
     assert 1 / line.bandwidth >= 2 * (workers - 1) / workers - 1e-12
@@ -229,12 +202,7 @@ def test_no_line_is_below_what_any_all_reduce_needs(name: str, workers: int) -> 
         ((2, 0.0, 1.0, float("inf")), "reduction_rate is inf"),
     ],
 )
-@pytest.mark.parametrize("name", COLLECTIVE_COSTS)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_impossible_values(name: str, arguments: tuple[int, float, float, float | None], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        COLLECTIVE_COSTS[name](*arguments)
-
-
-def test_no_server() -> None:
-    with pytest.raises(UserError, match="servers is 0"):
-        parameter_server(2, 0.0, 1.0, None, 0)
+        collective_cost(name, *arguments)

@@ -11,11 +11,11 @@ from prophet_scheduler.core.event_record import EventRecord
 from prophet_scheduler.core.events import EventKind, QueueKind
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.simulate import Cluster, Costs, Job, Options, SimulatedRun, simulate
 from prophet_scheduler.simulate.job import alone, job_of_cut, job_of_profile
 from prophet_scheduler.simulate.replay import replay
+from support.profiles import resnet50
 
 KIB = 1024
 FORWARD = Plan(push=QueuePlan(order={}, credit=1 << 20), pull=QueuePlan(order={}))

@@ -10,13 +10,13 @@ import pytest
 from prophet_scheduler.core._native import Exchange
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.lab.results import emulation
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.collective_groups import LEARNING_ITERATIONS
 from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
 from prophet_scheduler.simulate.cluster import compute_scale
 from prophet_scheduler.simulate.grouped import grouped, learn
 from support.configs import REPLAY, changed, loaded
+from support.profiles import resnet50
 
 PROFILE = resnet50(25_600_000)
 RATE = 31.25e6

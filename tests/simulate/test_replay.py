@@ -15,12 +15,12 @@ from prophet_scheduler.core.events import BOTH_LANES, EVENT_DTYPE, NO_PLAN, Even
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.plan_codec import encode_plan
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy, policy_names
 from prophet_scheduler.simulate import Cluster, Costs, Options, SimulatedRun, simulate
 from prophet_scheduler.simulate.cluster import compute_scale
 from prophet_scheduler.simulate.job import job_of_cut
 from prophet_scheduler.simulate.replay import Task, Unchecked, replay, story
+from support.profiles import resnet50
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 ADD, START, FINISH = EventKind.ADD, EventKind.START, EventKind.FINISH

@@ -16,12 +16,12 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.events import DRAIN_S, EventKind, QueueKind
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy, policy_names
 from prophet_scheduler.simulate import Cluster, Costs, Job, Options, SimulatedRun, job_of_profile, simulate
 from prophet_scheduler.simulate.cluster import compute_scale, with_traffic
 from prophet_scheduler.simulate.job import alone, job_of_cut
 from prophet_scheduler.simulate.run import MOST_TURNS, turn_s
+from support.profiles import resnet50
 
 BARE = Costs(header_bytes=0)
 

@@ -18,7 +18,6 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, write_record
 from prophet_scheduler.lab.records import Results, write_results
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 from prophet_scheduler.watch.observer import Observer
@@ -26,6 +25,7 @@ from prophet_scheduler.watch.recorder import as_line
 from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import Predicted, WorkerName
 from prophet_scheduler.watch.training import TrainingLog
+from support.profiles import resnet50
 from support.results import cell, failed, iterated
 
 NETWORK = Network(31.25e6, 0.5e-3)

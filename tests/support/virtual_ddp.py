@@ -26,7 +26,6 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.warm import WarmStart
 from prophet_scheduler.learn.barrier import BarrierWatch
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
     CollectivePolicy,
@@ -34,6 +33,7 @@ from prophet_scheduler.policies.algorithms.collective import (
     learning_sizes,
 )
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s, play_sequence
+from support.profiles import resnet50
 
 TOTAL = 25_600_000
 PROFILE = resnet50(TOTAL, backward_s=0.6, forward_s=0.3)

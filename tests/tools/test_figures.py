@@ -10,8 +10,9 @@ import pytest
 
 from prophet_scheduler.lab import simulated_ddp
 from prophet_scheduler.lab.records import ConvergenceResult, PolicyResult
-from prophet_scheduler.models.profiles import resnet50, save_profile
+from prophet_scheduler.models.profiles import save_profile
 from support.configs import REPLAY, loaded
+from support.profiles import resnet50
 from support.results import cell, failed, policy
 from tools import figures, kept
 from tools.kept import Point, Study

@@ -10,7 +10,8 @@ from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.jobs.record import WorkerRecord, write_record
-from prophet_scheduler.models.profiles import load_profile, resnet50, save_profile
+from prophet_scheduler.models.profiles import load_profile, save_profile
+from support.profiles import resnet50
 from tools import record
 
 PROFILES = Path(__file__).parents[2] / "configs" / "profiles"

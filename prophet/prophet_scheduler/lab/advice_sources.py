@@ -25,7 +25,8 @@ from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import PROFILE_FILE, STATUS_FILE
 from prophet_scheduler.lab.transfers import WORKER
 from prophet_scheduler.lab.workload import scaled
-from prophet_scheduler.models.profiles import BUILTIN, load_profile
+from prophet_scheduler.models.profiles import load_profile
+from prophet_scheduler.models.zoo import MODELS
 
 PROPHET = "prophet"
 """Default policy whose run gets advice."""
@@ -144,7 +145,7 @@ def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
     replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
     for part in (raw, *points):
         job = part.get("job")
-        if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *BUILTIN):
+        if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *MODELS):
             part["job"] = {**job, "profile": str(replayed.resolve())}
     path = runs / "run.yaml"
     try:
@@ -161,7 +162,7 @@ def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
 
 def _comparable(setting: Mapping[str, Any]) -> dict[str, Any]:
     profile = setting.get("profile")
-    return {**setting, "profile": profile if profile in BUILTIN else None}
+    return {**setting, "profile": profile if profile in MODELS else None}
 
 
 def _mappings(points: object) -> Sequence[Mapping[str, Any]]:

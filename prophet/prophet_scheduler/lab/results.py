@@ -21,9 +21,10 @@ from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
 from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
 from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
-from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
 from prophet_scheduler.lab.turnaround import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
+from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from prophet_scheduler.lab.runs import CellRuns, Run

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,13 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from prophet_scheduler.lab.runner import Listener, run_repeats
 from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
-from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, COLLECTIVES
+from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
 from prophet_scheduler.lab.testbed.shaping import token_bucket
 from prophet_scheduler.lab.transfers import WORKER
 from prophet_scheduler.lab.tuning import require_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
+from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
 from prophet_scheduler.simulate.grouped import grouped
 from prophet_scheduler.simulate.job import Job, alone, job_of_cut, job_of_profile
 from prophet_scheduler.simulate.measures import measures
@@ -272,15 +274,11 @@ def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Cos
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
     if workers < 2:
         raise UserError(f"cluster.workers: {name} needs 2 or more")
-    from prophet_scheduler.simulate.collectives import COLLECTIVE_COSTS
-
-    cost = COLLECTIVE_COSTS[name]
+    cost = partial(collective_cost, name, workers, costs.latency_s, reduction_rate=costs.sum_rate or None)
     links = {
-        node: tuple(
-            (at_s, cost(workers, costs.latency_s, rate, costs.sum_rate or None).bandwidth) for at_s, rate in steps
-        )
+        node: tuple((at_s, cost(bandwidth=rate).bandwidth) for at_s, rate in steps)
         for node, steps in links.items()
         if is_worker(node)
     }
-    latency_s = cost(workers, costs.latency_s, rates[0][0][1], costs.sum_rate or None).overhead_s
+    latency_s = cost(bandwidth=rates[0][0][1]).overhead_s
     return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)

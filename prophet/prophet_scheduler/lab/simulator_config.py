@@ -11,10 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from prophet_scheduler.core.units import parse_size
 from prophet_scheduler.lab.schema import NotNegative, Rate, Strict
+from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
-COLLECTIVES = ("ring", "shuffle", "tree", "double-tree", "recursive-doubling", "halving-doubling")
 
 
 def _known_exchange(value: str) -> str:

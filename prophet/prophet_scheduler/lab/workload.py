@@ -11,7 +11,8 @@ from pathlib import Path
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.lab.job_config import ReplayJob
-from prophet_scheduler.models.profiles import BUILTIN, load_profile
+from prophet_scheduler.models import zoo
+from prophet_scheduler.models.profiles import load_profile
 
 ELEMENT_BYTES = 4
 """Bytes of an element of a replayed gradient (float32)."""
@@ -22,18 +23,18 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
 
     Raises UserError; `where` is the place of the job in its config, for the message.
     """
-    if job.profile in BUILTIN:
+    if job.profile in zoo.MODELS:
         asked = {"total_bytes": job.total_bytes, "steps": job.steps}
         asked_s = {"backward_s": job.backward_s, "forward_s": job.forward_s}
         published = {} if job.device is None else {"device": job.device, "batch_size": job.batch_size}
         keywords = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
         try:
-            return BUILTIN[job.profile](**keywords)
+            return zoo.profile(job.profile, **keywords)  # type: ignore[arg-type]
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
     path = folder / job.profile
     if not path.exists():
-        known = ", ".join(BUILTIN)
+        known = ", ".join(zoo.MODELS)
         raise UserError(f"{where}.profile: {path} is missing; name a profile file or a built-in profile ({known})")
     if job.device is not None:
         raise UserError(f"{where}.device: a recorded profile has its own times; leave it out")

@@ -1,7 +1,7 @@
-"""A graph from an iteration of a job: the operations that autograd has seen in its forward pass.
+"""Graphs of a job's forward pass, from the operations that autograd has seen.
 
-Rule of this file: from what a forward pass returned to steps, and from steps with measured times to a graph. Nothing of
-the program runs for it, so any model that trains has one; only what needs a gradient is in it.
+Rule of this file: from the outputs of a forward pass to steps, and from steps with measured times to a graph. Nothing
+of the program runs for it, so it works for any model that trains. Only operations that need a gradient are in it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 VIEWS = frozenset({"Alias", "Expand", "Permute", "Reshape", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "View"})
-"""As autograd calls them."""
+"""Operations that only view a tensor in another way, by autograd's names."""
 
 
 def steps_of_outputs(outputs: Iterable[Any], name_of: Mapping[int, str]) -> list[ForwardStep]:
-    """The steps that `outputs` (tensors of torch) come from, inputs first.
+    """Return the steps that lead to `outputs` (tensors of torch), inputs first.
 
-    `name_of` has the name of each parameter that travels, by its id; others are left out. What only looks at a
-    parameter in another way (VIEWS) is no step: those that use it read the parameter.
+    `name_of` has the name of each parameter that travels, by its id; others are left out. A view of a parameter (VIEWS)
+    is no step: the steps that use it read the parameter.
     """
     steps: list[ForwardStep] = []
     step_of: dict[Hashable, str | None] = {}
-    """By node of autograd: its step, None where it is none."""
+    """Step of each node of autograd; None if it is none."""
     parameters_of: dict[Hashable, tuple[str, ...]] = {}
-    """Of a node that is no step: what its users read."""
+    """Parameters that the users of a node read, if the node is no step."""
     roots = [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -56,7 +56,7 @@ def steps_of_outputs(outputs: Iterable[Any], name_of: Mapping[int, str]) -> list
 
 
 def _operation(node: Any) -> str:
-    """Of `TBackward0`: `T`."""
+    """Return the name of the operation, such as `T` for the node `TBackward0`."""
     name: str = node.name()
     return name.partition("Backward")[0]
 
@@ -72,11 +72,11 @@ def graph_of_steps(
     layer_s: Mapping[str, float],
     travels: Mapping[str, Sequence[str]] | None = None,
 ) -> Graph:
-    """The forward pass of `steps` with its transfers in front (Pattern.RECEIVE), in the order of `transfer_bytes`.
+    """Return the forward pass of `steps` with its transfers in front (Pattern.RECEIVE), in order of `transfer_bytes`.
 
-    A transfer is a parameter; or, where `travels` is given, a block, and `travels` has the blocks by parameter in which
-    it is. `layer_s` is by parameter how long the layer takes that reads it, in seconds; of what reads none it is not
-    known, and counts as nothing. A layer with several parameters has its time with one of them.
+    A transfer is a parameter, or with `travels` a block; `travels` has the blocks of each parameter. `layer_s` has the
+    seconds of the layer that reads each parameter. A layer with several parameters has its time with one of them, and
+    steps without parameters count as nothing.
     """
     counted: set[str] = set()
     times_s = {}

@@ -1,13 +1,13 @@
-"""The simulator: what a job would do on a network under a scheduler, on a virtual clock.
+"""The simulator: a job on a network under a scheduler, on a virtual clock.
 
-It drives the queue, the policies and the session that run in a job; only computing, links and servers are
-imitated (core/native/simulator.h). `prophet simulate CONFIG` is its command.
+The queue, the policies and the session are those of a job; only computing, links and servers are imitated
+(core/native/simulator.h). `prophet simulate CONFIG` is its command.
 """
 
 from __future__ import annotations
 
 from prophet_scheduler.simulate.cluster import Cluster, Costs
-from prophet_scheduler.simulate.job import Job, job_of_graph, job_of_profile
+from prophet_scheduler.simulate.job import Job, job_of_profile
 from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
 
-__all__ = ["Cluster", "Costs", "Job", "Options", "SimulatedRun", "job_of_graph", "job_of_profile", "simulate"]
+__all__ = ["Cluster", "Costs", "Job", "Options", "SimulatedRun", "job_of_profile", "simulate"]

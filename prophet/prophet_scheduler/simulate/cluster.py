@@ -1,4 +1,4 @@
-"""The machines of a simulation: links, servers, what a message costs, how computing varies.
+"""Machines of a simulation: links, servers, costs of a message, variation of computing.
 
 Rule of this file: values and their checks. Rates are bytes per second, times seconds.
 """
@@ -17,39 +17,38 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.iteration import HEADER_BYTES
 
 RateSteps = tuple[tuple[float, float], ...]
-"""A rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
+"""Rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
 MESSAGES_TO_ANSWER = 4
-"""Latencies from a push that has left to its answer: it arrives, is acknowledged, the pull is asked for, answered."""
+"""Latencies from a push's departure to its answer: arrival, acknowledgement, request of the pull, answer."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a message costs beside its bytes; the defaults are those of the testbed on two cores.
+    """Costs of a message beside its bytes; the defaults are those of the testbed on two cores.
 
     `docs/simulator.md` says how they were measured: none is fitted to an iteration time.
     """
 
     overhead_s: float = 0.0
-    """A message's own time on a worker's link, each way."""
+    """Time of a message on a worker's link beside its bytes, each way."""
     latency_s: float = 0.0
-    """From the last byte leaving to the receiver acting on it."""
+    """Time from the departure of the last byte to the receiver's reaction."""
     header_bytes: int = HEADER_BYTES
-    """Of every message; an acknowledgement or a request is nothing else."""
+    """Header of every message; an acknowledgement or a request is only a header."""
     sum_rate: float = 0.0
     """Bytes per second that a server adds up; 0 for no limit."""
     server_overhead_s: float = 0.0
-    """A server's own time for a message with data, in or out: it deals with one after another."""
+    """Time of a server for a message with data, in or out, one after another."""
     burst_bytes: float = 0.0
-    """What an idle link may catch up with at once, as a token bucket lets it; 0 for a wire."""
+    """Bytes that a link may catch up at once after idling, as a token bucket allows; 0 for a wire."""
     piece_bytes: float = 0.0
-    """Of a collective: a larger operation goes in pieces of so many bytes, one after another, and the latency is each
-    one's; 0 where none does."""
+    """Maximum piece of a collective's operation. Pieces go one after another, each with the latency; 0 for no limit."""
     meanwhile: float = 0.0
-    """Of a collective: the share of that latency, from 0 to 1, which passes while the bytes are on the wire."""
+    """Share of a collective's latency, from 0 to 1, that passes while the bytes are on the wire."""
     operation_s: float = 0.0
-    """Of a collective: what an operation takes of the workers' processors, which deal with one after another."""
+    """Processor time of the workers for a collective's operation, one operation after another."""
     operation_rate: float = 0.0
-    """Of a collective: bytes per second that processors move and add, while the wire carries others; 0 for no limit."""
+    """Bytes per second of a collective that processors move and add beside the wire; 0 for no limit."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -63,8 +62,8 @@ class Costs:
 class Cluster:
     """Workers and servers. `links` gives a node's rate both ways (`worker0`, `server1`, ...).
 
-    A node that is not in `links` has a link without a limit; in a collective, the channel has the least rate of
-    any worker. Raises UserError for a cluster that cannot be.
+    Other nodes have links without a limit. In a collective, the channel has the least rate of any worker. Raises
+    UserError for an impossible cluster.
     """
 
     workers: int
@@ -86,13 +85,13 @@ class Cluster:
 
     @property
     def nodes(self) -> list[str]:
-        """In the order in which the simulation counts them."""
+        """Nodes in the simulation's order."""
         workers = [f"worker{index}" for index in range(self.workers)]
         return workers + [f"server{index}" for index in range(self.servers)]
 
 
 def check_rate(where: str, steps: RateSteps) -> None:
-    """Raises UserError unless `steps` are a rate over time."""
+    """Raise UserError unless `steps` are a rate over time."""
     if not steps:
         return
     if steps[0][0] != 0 or any(later <= earlier for (earlier, _), (later, _) in itertools.pairwise(steps)):
@@ -103,7 +102,7 @@ def check_rate(where: str, steps: RateSteps) -> None:
 
 
 def with_traffic(steps: RateSteps, traffic: Sequence[tuple[float, float, float]]) -> RateSteps:
-    """`steps` less the background traffic, given as (from when, until when, bytes per second).
+    """Return `steps` less the background traffic, given as (from when, until when, bytes per second).
 
     Traffic never takes the last hundredth of a link: TCP's fairness leaves something to the job.
     """
@@ -126,10 +125,10 @@ def compute_scale(
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> list[list[float]]:
-    """How many times as long computing takes, by worker and iteration.
+    """Return the factors of computing times, by worker and iteration.
 
-    `jitter` is the standard deviation of the logarithm (0.05 for about 5%): times are skewed to the right, as
-    measured ones are. `stragglers` gives a worker's factor in every iteration.
+    `jitter` is the standard deviation of their logarithm (0.05 for about 5%): times are skewed to the right, as
+    measured ones are. `stragglers` has a worker's factor in every iteration.
     """
     if not (math.isfinite(jitter) and jitter >= 0):
         raise UserError(f"jitter is {jitter}; it must be 0 or more")

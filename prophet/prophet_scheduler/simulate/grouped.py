@@ -1,13 +1,13 @@
-"""Policies that group: what travels as one is decided before a run, from what a run without groups has shown.
+"""Policies that form groups: they learn from a run without groups, and their groups are fixed before the real run.
 
-Rule of this file: the run that they learn from, and what follows from it; how any run goes is run.py's.
+Rule of this file: the run to learn from, and what follows from it; run.py makes any run.
 
-In a job it is the front end that fuses, once, so such a policy needs a profile before it starts. Here the same cluster
-runs the same job first, under what the policy does while it knows nothing: mostly order of arrival, one at a time. When
-gradients come, and E(s), are estimates from that run's events, as they are for policies that learn while they run; a
-collective has no servers, and its one lane of events is enough. What no event tells is how long a layer computes
-forward: a job that waits for its network looks as if it computed. PACE and Caramel have the framework's trace of
-operations for that, so here it is taken from the run's (Definition.traced).
+In a job the front end fuses once, so such a policy needs a profile before it starts. Here the same cluster runs the
+same job first, under the plan of a policy that knows nothing: mostly order of arrival, one at a time. Generation times
+and E(s) are estimates from that run's events, as for policies that learn while they run. A collective has no servers,
+and its one lane of events is enough. No event gives the forward time of a layer, since a job that waits for its network
+looks as if it computed. PACE and Caramel have the framework's trace of operations for that, so here it comes from the
+run's trace (Definition.traced).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from prophet_scheduler.simulate.job import Job, alone, fused_by_plan, groups_as_
 from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
 
 WHOLE = 1 << 31
-"""A partition size that leaves every tensor whole."""
+"""Partition size that leaves every tensor whole."""
 
 
 def grouped(
     profile: Profile, cluster: Cluster, policy: Policy, options: Options, *, barrier: bool = False
 ) -> tuple[Job, Options] | None:
-    """The job with the policy's groups as tensors, and the plan for them; None where the policy forms no groups.
+    """Return the job with the policy's groups as tensors, and the plan for them; None if the policy forms no groups.
 
-    On a collective a group is cut only where its policy cuts it. With a `barrier` the job's forward begins when all are
-    back (job_of_profile). Raises UserError where the job cannot go on.
+    On a collective a group is cut only by its policy. With a `barrier` the job's forward begins when all are back
+    (job_of_profile). Raises UserError if the job cannot go on.
     """
     if not policy.plan(profile, Network(1e9, 1e-3)).push.groups:
         return None
@@ -58,9 +58,9 @@ def grouped(
 def learn(
     profile: Profile, cluster: Cluster, policy: Policy, options: Options
 ) -> tuple[Profile, Network | None, float]:
-    """(profile, network, jitter in seconds) as some iterations show them, each gradient by itself and nothing planned.
+    """Return (profile, network, jitter in seconds) from some iterations, each gradient by itself and nothing planned.
 
-    Raises UserError where the job cannot go on.
+    Raises UserError if the job cannot go on.
     """
     first = replace(options, plan=policy.plan(None, None), iterations=LEARNING_ITERATIONS)
     run = simulate(job_of_profile(profile, alone(profile)), cluster, None, first)
@@ -73,7 +73,7 @@ def learn(
 
 
 def with_forward(profile: Profile, run: SimulatedRun) -> Profile:
-    """`profile` with the forward times that the trace of a run, each gradient by itself, has of each layer: medians."""
+    """Return `profile` with each layer's median forward time in the trace of a run, each gradient by itself."""
     trace = run.computing[run.computing["iteration"] >= WARM_UP]
     seconds = trace["finished_s"] - trace["started_s"]
     gradients = []

@@ -1,6 +1,6 @@
-"""What the workers of a simulation do: operations on the processor, tensors on the wire, and who waits for whom.
+"""Work of a simulation's workers: operations on the processor, tensors on the wire, and who waits for whom.
 
-Rule of this file: from a profile or a graph to numbers for the native simulation; no cluster, no policy.
+Rule of this file: from a profile to numbers for the native simulation; no cluster, no policy.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from prophet_scheduler.core._native import OperationSpec, TensorSpec
 from prophet_scheduler.core.cut import Cut, blocks_of
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.graph import Graph, OperationKind
 from prophet_scheduler.core.iteration import Iteration, Load
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
@@ -22,8 +20,8 @@ from prophet_scheduler.core.profile import Profile
 class Job:
     """One iteration of a worker: `tensors[i]` travels as one, and carries the gradients `members[i]`, or parts of them.
 
-    Operations come in the order in which the processor prefers them. `backward` is the one that backward begins
-    with, None where that has no meaning. `recut` makes the same job of another cut, None where there is none.
+    Operations come in the order in which the processor prefers them. `backward` is the first of the backward pass.
+    `recut` makes the same job of another cut; None if it cannot be cut.
     """
 
     name: str
@@ -34,16 +32,16 @@ class Job:
     """Bytes of each tensor."""
     backward: int | None = None
     ids: tuple[int, ...] = ()
-    """What tasks and events call each tensor; empty for its place."""
+    """Ids of tensors in tasks and events; empty for their places."""
     generates: tuple[tuple[int, ...], ...] = ()
-    """By operation, the tensors whose generation it is part of; of a job that can be cut anew."""
+    """Tensors that each operation helps to generate, in a job that can be cut."""
     cut: Cut | None = None
-    """Which tensors are the blocks of; None where they are of whole gradients."""
+    """Cut whose blocks the tensors are; None if they are whole gradients."""
     recut: Callable[[Cut], Job] | None = None
 
     @property
     def members_by_id(self) -> dict[int, tuple[int, ...]]:
-        """The gradients of each tensor, by what events call it."""
+        """Gradients of each tensor, by its id in events."""
         return dict(zip(self.ids or range(len(self.members)), self.members, strict=True))
 
 
@@ -54,11 +52,11 @@ def job_of_profile(
     barrier: bool = False,
     parts: Mapping[int, Sequence[int]] | None = None,
 ) -> Job:
-    """Forward layer by layer, then backward in the profile's steps; each tensor is of whole gradients.
+    """Return a job with forward layer by layer, then backward in the profile's steps; tensors are whole gradients.
 
-    `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back,
-    as with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of a
-    tensor's partitions, where its policy cuts it itself.
+    `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back, as
+    with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of the partitions
+    of tensors that their policy cuts.
     """
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     loads = [
@@ -76,10 +74,10 @@ def job_of_cut(
     barrier: bool = False,
     registered: Sequence[int] | None = None,
 ) -> Job:
-    """As `job_of_profile`, and what travels are the blocks of `cut`, as Prophet's front end has it.
+    """Return the job of `job_of_profile` with the blocks of `cut` as tensors, as Prophet's front end has it.
 
-    Without `fusion` no block has more than one gradient. `registered`: the gradients' places in the profile in the
-    order in which the model registers them, and so in which they lie in the arena; None for forward order.
+    Without `fusion` no block has more than one gradient. `registered`: the gradients' places in the profile, in the
+    order in which the model registers them and the arena has them; None for forward order.
     """
     order = range(len(profile.gradients)) if registered is None else registered
     sizes = [profile.gradients[place].size_bytes for place in order]
@@ -107,12 +105,12 @@ def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int
 
 
 def alone(profile: Profile) -> list[list[int]]:
-    """Each gradient travels alone, as with BytePS's own optimizer."""
+    """Return the members of tensors of one gradient each, as with BytePS's own optimizer."""
     return [[index] for index in range(len(profile.gradients))]
 
 
 def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
-    """By group of a plan: the place of its tensor in what `fused_by_plan` returns."""
+    """Return the place of each group's tensor in the result of `fused_by_plan`."""
     members, _ = fused_by_plan(profile, plan)
     ids = profile.gradient_ids
     first = {ids[bucket[0]]: place for place, bucket in enumerate(members)}
@@ -120,9 +118,9 @@ def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
 
 
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
-    """The groups of a plan as tensors, and the plan for them: a tensor has the rank of its most urgent member.
+    """Return (members of the tensors that a plan's groups make, the plan for these tensors).
 
-    In a job that is the front end's work too: what travels as one is one tensor and one message.
+    A tensor has the rank of its most urgent member. In a job the front end does the same: a group is one message.
     """
     groups: dict[int, list[int]] = {}
     for index, gradient in enumerate(profile.gradient_ids):
@@ -144,69 +142,3 @@ def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
     }
     tensor_plan = replace(plan, push=tensors(plan.push), pull=tensors(plan.pull), generation_s=generation_s)
     return members, replace(tensor_plan, size_bytes={})
-
-
-def job_of_graph(graph: Graph, order: Mapping[str, int] | None = None) -> Job:
-    """A graph with transfers in it, such as `prophet_scheduler.core.graph.training_graph` makes, as an iteration that
-    repeats.
-
-    What follows a transfer is the forward pass of the next iteration, so an iteration computes that first and then
-    the rest; the rest begins when the forward pass has ended. A transfer without inputs (a parameter received) is
-    asked for when the iteration before is over. `order` says which of several ready operations the processor takes
-    first, by name; otherwise it is the graph's own order. Raises UserError where a transfer waits for a transfer.
-    """
-    after = _after_transfers(graph)
-    computing = sorted(graph.computing, key=lambda o: (o.name not in after, (order or {}).get(o.name, 0)))
-    transfers = graph.transfers
-    place = {operation.name: index for index, operation in enumerate(computing)}
-    tensor = {operation.name: index for index, operation in enumerate(transfers)}
-    inputs: list[set[int]] = [set() for _ in computing]
-    generates: list[set[int]] = [set() for _ in computing]
-    needed_by: list[set[int]] = [set() for _ in transfers]
-    for operation in graph.operations:
-        for name in operation.inputs:
-            if operation.kind is OperationKind.TRANSFER:
-                if name in tensor:
-                    raise UserError(f"graph {graph.name!r}: transfer {operation.name!r} waits for a transfer, {name!r}")
-                generates[place[name]].add(tensor[operation.name])
-            elif name in tensor:
-                needed_by[tensor[name]].add(place[operation.name])
-            elif (name in after) == (operation.name in after):
-                inputs[place[operation.name]].add(place[name])
-            # Otherwise forward waits for backward, of the iteration before: that is over when this one begins.
-    forward = len(after)
-    ends_forward = set(range(forward)).difference(*inputs[:forward])
-    for index in range(forward, len(computing)):
-        if not inputs[index]:
-            inputs[index] |= ends_forward
-    ends = set(range(len(computing))).difference(*inputs)
-    for operation in transfers:
-        if not operation.inputs:
-            for index in ends:
-                generates[index].add(tensor[operation.name])
-    successors: list[list[int]] = [[] for _ in computing]
-    for index, sources in enumerate(inputs):
-        for before in sorted(sources):
-            successors[before].append(index)
-    return Job(
-        graph.name,
-        tuple(
-            OperationSpec(operation.time_s, len(inputs[i]), successors[i], sorted(generates[i]))
-            for i, operation in enumerate(computing)
-        ),
-        tuple(TensorSpec(operation.size_bytes, sorted(needed_by[i])) for i, operation in enumerate(transfers)),
-        tuple((i,) for i in range(len(transfers))),
-        tuple(operation.size_bytes for operation in transfers),
-        forward if forward < len(computing) else None,
-    )
-
-
-def _after_transfers(graph: Graph) -> set[str]:
-    """Names of the computing that waits for a transfer, directly or not."""
-    after: set[str] = set()
-    for operation in graph.operations:  # inputs come first
-        if operation.kind is OperationKind.COMPUTE and any(
-            name in after or graph[name].kind is OperationKind.TRANSFER for name in operation.inputs
-        ):
-            after.add(operation.name)
-    return after

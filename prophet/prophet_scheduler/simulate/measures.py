@@ -1,6 +1,6 @@
-"""What a simulated run shows beyond its iteration times: how long each gradient is waited for, how busy things are.
+"""Measures of a simulated run beyond its iteration times: waits for gradients, use of processor and link.
 
-Rule of this file: arithmetic on the records of worker 0; nothing is drawn or written. Times are seconds.
+Rule of this file: arithmetic on the records of worker 0. Times are seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
 
 BINS = 200
-"""Points of a utilisation over time, in one iteration."""
+"""Points of an iteration's utilisation over time."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class OverTime:
 
 @dataclass(frozen=True)
 class Measures:
-    """What results.json has of a simulated policy alone; `events` is how many the simulator has worked off."""
+    """Part of results.json that only a simulated policy has; `events` is the number of simulated events."""
 
     wait_by_gradient_s: list[float]
     processor_utilisation: float
@@ -43,10 +43,7 @@ class Measures:
 
 
 def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
-    """For results.json: the waits by gradient, and the shares of time in which processor and link were at work.
-
-    Medians over the iterations after `warmup` that are whole.
-    """
+    """Return the measures of results.json: medians over the whole iterations after `warmup`."""
     whole = whole_iterations(run, warmup)
     waits = np.array([waits_of(run, profile, iteration) for iteration in whole])
     shares = [utilisation(run, iteration, 1) for iteration in whole]
@@ -64,15 +61,15 @@ def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
 
 
 def whole_iterations(run: SimulatedRun, warmup: int) -> range:
-    """Iterations of which the end of the next forward pass is known, after `warmup`."""
+    """Return the iterations after `warmup` whose next forward pass ends in the run."""
     return range(warmup, run.marks.shape[1] - 1)
 
 
 def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]:
-    """How long forward waits for each gradient, in the given iteration of worker 0 (paper, Eq. 2 and 3).
+    """Return the seconds that forward waits for each gradient in an iteration of worker 0 (paper, Eq. 2 and 3).
 
-    With u(i) when gradient i is back and p(i) = max(p(i-1), u(i)) + forward seconds of layer i, gradient i > 0 is
-    waited for (u(i) - p(i-1))+, and gradient 0 for u(0) - c(0). Their sum is the paper's T_wait.
+    Gradient i is back at u(i), and p(i) = max(p(i-1), u(i)) + forward seconds of layer i. The wait for gradient i > 0
+    is (u(i) - p(i-1))+, and for gradient 0 it is u(0) - c(0). Their sum is the paper's T_wait.
     """
     marks = run.marks[WORKER][iteration]
     returned = _returned(run, profile, iteration, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
@@ -85,7 +82,7 @@ def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]
 
 
 def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: float, end_s: float) -> NDArray[np.float64]:
-    """When all of each gradient was back, of what was between these times."""
+    """Return when all of each gradient was back, from the events between these times."""
     pulls = run.events["queue"] == QueueKind.PULL
     last = QueueKind.PULL if pulls.any() else QueueKind.PUSH  # a collective has no pulls
     events = run.events[(run.events["kind"] == EventKind.FINISH) & (run.events["queue"] == last)]
@@ -104,7 +101,8 @@ def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: floa
 def utilisation(
     run: SimulatedRun, iteration: int, bins: int = BINS
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """(share of the processor, bytes per second up, and down) of worker 0 in `bins` equal parts of an iteration.
+    """Return (share of the processor, bytes per second up, and down) of worker 0, in `bins` equal parts of an
+    iteration.
 
     The iteration is from backward to backward.
     """
@@ -116,7 +114,7 @@ def utilisation(
     rates = []
     for down in (0, 1):
         messages = run.links[run.links["down"] == down]
-        # A message that a token bucket lets through at once has no length: it counts where it is.
+        # A message that a token bucket lets through at once has no length; it counts at its moment.
         lengths = np.maximum(messages["finished_s"] - messages["started_s"], width / 1e3)
         ends = messages["started_s"] + lengths
         rates.append(_spread(messages["started_s"], ends, messages["bytes"] / lengths, edges) / width)
@@ -126,10 +124,10 @@ def utilisation(
 def _spread(
     begin: NDArray[Any], end: NDArray[Any], weights: NDArray[Any], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The integral over each bin of the sum of `weights[i]` between `begin[i]` and `end[i]`."""
+    """Return the integral over each bin of the sum of `weights[i]` between `begin[i]` and `end[i]`."""
 
     def before(times: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
-        """The integral, up to each of the edges, of the sum of steps of `weights` at `times`."""
+        """Return the integral up to each edge of the sum of steps of `weights` at `times`."""
         order = np.argsort(times)
         ranked, total = np.asarray(times)[order], np.concatenate([[0.0], np.cumsum(weights[order])])
         moment = np.concatenate([[0.0], np.cumsum(weights[order] * ranked)])

@@ -1,22 +1,22 @@
-"""A recorded schedule, decided anew: the queue of a job on the events of its record.
+"""Replay of a recorded schedule: a job's queue decides again on the events of its record.
 
-What belongs here: the replay as a pure function of a record, and what it says of it; no file. Times are seconds of the
+Rule of this file: the replay as a pure function of a record, and its result in words; no file. Times are seconds of the
 record's clock.
 
-How a record is replayed. Its events are in the order in which the queue was called, each with the very time that the
-queue was given. So the same additions, finishes and plans go into a queue of the same kind, and where the record has a
-start, the queue is asked: it must allow a start in that lane at that time, and choose that task. What it would have
-started earlier is not looked at: a host asks when its thread comes to it.
+The events of a record are in the order of the calls of the queue, each with the time of its call. So the same
+additions, finishes and plans go into a queue of the same kind. At each recorded start the queue must allow a start in
+that lane at that time, and choose that task. Starts that it would have allowed earlier do not count: a host asks when
+its thread gets there.
 
-What is not in the record is that a host asked and got nothing. That matters in two ways. First, the watchdog counts
-from then how long a task is held. So the queue is asked without starting anything (`look`) after each event, and when
-it said to ask again. The host asked a little later than that, so what it was allowed is allowed here. Second, pushes
-may go again once pulls have been asked for in vain. So all the times are kept until when pushes may have had to wait
-for requests, and a push is allowed where one of them allows it.
+The record lacks requests of a host without an answer. They matter in two ways. First, the watchdog counts the time of a
+held task from then on. So the replay asks without starting anything (`look`) after each event, and when the queue said
+to ask again. The host asked a little later, so whatever it was allowed is allowed here. Second, pushes may go again
+once a request for pulls was in vain. So the replay keeps all times until when pushes may have had to wait for requests,
+and allows a push if one of them allows it.
 
-Where events were lost, or the queue has decided otherwise, its state is unknown. The replay begins again where the
-record says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began,
-though, so a deadline in the rest of it may be judged a little differently.
+After lost events, or another decision of the queue, its state is unknown. The replay begins again at the next event
+that says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began, so
+it may judge a deadline in the rest of the iteration a little differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from prophet_scheduler.core.events import NO_PLAN, EventKind, QueueEvent, QueueK
 from prophet_scheduler.core.queue import NO_REQUEST, TwoLaneQueue
 
 OVER = 0.0
-"""Stands for every time that is over: pushes need not wait, but the next pull does not make them wait either."""
+"""Any past time: pushes need not wait, and the next pull does not make them wait."""
 
 
 class Task(NamedTuple):
@@ -44,10 +44,10 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """At event `index` (from 0) the record has something else than the queue.
+    """Difference between the record and the queue at event `index` (from 0).
 
     `recorded` started, in lane `kind`, at `time_s`; the queue would start `decided` then, or nothing before `retry_at`.
-    `unknown` where the event is about a task that was not there to start or to finish.
+    `unknown` is True if the event's task was not there to start or to finish.
     """
 
     index: int
@@ -61,7 +61,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """From event `first` up to `end` (not in it) the queue's state was unknown: `decisions` starts were not checked."""
+    """Events from `first` up to `end` (exclusive) with an unknown state of the queue, and `decisions` unchecked starts."""
 
     first: int
     end: int
@@ -71,7 +71,7 @@ class Unchecked:
 
 @dataclass(frozen=True)
 class Replay:
-    """What came of it: `same` decisions as recorded, and the rest."""
+    """Result of a replay: the number of decisions that are the `same` as recorded, and the rest."""
 
     same: int
     differences: tuple[Difference, ...]
@@ -80,17 +80,17 @@ class Replay:
 
     @property
     def decisions(self) -> int:
-        """How many were checked."""
+        """Number of checked decisions."""
         return self.same + len(self.differences)
 
 
 def replay(record: EventRecord) -> Replay:
-    """Decides anew what is recorded. Raises UserError where a plan is missing, or is another Prophet's."""
+    """Decide again on a record. Raises UserError if a plan is missing, or is another Prophet's."""
     return _Replayer(record).run()
 
 
 class _Replayer:
-    """A queue beside the record. `_queue` is None while its state is unknown, and then nothing is checked."""
+    """Queue beside the record. `_queue` is None while its state is unknown; nothing is checked then."""
 
     def __init__(self, record: EventRecord) -> None:
         self._record = record
@@ -115,7 +115,7 @@ class _Replayer:
         self._begin(0, NO_PLAN)
         forgotten = False
         for index, (time_s, gradient, size, partition, lane, kind, gap) in enumerate(zip(*columns, strict=True)):
-            # What FORGOTTEN told already is the next event's gap of 1.
+            # FORGOTTEN is also the next event's gap of 1.
             if gap > forgotten:
                 self._lose(index, gap - forgotten)
             forgotten = kind == QueueEvent.FORGOTTEN
@@ -165,7 +165,7 @@ class _Replayer:
             queue.finish(lane, flying.popleft(), time_s)
 
     def _ask(self, now: float) -> None:
-        """What the host's loops do after something happened, without starting anything."""
+        """Do what a host's loops do after an event, without starting anything."""
         if self._queue is None:
             return
         self._waits = {OVER if NO_REQUEST < until <= now else until for until in self._waits}
@@ -180,7 +180,7 @@ class _Replayer:
         return task
 
     def _ask_again(self, queue: TwoLaneQueue, now: float) -> None:
-        """What they do when they were told to ask again before `now`."""
+        """Do what they do if they were to ask again before `now`."""
         for lane in QueueKind:
             while (at := self._retry_at.get(lane, now)) < now:
                 if self._look(queue, lane, at) is not None or self._retry_at[lane] <= at:
@@ -195,7 +195,7 @@ class _Replayer:
             raise UserError(f"plan {number} of the record cannot be read: {error}") from None
 
     def _begin(self, index: int, plan: int) -> None:
-        """The queue is known to have no task from event `index` on."""
+        """Begin with a queue that has no task, from event `index` on."""
         self._end_of_unknown(index)
         self._forget()
         if index > 0:
@@ -235,7 +235,7 @@ class _Replayer:
 
 
 def story(result: Replay) -> list[str]:
-    """Lines for people: the decisions, where they differ, and what was not checked."""
+    """Return lines for people: the decisions, the differences, and the unchecked parts."""
     count = len(result.differences)
     plans = f"under {result.plans} plan{'' if result.plans == 1 else 's'}"
     if count == 0:

@@ -1,6 +1,6 @@
 """One job on one cluster under one policy: the native simulation, and the session that plans for it.
 
-Rule of this file: what the agent does in a job, on the virtual clock; no configuration file, no figure.
+Rule of this file: an agent's work on the virtual clock; no configuration file, no figure.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from prophet_scheduler.simulate.cluster import Cluster, RateSteps
 from prophet_scheduler.simulate.job import Job
 
 WORKER = 0
-"""The worker that is recorded, and that the session listens to; each worker of a job learns for itself the same."""
+"""Worker that is recorded, and whose events the session gets; in a job each worker learns the same for itself."""
 EVENTS_AT_ONCE = 1_000_000
-"""Between two looks at Ctrl-C and the progress."""
+"""Events between two looks at Ctrl-C and the progress."""
 MOST_TURNS = 20
-"""Of the session in an iteration. With one every DRAIN_S a link of some bits per second would mean millions, and
-nothing happens in most of them."""
+"""Maximum looks of the session in an iteration. On a link of some bits per second, one every DRAIN_S would mean
+millions, mostly without any event."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a policy's job is run. `partition_bytes` is BytePS's; a `plan` stays as it is, None means to learn."""
+    """Options of a policy's run. `partition_bytes` is BytePS's. A `plan` stays in force; without one the policy learns."""
 
     iterations: int = 30
     partition_bytes: int = DEFAULT_PARTITION_BYTES
@@ -46,23 +46,22 @@ class Options:
     watchdog_s: float = DEFAULT_WATCHDOG_S
     plan: Plan | None = None
     adapts: bool = False
-    """Whether the policy's plans may have the job cut anew."""
+    """True if the policy's plans may change the cut."""
     barrier: bool = False
-    """Whether the session is told that iterations wait for all averages, as the front end of such a job sees."""
+    """True if the session gets to know that iterations wait for all averages, as the front end of such a job sees."""
     compute_scale: Sequence[Sequence[float]] = ()
     at_once: int = 0
-    """Operations of a collective that are under way at once; 0 for no limit but the plan's."""
+    """Maximum operations of a collective in flight; 0 for no limit but the plan's."""
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What came of it. Times are seconds on the virtual clock, which begins at 0.
+    """Result of a run. Times are seconds on the virtual clock, which begins at 0.
 
-    `jobs`: from which round on what travelled; the first from 0.
-
-    `marks`: (workers, iterations) with the fields start_s, backward_s and end_s. `record`: of worker 0's tasks and
-    the plans that were taken up, as a job keeps it. `computing`: of worker 0's processor (started_s, finished_s,
-    operation, ...). `links`: its messages on the wire (started_s, finished_s, bytes, down).
+    `jobs`: (first round, job as it travelled from then on), the first from 0. `marks`: (workers, iterations) with the
+    fields start_s, backward_s and end_s. `record`: worker 0's tasks and plans, as a job keeps them. `computing`: worker
+    0's processor (started_s, finished_s, operation, ...). `links`: its messages on the wire (started_s, finished_s,
+    bytes, down).
     """
 
     jobs: tuple[tuple[int, Job], ...]
@@ -77,20 +76,20 @@ class SimulatedRun:
 
     @property
     def job(self) -> Job:
-        """As it began."""
+        """Job of the first round."""
         return self.jobs[0][1]
 
     def job_of(self, iteration: int) -> Job:
-        """What travelled in an iteration's round."""
+        """Return the job of an iteration's round."""
         return next(job for since, job in reversed(self.jobs) if since <= iteration)
 
     @property
     def events(self) -> NDArray[Any]:
-        """Of worker 0's tasks (EVENT_DTYPE)."""
+        """Events of worker 0's tasks (EVENT_DTYPE)."""
         return self.record.events
 
     def iteration_s(self, warmup: int = 0) -> NDArray[np.float64]:
-        """Times of the iterations after `warmup`, of all workers: from start to start."""
+        """Return the times from start to start of all workers' iterations after `warmup`."""
         times: NDArray[np.float64] = np.diff(self.marks["start_s"], axis=1)[:, warmup:]
         return times.ravel()
 
@@ -102,10 +101,10 @@ def simulate(
     options: Options,
     on_iterations: Callable[[int], None] = lambda done: None,
 ) -> SimulatedRun:
-    """Runs `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
+    """Run `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
 
-    The policy learns as in a job: every `turn_s` a Session is given worker 0's events, and its plans are swapped in.
-    The result depends on the arguments only. Raises UserError where the job cannot go on.
+    The policy learns as in a job: every `turn_s` a Session gets worker 0's events, and its plans are taken up. The
+    result depends on the arguments only. Raises UserError if the job cannot go on.
     """
     simulation = Simulation(_spec(job, cluster, options))
     for place, node in enumerate(cluster.nodes):
@@ -120,7 +119,7 @@ def simulate(
     session = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
-        # As many turns as in a job come to one judgement of the network.
+        # The network is judged after as many looks as in a job.
         monitor_s = options.monitor_s * every_s / DRAIN_S
         session = Session(policy, SessionTerms(monitor_s, shape=shape, adapts=options.adapts, learns_order=True))
     layouts = _Layouts(simulation, job)
@@ -166,9 +165,9 @@ def simulate(
 
 
 def turn_s(job: Job, cluster: Cluster) -> float:
-    """Seconds between two turns of the session: DRAIN_S, as in a job, but where an iteration takes minutes.
+    """Return the seconds between two looks of the session: DRAIN_S, as in a job, or more if an iteration takes minutes.
 
-    It takes at least as long as the bytes on the slowest worker's link, at the best rate that this has.
+    The minimum time of an iteration is that of its bytes on the slowest worker's link, at the best rate of that link.
     """
     limited = (cluster.links.get(node, ()) for node in cluster.nodes[: cluster.workers])
     best = [max(rate for _, rate in steps) for steps in limited if steps]
@@ -176,7 +175,7 @@ def turn_s(job: Job, cluster: Cluster) -> float:
 
 
 class _Layouts:
-    """The cuts of one run. All workers take one up in the same round, as in a job."""
+    """Cuts of one run. All workers take one up in the same round, as in a job."""
 
     def __init__(self, simulation: Simulation, job: Job) -> None:
         self._simulation = simulation
@@ -185,12 +184,12 @@ class _Layouts:
 
     @property
     def in_force(self) -> Cut | None:
-        """Of the rounds that all workers are in or past."""
+        """Cut of the last round that all workers have reached."""
         done = self._simulation.iterations_done
         return next(job.cut for since, job in reversed(self.rounds) if since <= done)
 
     def want(self, cut: Cut) -> None:
-        """From the next round on at which workers look."""
+        """Take up `cut` from the next round at which workers look."""
         job = self.rounds[-1][1]
         if cut == job.cut or job.recut is None:
             return
@@ -205,7 +204,7 @@ class _Layouts:
 
 
 def channel(cluster: Cluster) -> RateSteps:
-    """A collective's rate over time: that of its slowest worker at each moment."""
+    """Return a collective's rate over time: that of its slowest worker at each moment."""
     limited = [cluster.links[node] for node in cluster.nodes[: cluster.workers] if cluster.links.get(node)]
     times = sorted({at for steps in limited for at, _ in steps})
     return tuple((at, min(next(r for t, r in reversed(steps) if t <= at) for steps in limited)) for at in times)
@@ -237,7 +236,7 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
 
 
 def _set_plan(simulation: Simulation, plan: Plan | None, encoded: dict[int, bytes]) -> None:
-    """All workers take up `plan`; its bytes are left in `encoded` under its number."""
+    """Let all workers take up `plan`, and keep its bytes in `encoded` under its number."""
     if plan is None:
         simulation.set_plan(None)
         return

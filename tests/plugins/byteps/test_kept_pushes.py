@@ -11,9 +11,9 @@ from prophet_byteps.partition import LEARNING_BYTES
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.session.kept import Kept
+from support.profiles import resnet50
 
 TWO = Shape(2, 1)
 SLOW, FAST = Network(5e6, 1e-4, 1e-3), Network(1.25e8, 1e-4, 1e-3)

@@ -14,8 +14,8 @@ from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from support.lanes import ScheduledQueue
+from support.profiles import resnet50
 
 UNIT = Network(1.0)
 """One byte a second without overhead: bytes are seconds."""

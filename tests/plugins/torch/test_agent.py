@@ -21,7 +21,7 @@ from prophet_scheduler.core.arena import completions_at, generations_at, profile
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import BUILTIN, resnet50
+from prophet_scheduler.models import zoo
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import CollectivePolicy, ForwardOrder
@@ -35,6 +35,7 @@ from prophet_scheduler.policies.algorithms.sequence import (
 )
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 from prophet_scheduler.session.kept import Kept
+from support.profiles import resnet50
 from support.virtual_ddp import (
     NETWORK,
     PROFILE,
@@ -211,7 +212,7 @@ def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wi
     """Blocks come back in bursts, between which the wire idles: by what they cost, the last one's turn would be 38 ms
     late."""
     network = Network(31.25e6, 0.0, 0.05)
-    job = Bursts(network, BUILTIN["vgg19"](total_bytes=TOTAL, backward_s=0.6, forward_s=0.3))
+    job = Bursts(network, zoo.profile("vgg19", total_bytes=TOTAL, backward_s=0.6, forward_s=0.3))
     agent = module_agent(job, adapts=False, alone=Probe(4 << 10, network.ack_delay_s))
     job._take(Cut.uniform(512 << 10), None)
     job.held = Decision(job.cut, job.order, at_once=4, unordered=True)

@@ -15,13 +15,13 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, LIKELY_MESSAGE_S, ChoiceSearch
 from prophet_scheduler.policies.algorithms.predictor import Predictor
 from prophet_scheduler.policies.prophet import Prophet
 from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
 from prophet_scheduler.simulate.job import job_of_cut
+from support.profiles import resnet50
 
 KIB = 1024
 RATE = 312.5e6

@@ -9,7 +9,6 @@ import pytest
 from prophet_scheduler.core.choice import Choice, ChoosingPolicy, Measured, Question, Shape
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, SIZES
 from prophet_scheduler.policies.algorithms.collective import (
@@ -19,6 +18,7 @@ from prophet_scheduler.policies.algorithms.collective import (
     ForwardOrder,
     learning_sizes,
 )
+from support.profiles import resnet50
 
 PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
 POLICY = CollectivePolicy(ForwardOrder())

@@ -23,7 +23,6 @@ from prophet_scheduler.core.cut import (
 )
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
@@ -33,6 +32,7 @@ from prophet_scheduler.policies.algorithms.collective import (
 )
 from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from support.profiles import resnet50
 
 UNIT = Network(1.0, 1.0)
 """A second a byte, and a second a message."""

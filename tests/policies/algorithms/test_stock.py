@@ -6,9 +6,9 @@ import pytest
 
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.models.profiles import resnet50
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 from support.profiles import profile as profile_of
+from support.profiles import resnet50
 
 MB = 1_000_000
 LINK = Network(10 * MB)

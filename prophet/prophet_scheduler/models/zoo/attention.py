@@ -8,28 +8,19 @@ from __future__ import annotations
 from prophet_scheduler.models.zoo.layers import Layer, Shapes
 
 BERT_TOKENS = 128
-"""Tokens of a sequence, for the work: Devlin et al. train nine tenths of the steps with so many (appendix A.2)."""
+"""Tokens of a sequence, for the work: the length in nine tenths of the steps of Devlin et al. (appendix A.2)."""
 BERT_VOCABULARY = 30_522
-"""Of the released uncased models; the paper says 30,000 (section 3)."""
+"""Vocabulary of the released uncased models; the paper says 30,000 (section 3)."""
 TRANSFORMER_TOKENS = 32
 """Tokens of a sentence, source and target each, for the work: an assumption, since the paper batches by tokens."""
 TRANSFORMER_VOCABULARY = 37_000
-"""Shared by both languages: "about 37000 tokens" (section 5.1)."""
+"""Vocabulary of both languages together: "about 37000 tokens" (section 5.1)."""
 PACE_VOCABULARY = 31_032
-"""Of each language: what makes PACE's Transformer 91.8 million (its table II); the vocabulary was not published."""
+"""Vocabulary of each language, which was not published: with it PACE's Transformer has its 91.8 million (table II)."""
 
 
-def bert_base() -> list[Layer]:
-    """Devlin et al., NAACL 2019, section 3: 12 layers, 768 wide; with the pooler and without the pre-training heads."""
-    return _bert(depth=12, width=768)
-
-
-def bert_large() -> list[Layer]:
-    """Devlin et al., NAACL 2019, section 3: 24 layers, 1024 wide; as bert_base."""
-    return _bert(depth=24, width=1024)
-
-
-def _bert(depth: int, width: int) -> list[Layer]:
+def bert(depth: int, width: int) -> list[Layer]:
+    """Devlin et al., NAACL 2019, section 3, with the pooler and without the pre-training heads."""
     shapes = Shapes()
     shapes.embedding("embeddings.word", BERT_VOCABULARY, width)
     shapes.embedding("embeddings.position", 512, width)

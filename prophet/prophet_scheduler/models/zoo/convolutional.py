@@ -5,15 +5,13 @@ Rule of this file: shapes from the papers, each function with its source; totals
 
 from __future__ import annotations
 
-from prophet_scheduler.models.zoo.layers import Layer, Shapes
-
-CLASSES = 1000
+from prophet_scheduler.models.zoo.layers import CLASSES, Layer, Shapes
 
 
 def alexnet() -> list[Layer]:
     """Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014: the one-tower AlexNet.
 
-    That is torchvision's alexnet: 61.1 million parameters, no grouped convolutions.
+    It is torchvision's alexnet: 61.1 million parameters, no grouped convolutions.
     """
     shapes = Shapes()
     inputs = 3
@@ -21,21 +19,12 @@ def alexnet() -> list[Layer]:
     for number, (outputs, kernel, pixels) in enumerate(convolutions, start=1):
         shapes.convolution(f"conv{number}", inputs, outputs, kernel, pixels)
         inputs = outputs
-    _classifier(shapes, 256 * 6 * 6, first=6)
+    _classifier(shapes, 256 * 6 * 6)
     return shapes.layers
 
 
-def vgg16() -> list[Layer]:
-    """Configuration D of Simonyan and Zisserman, ICLR 2015, table 1."""
-    return _vgg((2, 2, 3, 3, 3))
-
-
-def vgg19() -> list[Layer]:
-    """Configuration E of Simonyan and Zisserman, ICLR 2015, table 1."""
-    return _vgg((2, 2, 4, 4, 4))
-
-
-def _vgg(depths: tuple[int, ...]) -> list[Layer]:
+def vgg(*depths: int) -> list[Layer]:
+    """Simonyan and Zisserman, ICLR 2015, table 1; `depths` are the convolutions of each stage."""
     shapes = Shapes()
     inputs, pixels = 3, 224
     for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512, 512), strict=True), start=1):
@@ -43,37 +32,21 @@ def _vgg(depths: tuple[int, ...]) -> list[Layer]:
             shapes.convolution(f"conv{stage}_{number}", inputs, width, 3, pixels)
             inputs = width
         pixels //= 2
-    _classifier(shapes, inputs * pixels * pixels, first=6)
+    _classifier(shapes, inputs * pixels * pixels)
     return shapes.layers
 
 
-def _classifier(shapes: Shapes, inputs: int, first: int) -> None:
-    for number, outputs in enumerate((4096, 4096, CLASSES), start=first):
+def _classifier(shapes: Shapes, inputs: int) -> None:
+    for number, outputs in enumerate((4096, 4096, CLASSES), start=6):
         shapes.dense(f"fc{number}", inputs, outputs)
         inputs = outputs
 
 
-def resnet18() -> list[Layer]:
-    """He et al., CVPR 2016, table 1, with projection shortcuts (option B)."""
-    return _resnet((2, 2, 2, 2), bottleneck=False)
+def resnet(*depths: int, bottleneck: bool = True) -> list[Layer]:
+    """He et al., CVPR 2016, table 1, with projection shortcuts (option B); `depths` are the blocks of each stage.
 
-
-def resnet50() -> list[Layer]:
-    """He et al., CVPR 2016, table 1; a block's stride is in its 3x3 convolution, as all frameworks have it today."""
-    return _resnet((3, 4, 6, 3), bottleneck=True)
-
-
-def resnet101() -> list[Layer]:
-    """As resnet50."""
-    return _resnet((3, 4, 23, 3), bottleneck=True)
-
-
-def resnet152() -> list[Layer]:
-    """As resnet50."""
-    return _resnet((3, 8, 36, 3), bottleneck=True)
-
-
-def _resnet(depths: tuple[int, ...], bottleneck: bool) -> list[Layer]:
+    A bottleneck block's stride is in its 3x3 convolution, as in all frameworks today.
+    """
     shapes = Shapes()
     shapes.normalised_convolution("conv1", 3, 64, 7, 112)
     channels, pixels = 64, 56

@@ -7,12 +7,10 @@ auxiliary classifiers, which some recipes train along (3.3 million parameters mo
 
 from __future__ import annotations
 
-from prophet_scheduler.models.zoo.layers import Layer, Shapes
-
-CLASSES = 1000
+from prophet_scheduler.models.zoo.layers import CLASSES, Layer, Shapes
 
 Branch = tuple[tuple[int, int | tuple[int, int]], ...]
-"""(outputs, kernel) of convolutions one after another."""
+"""Convolutions one after another, as (outputs, kernel)."""
 
 
 def googlenet() -> list[Layer]:
@@ -86,7 +84,7 @@ def inception_v3() -> list[Layer]:
 
 
 def _branch(shapes: Shapes, name: str, inputs: int, branch: Branch, pixels: int, last_pixels: int) -> int:
-    """Appends one branch and returns its width; its last convolution has `last_pixels`."""
+    """Append one branch and return its width; its last convolution has `last_pixels`."""
     for number, (outputs, kernel) in enumerate(branch):
         at = last_pixels if number == len(branch) - 1 else pixels
         shapes.normalised_convolution(f"{name}.{number}", inputs, outputs, kernel, at)
@@ -95,7 +93,7 @@ def _branch(shapes: Shapes, name: str, inputs: int, branch: Branch, pixels: int,
 
 
 def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int) -> int:
-    """Branches side by side, their outputs concatenated; returns the width."""
+    """Append branches side by side, their outputs concatenated, and return the width."""
     return sum(
         _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, pixels)
         for number, branch in enumerate(branches)
@@ -103,7 +101,7 @@ def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...],
 
 
 def _reduction(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int, after: int) -> int:
-    """As a block, but each branch ends with stride 2, and a pooled copy of the input goes beside them."""
+    """Append a block whose branches end with stride 2, beside a pooled copy of the input, and return the width."""
     return inputs + sum(
         _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, after)
         for number, branch in enumerate(branches)
@@ -111,7 +109,7 @@ def _reduction(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, .
 
 
 def _widest(shapes: Shapes, name: str, inputs: int, pixels: int) -> int:
-    """Figure 7: two of the branches end in a 1x3 and a 3x1 convolution side by side."""
+    """Append the block of figure 7: two of its branches end in a 1x3 and a 3x1 convolution side by side."""
     width = _branch(shapes, f"{name}.branch0", inputs, ((320, 1),), pixels, pixels)
     stems: tuple[Branch, ...] = (((384, 1),), ((448, 1), (384, 3)))
     for number, stem in enumerate(stems, start=1):
