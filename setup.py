@@ -99,7 +99,7 @@ setup(
         "prophet_scheduler.core": ["_native.pyi"],
         "prophet_scheduler.lab": ["simulator-errors.json"],
         "prophet_scheduler.models.zoo": ["timings.yaml"],
-        "prophet_scheduler.lab.report": ["page.css", "page.js"],
+        "prophet_scheduler.lab.report": ["page.html.j2"],
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_fsdp": ["py.typed"],
@@ -151,7 +151,7 @@ setup(
         # Libraries with training loops of their own, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
         # What `prophet report` draws with.
-        "report": ["plotly>=6"],
+        "report": ["jinja2>=3.1", "plotly>=6"],
         # The pages of docs/ as a site, for `make site`.
         "docs": ["furo==2025.12.19", "myst-parser==5.2.0", "sphinx==9.0.4"],
         "dev": [

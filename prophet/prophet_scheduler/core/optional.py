@@ -16,6 +16,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import whole_file
 
 INSTALL = {
+    "jinja2": "pip install jinja2",
     "matplotlib": "pip install matplotlib",
     "plotly": "pip install plotly",
     "scipy": "pip install scipy",

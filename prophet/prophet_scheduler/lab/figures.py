@@ -6,9 +6,10 @@ MissingPackage if matplotlib is not installed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,111 +32,107 @@ LABELS = {QueueKind.PUSH: "push, all-reduce", QueueKind.PULL: "pull"}
 BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
 PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
 WAIT_COLOUR = "#d9a0a0"
+LEGEND: Any = {"loc": "outside upper right", "frameon": False}
 THROUGHPUT_BIN_S = 0.05
 THROUGHPUT_ITERATIONS = 3
+
+
+@contextmanager
+def _panels(path: Path, count: int, each: float, label: str, **how: Any) -> Iterator[tuple[Any, Sequence[Axes]]]:
+    """Make a figure of `count` panels, one above the other, each so many inches high; write it in the end."""
+    how = {"figsize": (9, 1 + each * count), "sharex": True, **how}
+    figure, panels = pyplot.subplots(count, 1, squeeze=False, layout="constrained", **how)
+    yield figure, panels[:, 0]
+    panels[-1, 0].set_xlabel(label)
+    save_figure(figure, path)
+    pyplot.close(figure)
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, fontsize=10, loc="left")
 
 
 def draw_iteration_times(results: Results, path: Path) -> None:
     """Draw each policy's mean iteration time with median and p10-p90, one panel a cell, the lower bound as a line."""
     cells = results.cells
     rows = [max(2, len(cell.policies)) for cell in cells]
-    figure, panels = pyplot.subplots(
-        len(cells),
-        1,
-        figsize=(8, 1.2 + sum(0.35 * count + 0.7 for count in rows)),
-        squeeze=False,
-        layout="constrained",
-        height_ratios=rows,
-    )
-    for axes, cell in zip(panels[:, 0], cells, strict=True):
-        measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
-        for row, (name, times) in enumerate(measured.items()):
-            colour = PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR
-            axes.barh(row, times.headline, color=colour)
-            axes.plot([times.p10, times.p90], [row, row], color="black", linewidth=1, marker="|")
-            axes.plot(times.median, row, color="black", marker="d", markersize=4)
-            ratio = cell.ratios.get(name)
-            label = f"{times.headline:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
-            end = max(times.headline, times.p90)
-            axes.annotate(label, (end, row), xytext=(6, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(measured)), list(measured))
-        axes.invert_yaxis()
-        axes.margins(x=0.2)
-        axes.spines[["top", "right"]].set_visible(False)
-        title = f"{describe_setting(cell.setting)}, {describe_narrow_link(cell.narrow_link)}"
-        if cell.lower_bound_s is not None:
-            axes.axvline(cell.lower_bound_s, color="black", linestyle="--", linewidth=1)
-            title += f"   (dashed: lower bound, {cell.lower_bound_s:.3f} s)"
-        axes.set_title(title, fontsize=10, loc="left")
-    panels[-1, 0].set_xlabel("iteration time (s): mean; black: median, p10-p90; how many times as fast as stock")
-    figure.suptitle(cells[0].emulated, fontsize=8, color="dimgray")
-    save_figure(figure, path)
-    pyplot.close(figure)
+    size = (8, 1.2 + sum(0.35 * count + 0.7 for count in rows))
+    label = "iteration time (s): mean; black: median, p10-p90; how many times as fast as stock"
+    with _panels(path, len(cells), 0, label, figsize=size, height_ratios=rows, sharex=False) as (figure, panels):
+        for axes, cell in zip(panels, cells, strict=True):
+            measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
+            for row, (name, times) in enumerate(measured.items()):
+                axes.barh(row, times.headline, color=PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR)
+                axes.plot([times.p10, times.p90], [row, row], color="black", linewidth=1, marker="|")
+                axes.plot(times.median, row, color="black", marker="d", markersize=4)
+                ratio = cell.ratios.get(name)
+                text = f"{times.headline:.3f} s" + ("" if ratio is None else f"   {ratio:.2f}x")
+                end = max(times.headline, times.p90)
+                axes.annotate(text, (end, row), xytext=(6, 0), textcoords="offset points", va="center")
+            axes.set_yticks(range(len(measured)), list(measured))
+            axes.invert_yaxis()
+            axes.margins(x=0.2)
+            axes.spines[["top", "right"]].set_visible(False)
+            title = f"{describe_setting(cell.setting)}, {describe_narrow_link(cell.narrow_link)}"
+            if cell.lower_bound_s is not None:
+                axes.axvline(cell.lower_bound_s, color="black", linestyle="--", linewidth=1)
+                title += f"   (dashed: lower bound, {cell.lower_bound_s:.3f} s)"
+            _title(axes, title)
+        figure.suptitle(cells[0].emulated, fontsize=8, color="dimgray")
 
 
 def draw_utilisation(cell: CellResult, path: Path) -> None:
     """Draw the processor and link of one worker over one simulated iteration, one panel a policy."""
     shown = {name: policy for name, policy in cell.policies.items() if policy.over_time is not None}
-    figure, panels = pyplot.subplots(
-        len(shown), 1, figsize=(9, 1 + 1.6 * len(shown)), squeeze=False, sharex=True, layout="constrained"
-    )
-    for axes, (name, policy) in zip(panels[:, 0], shown.items(), strict=True):
-        series = policy.over_time
-        assert series is not None
-        width_ms = series.period_s * 1e3 / len(series.processor)
-        times = [(place + 0.5) * width_ms for place in range(len(series.processor))]
-        axes.fill_between(times, series.processor, step="mid", color=FORWARD_COLOUR, label="processor")
-        axes.set_ylabel("processor")
-        axes.set_ylim(0, 1.05)
-        links = axes.twinx()
-        for rates, colour in ((series.uplink_bytes_per_s, PUSH), (series.downlink_bytes_per_s, PULL)):
-            links.plot(times, [rate * 8e-6 for rate in rates], color=colour, linewidth=1)
-        links.set_ylabel("Mbit/s")
-        links.set_ylim(bottom=0)
-        processor, up = policy.processor_utilisation or 0.0, policy.uplink_bytes_per_s or 0.0
-        share = f"processor {processor:.0%}, up {up * 8e-6:.0f} Mbit/s"
-        axes.set_title(f"{name}: {share} on average", fontsize=10, loc="left")
-    panels[-1, 0].set_xlabel("ms after backward began; lines: up (blue) and down (orange)")
-    save_figure(figure, path)
-    pyplot.close(figure)
+    label = "ms after backward began; lines: up (blue) and down (orange)"
+    with _panels(path, len(shown), 1.6, label) as (_, panels):
+        for axes, (name, policy) in zip(panels, shown.items(), strict=True):
+            series = policy.over_time
+            assert series is not None
+            width_ms = series.period_s * 1e3 / len(series.processor)
+            times = [(place + 0.5) * width_ms for place in range(len(series.processor))]
+            axes.fill_between(times, series.processor, step="mid", color=FORWARD_COLOUR, label="processor")
+            axes.set(ylabel="processor", ylim=(0, 1.05))
+            links = axes.twinx()
+            for rates, colour in ((series.uplink_bytes_per_s, PUSH), (series.downlink_bytes_per_s, PULL)):
+                links.plot(times, [rate * 8e-6 for rate in rates], color=colour, linewidth=1)
+            links.set(ylabel="Mbit/s")
+            links.set_ylim(bottom=0)
+            processor, up = policy.processor_utilisation or 0.0, policy.uplink_bytes_per_s or 0.0
+            _title(axes, f"{name}: processor {processor:.0%}, up {up * 8e-6:.0f} Mbit/s on average")
 
 
 def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
     """Draw the last whole iteration of each run: the transfers of each gradient or block, beside computing."""
-    figure, panels = pyplot.subplots(
-        len(runs), 1, figsize=(9, 1 + 2.6 * len(runs)), squeeze=False, sharex=True, layout="constrained"
-    )
     longest_s = 0.0
-    for axes, run in zip(panels[:, 0], runs, strict=True):
-        last = len(run.marks) - 2
-        began, ended = run.iterations(last, 1)
-        _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD_COLOUR)
-        _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD_COLOUR)
-        under_way = [t for t in run.transfers if began <= t.finish_s and t.start_s < ended]
-        rows = {id_: row for row, id_ in enumerate(sorted({transfer.gradient for transfer in under_way}))}
-        for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
-            shown = [transfer for transfer in under_way if transfer.queue is queue]
-            axes.barh(
-                [rows[transfer.gradient] + offset for transfer in shown],
-                [(transfer.finish_s - transfer.start_s) * 1e3 for transfer in shown],
-                height=0.5,
-                left=[(transfer.start_s - began) * 1e3 for transfer in shown],
-                color=COLOURS[queue],
-            )
-        axes.set_ylabel("block" if run.arena else "gradient")
-        axes.invert_yaxis()
-        axes.set_title(f"{run.policy}: {(ended - began) * 1e3:.0f} ms", fontsize=10, loc="left")
-        longest_s = max(longest_s, ended - began)
-    panels[0, 0].set_xlim(0, longest_s * 1e3)
-    handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
-    handles += [
-        Patch(color=BACKWARD_COLOUR, label="backward"),
-        Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
-    ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
-    panels[-1, 0].set_xlabel("ms after backward began (0 is the first layer's)")
-    save_figure(figure, path)
-    pyplot.close(figure)
+    with _panels(path, len(runs), 2.6, "ms after backward began (0 is the first layer's)") as (figure, panels):
+        for axes, run in zip(panels, runs, strict=True):
+            last = len(run.marks) - 2
+            began, ended = run.iterations(last, 1)
+            _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD_COLOUR)
+            _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD_COLOUR)
+            under_way = [t for t in run.transfers if began <= t.finish_s and t.start_s < ended]
+            rows = {id_: row for row, id_ in enumerate(sorted({transfer.gradient for transfer in under_way}))}
+            for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
+                shown = [transfer for transfer in under_way if transfer.queue is queue]
+                axes.barh(
+                    [rows[transfer.gradient] + offset for transfer in shown],
+                    [(transfer.finish_s - transfer.start_s) * 1e3 for transfer in shown],
+                    height=0.5,
+                    left=[(transfer.start_s - began) * 1e3 for transfer in shown],
+                    color=COLOURS[queue],
+                )
+            axes.set_ylabel("block" if run.arena else "gradient")
+            axes.invert_yaxis()
+            _title(axes, f"{run.policy}: {(ended - began) * 1e3:.0f} ms")
+            longest_s = max(longest_s, ended - began)
+        panels[0].set_xlim(0, longest_s * 1e3)
+        handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
+        handles += [
+            Patch(color=BACKWARD_COLOUR, label="backward"),
+            Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
+        ]
+        figure.legend(handles=handles, ncols=len(handles), **LEGEND)
 
 
 def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> None:
@@ -146,29 +143,21 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
     runs = {name: times for name, times in runs.items() if times}
     if not runs:
         return
-    figure, panels = pyplot.subplots(
-        len(runs), 1, figsize=(9, 1 + 1.8 * len(runs)), squeeze=False, sharex=True, layout="constrained"
-    )
-    for axes, (name, times) in zip(panels[:, 0], runs.items(), strict=True):
-        for row, gradient in enumerate(times):
-            axes.barh(row, gradient.wait_s * 1e3, left=gradient.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
-            on_the_way_s = gradient.back_s - gradient.starts_s
-            axes.barh(row, on_the_way_s * 1e3, left=gradient.starts_s * 1e3, height=0.9, color=PUSH)
-        means = mean_s(times)
-        axes.set_title(
-            f"{name}: {len(times)} tensors wait {means.wait_s * 1e3:.0f} ms and are back after "
-            f"{means.total_s * 1e3:.0f} ms on average",
-            fontsize=10,
-            loc="left",
-        )
-        axes.set_ylabel("tensor")
-        axes.invert_yaxis()
-    panels[0, 0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
-    handles = [Patch(color=WAIT_COLOUR, label="waiting"), Patch(color=PUSH, label="on its way, until the sum is back")]
-    figure.legend(handles=handles, loc="outside upper right", ncols=2, frameon=False)
-    panels[-1, 0].set_xlabel("ms after backward began, medians (tensor 0 is the first layer's)")
-    save_figure(figure, path)
-    pyplot.close(figure)
+    label = "ms after backward began, medians (tensor 0 is the first layer's)"
+    with _panels(path, len(runs), 1.8, label) as (figure, panels):
+        for axes, (name, times) in zip(panels, runs.items(), strict=True):
+            for row, gradient in enumerate(times):
+                axes.barh(row, gradient.wait_s * 1e3, left=gradient.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
+                on_the_way_s = gradient.back_s - gradient.starts_s
+                axes.barh(row, on_the_way_s * 1e3, left=gradient.starts_s * 1e3, height=0.9, color=PUSH)
+            means = mean_s(times)
+            waits = f"{len(times)} tensors wait {means.wait_s * 1e3:.0f} ms"
+            _title(axes, f"{name}: {waits} and are back after {means.total_s * 1e3:.0f} ms on average")
+            axes.set_ylabel("tensor")
+            axes.invert_yaxis()
+        panels[0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
+        way = Patch(color=PUSH, label="on its way, until the sum is back")
+        figure.legend(handles=[Patch(color=WAIT_COLOUR, label="waiting"), way], ncols=2, **LEGEND)
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
@@ -179,27 +168,22 @@ def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
     shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
     if not shown:
         return
-    figure, panels = pyplot.subplots(
-        len(shown), 1, figsize=(9, 1 + 1.8 * len(shown)), squeeze=False, sharex=True, layout="constrained"
-    )
-    for axes, run in zip(panels[:, 0], shown, strict=True):
-        began, ended = run.iterations(len(run.marks) - 1 - THROUGHPUT_ITERATIONS, THROUGHPUT_ITERATIONS)
-        edges = np.arange(began, ended + THROUGHPUT_BIN_S, THROUGHPUT_BIN_S)
-        for queue in QueueKind:
-            moved = [t for t in run.transfers if t.queue is queue and began <= t.finish_s < ended]
-            sizes = [t.size_bytes for t in moved]
-            rate, _ = np.histogram([t.finish_s for t in moved], edges, weights=sizes)
-            axes.plot(edges[:-1] - began, rate / THROUGHPUT_BIN_S / 1e6, color=COLOURS[queue], label=LABELS[queue])
-        sent = sum(t.size_bytes for t in run.transfers if t.queue is QueueKind.PUSH and began <= t.finish_s < ended)
-        axes.set_title(
-            f"{run.policy}: {sent / (ended - began) / 1e6:.1f} MB/s sent on average", fontsize=10, loc="left"
-        )
-        axes.set_ylabel("MB/s")
-        axes.set_ylim(bottom=0)
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
-    panels[-1, 0].set_xlabel(f"s, over {THROUGHPUT_ITERATIONS} iterations")
-    save_figure(figure, path)
-    pyplot.close(figure)
+    with _panels(path, len(shown), 1.8, f"s, over {THROUGHPUT_ITERATIONS} iterations") as (figure, panels):
+        for axes, run in zip(panels, shown, strict=True):
+            began, ended = run.iterations(len(run.marks) - 1 - THROUGHPUT_ITERATIONS, THROUGHPUT_ITERATIONS)
+            edges = np.arange(began, ended + THROUGHPUT_BIN_S, THROUGHPUT_BIN_S)
+            sent = 0
+            for queue in QueueKind:
+                moved = [t for t in run.transfers if t.queue is queue and began <= t.finish_s < ended]
+                sizes = [t.size_bytes for t in moved]
+                sent += sum(sizes) if queue is QueueKind.PUSH else 0
+                rate, _ = np.histogram([t.finish_s for t in moved], edges, weights=sizes)
+                mb_per_s = rate / THROUGHPUT_BIN_S / 1e6
+                axes.plot(edges[:-1] - began, mb_per_s, color=COLOURS[queue], label=LABELS[queue])
+            _title(axes, f"{run.policy}: {sent / (ended - began) / 1e6:.1f} MB/s sent on average")
+            axes.set_ylabel("MB/s")
+            axes.set_ylim(bottom=0)
+        figure.legend(*panels[0].get_legend_handles_labels(), ncols=2, **LEGEND)
 
 
 def _shade(axes: Axes, start_s: float, end_s: float, colour: str) -> None:

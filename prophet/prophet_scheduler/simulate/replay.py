@@ -61,7 +61,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """Events from `first` up to `end` (exclusive) with an unknown state of the queue, and `decisions` unchecked starts."""
+    """Events from `first` up to `end` (exclusive) with an unknown state of the queue, `decisions` unchecked."""
 
     first: int
     end: int

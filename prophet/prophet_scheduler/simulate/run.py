@@ -38,7 +38,7 @@ millions, mostly without any event."""
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a policy's run. `partition_bytes` is BytePS's. A `plan` stays in force; without one the policy learns."""
+    """Options of a policy's run. `partition_bytes` is BytePS's. A `plan` stays in force; without one it learns."""
 
     iterations: int = 30
     partition_bytes: int = DEFAULT_PARTITION_BYTES

@@ -35,7 +35,8 @@ def story_of(folder: Path) -> Story:
 def write_report(folder: Path, out: Path) -> None:
     """Write the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
     story = story_of(folder)
-    require("plotly", "prophet report")
+    for package in ("plotly", "jinja2"):
+        require(package, "prophet report")
     require_places({"--out": out})
     from prophet_scheduler.lab.report.page import page
 
