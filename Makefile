@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site schemas profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
 
 # Runs a tool that measures, makes the pages of what is kept then, and ends as the tool did.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -69,9 +69,9 @@ lint: setup
 bench: setup
 	$(call then-pages,bench build/bench.json)
 
-# The simulator against real runs: about an hour on a quiet machine. With --allreduce it takes the all-reduces that are kept.
+# The simulator against real runs: about an hour on a quiet machine.
 validate: setup
-	$(call then-pages,validate)
+	$(call then-pages,studies validation)
 
 # ResNet-50's gradients under every policy on a real slow network: about 25 minutes on a quiet machine.
 replay: setup
@@ -177,19 +177,14 @@ testbed: setup
 operations: setup
 	$(call then-pages,measure operations)
 
-# The pages of docs/results from what is kept in docs/results/data, and the README's picture; nothing is measured.
+# The pages of docs/results from what is kept in docs/results/data, and all else that follows from code; measures nothing.
 pages: setup
 	$(BIN)/python -m tools.pages
-	$(BIN)/python -m tools.picture
-	$(BIN)/python -m tools.validate --errors
+	$(BIN)/python -m tools.derived
 
 # The pages of docs/ as a site that needs no network, in build/site.
 site: $(VENV)/.package
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d build/doctrees docs build/site
-
-# The JSON schemas of what the project writes, from their types.
-schemas: setup
-	$(BIN)/python -m tools.schemas
 
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup

@@ -1,4 +1,4 @@
-"""What `prophet advise` predicts, beside real runs with the change made, of six recorded jobs.
+"""Predictions of `prophet advise` for six recorded jobs, beside real runs with the change made.
 
 Rule of this file: which pairs of configs/profiles/advise.yaml are compared. `make advice` runs it, for about 20 minutes
 on a quiet machine; it can be interrupted.

@@ -1,4 +1,4 @@
-"""What MLfabric's coordinator costs and withstands.
+"""Cost of MLfabric's coordinator, and its behaviour when killed or flooded.
 
 Rule of this file: which loads are put on a real coordinator, and what is read of it. The coordinator is `prophet
 coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but for those that outlive it,

@@ -22,7 +22,7 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.steps import Step, find_steps
 from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.engines.registry import engines
-from prophet_scheduler.lab.config import Cell, experiment_of
+from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_of
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
 from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
@@ -171,10 +171,9 @@ def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = ST
 
 def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Standing]:
     """Return Prophet beside the best of fixed sizes and the fastest other, of each cell with Prophet and a size."""
-    jobs = [place.job for place in experiment_of(study.config, Path("kept.yaml")).cells]
     rows = []
-    for cell, job in zip(study.cells, jobs, strict=True):
-        times = cell.times_s
+    for place, point in study.configured():
+        cell, job, times = point.cell, place.job, point.cell.times_s
         fixed = [name for name in times if name.startswith("fixed-")]
         others = [name for name in times if name not in {*fixed, ours, stock}]
         if ours not in times or not fixed:
@@ -218,7 +217,8 @@ class Gain(NamedTuple):
 def block_gains(study: Study, ours: str = "prophet") -> list[Gain]:
     """Return the gain of each cell in which Prophet, a fixed size and another policy ran."""
     rows = []
-    for cell, place in zip(study.cells, experiment_of(study.config, Path("kept.yaml")).cells, strict=True):
+    for place, point in study.configured():
+        cell = point.cell
         bound_s, least_s = cell.lower_bound_s, any_blocks_s(place)
         times = {name: rest_s / bound_s for name, rest_s in cell.rests_s.items()} if bound_s else {}
         fixed = [seconds for name, seconds in times.items() if name.startswith("fixed-")]
@@ -469,7 +469,7 @@ def _times_of(seconds: Sequence[float]) -> Times:
 
 
 Watched: TypeAlias = Mapping[str, Any]
-"""What `make overhead` keeps: turns, calls and counts."""
+"""Data of `make overhead`: turns, calls and counts."""
 
 
 def _beside_nothing(data: Watched, variant: str, rank: int | None = None) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What it costs to notice every use of a parameter.
+"""Cost of noticing every use of a parameter.
 
 Rule of this file: measuring on one core. No network: a stand-in for BytePS keeps an update pending for as long as a
 measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.

@@ -18,7 +18,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
-from prophet_scheduler.lab.config import Experiment
+from prophet_scheduler.lab.config import Cell, Experiment, experiment_of
 from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, first_error, read
 from tools.provenance import Provenance, here
 
@@ -55,6 +55,13 @@ class Study:
     def cells(self) -> list[CellResult]:
         """Return the cells as they were run."""
         return [point.cell for point in self.points]
+
+    def configured(self) -> list[tuple[Cell, Point]]:
+        """Return each point with its cell of the config. Raises UserError if the config has other cells now."""
+        cells = experiment_of(self.config, Path("kept.yaml")).cells
+        if len(cells) != len(self.points):
+            raise UserError(f"{len(self.points)} cells are kept of a config that has {len(cells)}; measure it again")
+        return list(zip(cells, self.points, strict=True))
 
 
 def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:

@@ -1,4 +1,4 @@
-"""What a message costs in memory: resident bytes of worker and server over many iterations, on both builds of BytePS.
+"""Memory of a message: resident bytes of worker and server over many iterations, on both builds of BytePS.
 
 Rule of this file: which jobs are run, and what is sampled. A message is a push or a pull of one partition. A run that
 is there already is not made again, so it can be interrupted. One that needs too much time or memory is ended, and is

@@ -1,4 +1,4 @@
-"""What one of gloo's all-reduces takes on the testbed: the numbers that the simulator has of them.
+"""Times of gloo's all-reduces on the testbed, from which the simulator has its numbers.
 
 Rule of this file: which operations on which links are looked at. Nothing computes meanwhile, so no iteration of any job
 is in it.

@@ -1,4 +1,4 @@
-"""What it costs to be watched: the status socket, the record and the figures, each on and off, in one run.
+"""Cost of being watched: the status socket, the record and the figures, each on and off, in one run.
 
 Rule of this file: the job's ranks, and who asks them. The job is a real one of
 DistributedDataParallel under Prophet on this machine's loopback, whose turns are interleaved (overhead_job.py). While

@@ -93,7 +93,7 @@ def _environment(results: Path) -> jinja2.Environment:
 
 
 class _Kept:
-    """What is kept under a name: when and where it was measured, and the data."""
+    """Data kept under a name, with the time and place of the measurement."""
 
     def __init__(self, measured: Any, data: Any) -> None:
         self.measured, self.data = measured, data

@@ -7,7 +7,6 @@ the picture. Times are seconds.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -138,12 +137,3 @@ def panels() -> list[Panel]:
         assert planned is not None and cell.wire is not None  # a replay, which the simulator knows
         drawn.append(panel(SHOWN[contender.name], run_planned(planned), cell.wire))
     return drawn
-
-
-def main() -> None:
-    argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__).parse_args()
-    PICTURE.write_text(drawing(panels()), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

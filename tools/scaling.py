@@ -1,4 +1,4 @@
-"""How the simulator's cost grows: wall time, events and memory over the number of workers and gradients.
+"""Growth of the simulator's cost: wall time, events and memory over the number of workers and gradients.
 
 Rule of this file: measuring and drawing. Each size runs in a process of its own, so
 that its memory is its own. `make scaling` runs it, for about five minutes.

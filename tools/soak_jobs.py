@@ -40,7 +40,7 @@ LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
 """Settings of a job that is too short to learn; its weights are compared."""
 Samples = dict[str, list[tuple[int, int]]]
-"""By node: iterations done, and resident bytes then."""
+"""Pairs (iterations done, resident bytes then) of each node."""
 
 
 def short_fault_job() -> tuple[Experiment, str, str]:

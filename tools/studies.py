@@ -2,7 +2,8 @@
 
 Rule of this file: which configs there are, running what is missing of one, and keeping it. A cell with results is not
 run again. So a machine that was not idle for a moment costs one cell, and a run can be interrupted. `python -m
-tools.studies NAME...` runs those of these names; `real` is all of the paper's experiments.
+tools.studies NAME...` runs those of these names; `real` is all of the paper's experiments. With `--simulated` it
+simulates their kept cells of all-reduces, in seconds, and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.lab.config import Experiment, load_experiment
-from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, Results, read_results
-from prophet_scheduler.lab.results import failures, summarize
+from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, CellResult, Results, read_results
+from prophet_scheduler.lab.results import as_measured, failures, summarize, summarize_cell
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.session import progress_bar, run_session
-from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
+from prophet_scheduler.lab.simulated import prepare_experiment, run_of, run_planned, simulate_experiment
+from prophet_scheduler.lab.simulated_ddp import prepared
 from tools import kept
 from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 
 CONFIGS = Path("configs")
-REAL = "real"
+REAL, VALIDATION = "real", "validation"
+ALL_REDUCES = ("allreduce", "eighth")
+"""Studies of real all-reduces."""
 
 
 @dataclass(frozen=True)
 class StudyRecipe:
-    """How a study is made. One with figures is run as a whole, since a figure shows several cells."""
+    """Recipe of a study. One with figures is run as a whole, since a figure shows several cells."""
 
     config: str
     simulated: bool = False
@@ -60,6 +64,7 @@ STUDIES: Mapping[str, StudyRecipe] = {
         figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
     ),
     "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
+    VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True, replaces=("replay-bandwidths",)),
     "real-peers": StudyRecipe(
         "peers.yaml",
         figures={
@@ -127,6 +132,34 @@ def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
+def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
+    """Simulate the contenders of `cell` that the simulator knows, at the `measured` rates of links without a limit.
+
+    None if it knows none of them.
+    """
+    if cell.profile is None:
+        return None
+    cell = as_measured(cell, measured.links)
+    runs = {
+        each.name: [run_of(run_planned(planned), Path())]
+        for each in cell.policies
+        if (planned := prepared(cell.of(each), each, replayed=True)) is not None
+    }
+    chosen = tuple(each for each in cell.policies if each.name in runs)
+    done = CellRuns(replace(cell, policies=chosen), {}, runs, simulated=True)
+    return kept.small(summarize_cell(done)) if runs else None
+
+
+def simulate_kept(name: str, results: Path) -> None:
+    """Simulate the kept cells of a study, and keep the results with them. Raises UserError."""
+    stored = kept.kept(results, name, Study)
+    if stored is None:
+        raise UserError(f"{kept.data_file(results, name)} is missing; measure first: make {name}")
+    measured, data = stored
+    points = [replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in data.configured()]
+    kept.keep(results, name, Study, replace(data, points=points), measured)
+
+
 def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
     """Return a study after running what is missing; its figures go beside the page. Raises UserError and OSError."""
     console = Console(stderr=True)
@@ -154,11 +187,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="in place of the study's own, of one name")
     parser.add_argument("--repeats", type=int, help="in place of the config's")
     parser.add_argument("--missing", action="store_true", help="only those of which nothing of this config is kept")
+    parser.add_argument("--simulated", action="store_true", help="simulate kept cells of all-reduces, alone")
     options = parser.parse_args(arguments)
     names = [name for asked in options.names for name in (real_names() if asked == REAL else [asked])]
 
     def work() -> int:
         for name in names:
+            if options.simulated:
+                simulate_kept(name, options.results)
+                continue
             config = options.config or CONFIGS / STUDIES[name].config
             if not (options.missing and is_kept(name, config, options.results)):
                 run(name, config, options.out / name, options.results, options.repeats)

@@ -1,4 +1,4 @@
-"""What the testbed's links do: round trip and rate by delay and bandwidth, and what a relay costs.
+"""Measurements of the testbed's links: round trip and rate by delay and bandwidth, and the cost of a relay.
 
 Rule of this file: which links are looked at. One link at a time, with nothing else in the testbed.
 """

@@ -283,7 +283,7 @@ def test_without_a_usable_byteps_nothing_is_run_or_written(
     def examined(*subject: object) -> Iterator[doctor.Finding]:
         yield doctor.Finding(item, False, "is of a kind we do not know; install another")
 
-    monkeypatch.setattr(doctor, {"BytePS": "_package", "hook": "_hook"}[item], examined)
+    monkeypatch.setattr(doctor, {"BytePS": "_package", "hook": "_plugin"}[item], examined)
     folder = tmp_path / "out"
     assert invoked(monkeypatch, "run", str(written(REPLAY, tmp_path)), "--out", str(folder)) == 2
     assert capsys.readouterr().err == f"prophet: {item}: is of a kind we do not know; install another\n"

@@ -15,7 +15,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.simulated import prepare
 from prophet_scheduler.policies import policy_from_environ, unknown_variables
 from support.configs import REPLAY, changed, loaded
-from tools.policy_tables import options_table, policies_table
+from tools.derived import options_table, policies_table
 
 ADDED = Path(__file__).with_name("added_policy")
 """The distribution that is added, as it is installed."""

@@ -20,7 +20,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 NAME = re.compile(r"^\.\. auto\w+:: (\S+)$", re.MULTILINE)
 NAMES = [name for text in blocks(PAGE, "{eval-rst}") for name in NAME.findall(text)]
 EXAMPLES = {"PROPHET_WINDOW_BYTES", "PROPHET_FUSON"}
-"""Of a policy that a page tells how to add, and of a name that is misspelt."""
+"""Names of a policy that a page tells how to add, and a misspelt one."""
 BUILDING = "PROPHET_ENGINE_MACHINE_FLAGS"
 """Is for the compiler of a BytePS that is being built, and in no job's environment."""
 

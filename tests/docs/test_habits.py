@@ -1,4 +1,4 @@
-"""What CONTRIBUTING promises: hooks that look at what `make lint` looks at, and pages that are where links lead."""
+"""Promises of CONTRIBUTING: hooks cover what `make lint` does, and links lead to pages."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from support.pages import ROOT
 
 DOCS = ROOT / "docs"
 NO_PAGES = DOCS / "results" / "notes"
-"""What is part of other pages."""
+"""Files that are part of other pages."""
 LIMIT_S = 400
 FIRST = ["tutorial", "installing", "enabling", "watching", "advising", "stacks"]
-"""What the menu begins with, in this order."""
+"""First entries of the menu, in this order."""
 
 
 class Fetched(HTMLParser):
-    """What a browser would fetch to show a page, and where its menu leads."""
+    """References that a browser would fetch to show a page, and the targets of its menu."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Reader:
         )
 
     def ended(self, line: str) -> tuple[int, str]:
-        """How it ends, and what it says."""
+        """Return its exit status and its output."""
         process = self.start(line)
         try:
             said, _ = process.communicate(timeout=LIMIT_S)
@@ -59,13 +59,13 @@ class Reader:
         return process.returncode, said
 
     def type(self, line: str) -> str:
-        """What it says; it must end well."""
+        """Return its output; it must end well."""
         status, said = self.ended(line)
         assert status == 0, f"{line}:\n{said}"
         return said
 
     def look(self, line: str) -> str:
-        """What it says, if it ends well."""
+        """Return its output if it ends well."""
         status, said = self.ended(line)
         return said if status == 0 else ""
 

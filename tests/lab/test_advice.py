@@ -1,4 +1,4 @@
-"""What holds a job back, and what would help: predictions of each change, and what they come to."""
+"""Advice: the predictions of each change, and the conclusions from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def changed(name: str, before: Situation) -> Situation | None:
 
 
 def fluid_s(given: Situation) -> float:
-    """In place of the simulator: computing or sending, whichever takes longer."""
+    """Stand in for the simulator: computing or sending, whichever takes longer."""
     cell = on_its_links(given)
     computing_s = given.profile.backward_s + given.profile.forward_s
     rate = cell.cluster.bandwidth.rate("worker0")

@@ -50,7 +50,7 @@ NOTHING = LinkOptions()
 
 
 def took_s(profile: Profile = PROFILE, network: Network = NETWORK, barrier: bool = False) -> float:
-    """What an all-reduce job under Prophet takes, by the model of its own planner."""
+    """Return the iteration time of an all-reduce job under Prophet, by the model of its own planner."""
     blocks = profile_under(profile, CUT)
     plan = (ArrivalOrder() if barrier else ForwardOrder()).plan(blocks, network)
     return iteration_s(blocks, make_sequence(blocks, network, plan), barrier)

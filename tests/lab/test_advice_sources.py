@@ -26,7 +26,7 @@ SMALL = resnet50(5_000_000)
 
 
 def left(folder: Path, raw: dict[str, Any], *cells: CellResult) -> Path:
-    """What `prophet run` leaves, of runs that nobody made."""
+    """Write the files of `prophet run` for made-up runs."""
     experiment: Experiment = loaded(raw, folder)
     shown = [
         made.model_copy(update={"setting": dict(place.setting)})

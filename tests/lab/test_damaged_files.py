@@ -230,7 +230,7 @@ ROWS = [
     (2.0, 3, 0, 0, 1, EventKind.FINISH, 0),
     (2.0, 0, 0, 0, BOTH_LANES, QueueEvent.EMPTY, 0),
 ]
-"""What a job did with two tasks, one of them without bytes."""
+"""Events of a job with two tasks, one of them without bytes."""
 PLAN = encode_plan(Plan(push=QueuePlan(order={}, credit=10), pull=QueuePlan(order={})))
 
 

@@ -1,4 +1,4 @@
-"""What each role of a job runs and is told, by engine, without a process."""
+"""Command and environment of each role of a job, by engine, without a process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from prophet_scheduler.lab.runner import Edges
 
 WORKERS = ("worker0", "worker1")
 Step = tuple[bytes, int | None]
-"""What a rank writes until it is looked at, and its exit status then."""
+"""Text that a rank writes before each look, and its exit status then."""
 
 
 class PlayedRank:

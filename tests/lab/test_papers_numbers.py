@@ -1,4 +1,4 @@
-"""What the papers' tables are made of, to the last digit: each config of configs/papers/, simulated in a shorter run.
+"""Numbers of the papers' tables, to the last digit: each config of configs/papers/, simulated in a shorter run.
 
 A run of `make papers` has more iterations, so the page's numbers are not these; what moves one moves the other.
 """

@@ -1,4 +1,4 @@
-"""What is counted, and how it is told."""
+"""Numbers of results, and their tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def counted(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPL
 
 
 def summary(folder: Path, runs: dict[str, list[Run]], raw: dict[str, Any] = REPLAY) -> dict[str, Any]:
-    """As it is written into results.json."""
+    """Return the content of results.json."""
     return counted(folder, runs, raw).as_json()
 
 

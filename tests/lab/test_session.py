@@ -1,4 +1,4 @@
-"""What one experiment's start decides: which cores the workers have."""
+"""Cores of the workers of an experiment."""
 
 from __future__ import annotations
 

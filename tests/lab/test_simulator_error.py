@@ -1,4 +1,4 @@
-"""How far off predictions are: by policy where it was compared, and by engine where not."""
+"""Errors of predictions: those of a policy if it was compared, else those of its engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long gradients wait and are on their way, computed by hand."""
+"""Waits and ways of gradients, computed by hand."""
 
 from __future__ import annotations
 

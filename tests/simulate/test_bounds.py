@@ -1,4 +1,4 @@
-"""What no cut into blocks can go below, beside what the simulator makes of cuts."""
+"""Lower bounds of every cut into blocks, beside simulated cuts."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def starts(run: SimulatedRun, worker: int = 0) -> list[float]:
 
 
 def forward_begins(run: SimulatedRun) -> float:
-    """Of the second iteration: when its first layer computes."""
+    """Return when the first layer of the second iteration computes."""
     second = run.computing[run.computing["iteration"] == 1]
     return round(float(second["started_s"].min()), 6)
 

@@ -1,4 +1,4 @@
-"""What a role that hangs leaves behind."""
+"""Traces of a role that hangs."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ from prophet_scheduler.simulate import Costs
 from support.configs import REPLAY, loaded
 from support.results import cell as result
 from support.results import failed, policy
-from tools import kept, validate
+from tools import kept, studies
 from tools.figures import compared
 from tools.kept import Point, Study
 from tools.provenance import Provenance
-from tools.validate import simulated_cell
+from tools.studies import simulated_cell
 
 SMALL: dict[str, Any] = {**REPLAY["job"], "profile": "resnet18", "iterations": 6}
 RAW: dict[str, Any] = {
@@ -46,7 +46,7 @@ def cell_of(folder: Path, **more: Any) -> Cell:
 
 
 def measured(place: Cell, **links: float) -> CellResult:
-    """As if every policy had taken a second."""
+    """Return results in which every policy took a second."""
     times = {contender.name: policy(1.0) for contender in place.policies}
     return result(**times).model_copy(update={"setting": dict(place.setting), "links": links})
 
@@ -101,8 +101,8 @@ def test_what_the_simulator_does_not_know_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--allreduce", "--results", str(tmp_path)]
-    assert validate.main(arguments) == 2
+    arguments = ["allreduce", "--simulated", "--results", str(tmp_path)]
+    assert studies.main(arguments) == 2
     assert "is missing; measure first: make allreduce" in capsys.readouterr().err
 
     raw = {**RAW, "policies": ["ddp-gloo-50", "ddp-prophet", "ddp-p3"], "sweep": [{"cluster": {"bandwidth": "1gbit"}}]}
@@ -114,7 +114,7 @@ def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture
     study = Study(to_jsonable_python(experiment.source), points)
     where = Provenance("2026-01-01", "abc", "a processor", 2)
     kept.keep(tmp_path, "allreduce", Study, study, where)
-    assert validate.main(arguments) == 1, "made-up times are not what the simulator says"
+    assert studies.main(arguments) == 0
     stored = kept.kept(tmp_path, "allreduce", Study)
     assert stored is not None and stored[0] == where
     assert [point.cell for point in stored[1].points] == [point.cell for point in points], "what was measured stays"

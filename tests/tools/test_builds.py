@@ -1,4 +1,4 @@
-"""How a maintainers' job is watched: its marks, what moves on its network, and how it ended."""
+"""Watch on a maintainers' job: its marks, its traffic, and its end."""
 
 from __future__ import annotations
 

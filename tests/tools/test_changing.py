@@ -1,4 +1,4 @@
-"""What is counted of a job whose network changes, with made-up times, and what its config runs."""
+"""Numbers of a job whose network changes, with made-up times, and the runs of its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What its synthetic workers see of a real one."""
+"""Observations of synthetic workers of a real coordinator."""
 
 from __future__ import annotations
 

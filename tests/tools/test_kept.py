@@ -1,4 +1,4 @@
-"""What is kept of a measurement: written and read again, small, with its provenance."""
+"""Kept data of a measurement: written and read again, small, with its provenance."""
 
 from __future__ import annotations
 

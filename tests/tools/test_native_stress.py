@@ -1,4 +1,4 @@
-"""What is compiled for tests and the soak is compiled once, and again where what it follows from is another."""
+"""Programs for tests and the soak are compiled once, and again if their sources or options change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_it_is_compiled_again_where_a_header_or_an_option_is_another(
     source.write_text('#include "answer.h"\nint main() { return ANSWER; }\n')
 
     def answers(*flags: str) -> tuple[int, int]:
-        """What the program says, and how many programs there are by now."""
+        """Return the program's output, and the number of kept programs."""
         program = build(tmp_path / "answer", source, *flags, cache=cache)
         return answer(program), len(list(cache.iterdir()))
 

@@ -1,4 +1,4 @@
-"""What being watched costs: what its job counts. That the job runs is tried by `make overhead` itself."""
+"""Counts of the job that measures the cost of being watched; `make overhead` runs the job."""
 
 from __future__ import annotations
 

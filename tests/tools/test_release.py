@@ -1,4 +1,4 @@
-"""What `make release` finds wrong with the files of a distribution. Building one is CI's and the release's."""
+"""Errors that `make release` finds in the files of a distribution, without building one."""
 
 from __future__ import annotations
 

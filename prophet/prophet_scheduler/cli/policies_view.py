@@ -1,6 +1,6 @@
 """Text about the policies and their options, from their definitions (policies/).
 
-What belongs here: rows and help; tools/policy_tables.py makes the table in docs/enabling.md from the same rows.
+What belongs here: rows and help; tools/derived.py makes the table in docs/enabling.md from the same rows.
 """
 
 from __future__ import annotations

@@ -60,15 +60,14 @@ def examine() -> list[Finding]:
     """Return all findings that matter for jobs and experiments here."""
     specs = tuple(engines().values())
     pytorch = [_framework("torch")]
-    pytorch += [row for spec in specs for row in (*_hook(spec, "torch"), *_checked(spec, "torch", pytorch[0].ok))]
+    pytorch += [row for spec in specs for row in _plugin(spec, "torch", with_prophet=pytorch[0].ok)]
     mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
     # Two engines may come with one package.
     whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
     packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
-    here = [_namespaces(), _traffic_control(), _relay(), *_interfaces()]
-    return [*packages, *pytorch, *mxnet, *here, *_variables(os.environ)]
+    return [*packages, *pytorch, *mxnet, *_testbed(), *_interfaces(), *_variables(os.environ)]
 
 
 def verdict() -> str:
@@ -106,9 +105,7 @@ def _needed(engine: EngineSpec, framework: Framework, with_prophet: bool) -> Ite
     # One after the other: without a framework, looking for the hook would fail.
     yield from _package(engine)
     yield _framework(framework)
-    yield from _hook(engine, framework)
-    if with_prophet:
-        yield from _checked(engine, framework, installed=True)
+    yield from _plugin(engine, framework, with_prophet)
 
 
 def _package(engine: EngineSpec) -> Iterator[Finding]:
@@ -152,68 +149,53 @@ def _framework(framework: Framework) -> Finding:
     return Finding(name, True, version)
 
 
-def _hook(engine: EngineSpec, framework: Framework) -> Iterator[Finding]:
-    """Check the hook; no finding if Prophet does not schedule the engine."""
-    if engine.hook is None or framework not in engine.frameworks:
+def _plugin(engine: EngineSpec, framework: Framework, with_prophet: bool = True) -> Iterator[Finding]:
+    """Check the engine's hook, and with Prophet what the plugin itself needs; no finding if it has no such check."""
+    if framework not in engine.frameworks:
         return
-    item = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
-    try:
-        check = pkgutil.resolve_name(engine.hook)
-    except ModuleNotFoundError as error:
-        yield Finding(item, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
-    else:
-        yield Finding(item, *check(framework))
-
-
-def _checked(engine: EngineSpec, framework: Framework, installed: bool) -> Iterator[Finding]:
-    """Check Prophet without the hook; no finding without the framework."""
-    if engine.check is None or framework not in engine.frameworks or not installed:
-        return
-    try:
-        check = pkgutil.resolve_name(engine.check)
-    except ModuleNotFoundError as error:
-        yield Finding(engine.words, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
-    else:
-        yield from (Finding(*row) for row in check(framework))
+    hook = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
+    for item, check in ((hook, engine.hook), (engine.words, engine.check if with_prophet else None)):
+        if check is None:
+            continue
+        try:
+            found = pkgutil.resolve_name(check)(framework)
+        except ModuleNotFoundError as error:
+            yield Finding(item, False, f"{error.name} is not installed; `pip install .` in Prophet's checkout")
+        else:
+            yield from [Finding(item, *found)] if check is engine.hook else (Finding(*row) for row in found)
 
 
 def _mxnet() -> list[Finding]:
     """Check MXNet; no finding if it is not installed, since no experiment needs it."""
     if importlib.util.find_spec("mxnet") is None:
         return []
-    hooks = [hook for spec in engines().values() for hook in _hook(spec, "mxnet")]
+    hooks = [row for spec in engines().values() for row in _plugin(spec, "mxnet", with_prophet=False)]
     line = plugins.absent("mxnet")
     return [Finding("MXNet", not line, line or importlib.metadata.version("mxnet")), *hooks]
 
 
-def _namespaces() -> Finding:
+def _testbed() -> Iterator[Finding]:
     from prophet_scheduler.lab.testbed import require_namespaces
-
-    try:
-        how = require_namespaces()
-    except UserError as error:
-        return Finding("testbed", False, str(error))
-    return Finding("testbed", True, f"network namespaces as {'root' if how == 'root' else 'an ordinary user'}")
-
-
-def _traffic_control() -> Finding:
+    from prophet_scheduler.lab.testbed.delay import require_relay
     from prophet_scheduler.lab.testbed.network import require_tools
 
-    try:
-        require_tools()
-    except UserError as error:
-        return Finding("tc", False, str(error))
-    return Finding("tc", True, "iproute2's ip and tc are here")
+    def namespaces() -> str:
+        return f"network namespaces as {'root' if require_namespaces() == 'root' else 'an ordinary user'}"
 
-
-def _relay() -> Finding:
-    from prophet_scheduler.lab.testbed.delay import require_relay
-
-    try:
-        require_relay()
-    except UserError as error:
-        return Finding("delay", False, f"{error}; experiments without cluster.delay run")
-    return Finding("delay", True, "links can have one, by a relay of packet sockets")
+    for item, require, line, advice in (
+        ("testbed", namespaces, "", ""),
+        ("tc", require_tools, "iproute2's ip and tc are here", ""),
+        (
+            "delay",
+            require_relay,
+            "links can have one, by a relay of packet sockets",
+            "; experiments without cluster.delay run",
+        ),
+    ):
+        try:
+            yield Finding(item, True, require() or line)
+        except UserError as error:
+            yield Finding(item, False, f"{error}{advice}")
 
 
 def _variables(names: Iterable[str]) -> Iterator[Finding]:

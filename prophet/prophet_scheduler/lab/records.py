@@ -1,7 +1,7 @@
 """Types of results.json, and checked reading of all that an experiment writes, older files included.
 
 Rule of this file: the types of results.json and one way to read each kind of record; results.py computes the numbers.
-Times are seconds. docs/schemas/ has the JSON schemas (`make schemas`). Within a schema's number, keys are only added:
+Times are seconds. docs/schemas/ has the JSON schemas (`make pages`). Within a schema's number, keys are only added:
 unknown keys are ignored, and keys that an older file lacks have a default here. Unset fields are not written, so a
 file stays the same when read and written again.
 

@@ -63,7 +63,7 @@ def double_tree(workers: int) -> Work:
 
 
 def recursive_doubling(workers: int) -> Work:
-    """In lg p rounds, partners exchange whole vectors: lg p (alpha + s beta + s gamma).
+    """Partners exchange whole vectors in lg p rounds: lg p (alpha + s beta + s gamma).
 
     Thakur et al. 2005. If p is no power of two, see `_fold`.
     """

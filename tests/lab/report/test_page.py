@@ -27,7 +27,7 @@ LIMIT_S = 400
 
 
 class Structure(HTMLParser):
-    """What a browser would fetch, and what a reader sees."""
+    """References that a browser would fetch, and the words that a reader sees."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a report tells: from a job's own record, and from a folder of an experiment."""
+"""Content of a report from a job's own record, and from a folder of an experiment."""
 
 from __future__ import annotations
 

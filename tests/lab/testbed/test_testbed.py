@@ -35,7 +35,7 @@ MEASURED = 5
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[Testbed]:
-    """As root; without it the tests in a user namespace of their own still run."""
+    """Three nodes, for root only; without root the tests in a user namespace of their own still run."""
     with network([NodeSpec("worker0", 100e6), NodeSpec("worker1", 1e9), NodeSpec("server", None)]) as testbed:
         yield testbed
 
@@ -56,7 +56,7 @@ def rate_of(testbed: Testbed, source: str, target: str, bandwidth_bps: float, me
 
 
 def checked(check: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """What the check of a testbed says; it refuses what a busy machine disturbs."""
+    """Return the result of a testbed's check, which a busy machine may disturb a few times."""
     for _ in range(MEASURED - 1):
         with contextlib.suppress(UserError):
             return check()
@@ -300,7 +300,7 @@ def test_nothing_passes_a_link_that_is_down(delay_s: float | None, tmp_path: Pat
     with network([NodeSpec("worker0", 300e6, delay_s=delay_s), NodeSpec("server", None)]) as testbed:
 
         def answer(limit_s: float) -> str:
-            """Of a port that nobody listens to: it refuses where the link is up, and is silent where it is down."""
+            """Try a port without a listener: it refuses if the link is up, and is silent if it is down."""
             script = f"timeout {limit_s} bash -c '</dev/tcp/{testbed.address('server')}/9'; echo $?"
             return output_of(testbed, "worker0", script, tmp_path / "log").splitlines()[-1]
 

@@ -69,5 +69,5 @@ ENGINE = EngineSpec(
     topology=PARAMETER_SERVER,
     package=byteps.PACKAGE,
     check="prophet_mlfabric.byteps.agent:check",
-    unsimulated="since MLfabric's simulator is a program of its own: python -m tools.mlfabric train",
+    unsimulated="since MLfabric has a simulator of its own (docs/policies/mlfabric.md)",
 )

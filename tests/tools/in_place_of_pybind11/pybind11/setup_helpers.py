@@ -1,4 +1,4 @@
-"""What setup.py asks of pybind11."""
+"""Part of pybind11 that setup.py needs."""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""Files that follow from code and kept results: tables of policies, schemas, the simulator's errors, the picture.
+
+Rule of this file: the text of each file. `make pages` writes them; a test checks that they are up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
+from prophet_scheduler.lab.records import RECORDS
+from prophet_scheduler.lab.simulator_error import FILE
+from prophet_scheduler.policies import all_definitions
+from tools import kept, picture
+from tools.figures import table
+from tools.kept import Study
+from tools.studies import ALL_REDUCES, VALIDATION
+
+ROOT = Path(__file__).parents[1]
+ENABLING = ROOT / "docs" / "enabling.md"
+SCHEMAS = ROOT / "docs" / "schemas"
+
+
+def policies_table() -> str:
+    """Return a row for each name that BYTEPS_SCHEDULER may have, and for none."""
+    rows = []
+    for name, entry in all_definitions().items():
+        page = f" ([page]({entry.page}))" if entry.page else ""
+        rows.append((f"`{name}`", entry.summary + page))
+    return table(("`BYTEPS_SCHEDULER=`", "what it does"), [*rows, ("unset", "stock BytePS; nothing of Prophet runs")])
+
+
+def options_table() -> str:
+    """Return a row for each option of a policy."""
+    rows = [
+        (f"`{option.variable}`", f"`{option.name}`", f"`{name}`", default_text(option), meaning(option))
+        for name, option in option_rows()
+    ]
+    return table(("variable", "key in a config", "policy", "default", "meaning"), rows)
+
+
+def with_tables(page: str) -> str:
+    """Return docs/enabling.md with both tables as they are now. Raises ValueError if a mark is missing."""
+    for name, text in (("policies", policies_table()), ("options", options_table())):
+        begin, end = f"<!-- {name}: made by tools/derived.py -->\n", f"<!-- end of {name} -->\n"
+        start, stop = page.index(begin) + len(begin), page.index(end)
+        page = f"{page[:start]}\n{text}\n{page[stop:]}"
+    return page
+
+
+def errors_text() -> str:
+    """Return the simulator's errors for `prophet advise`, from the kept runs. Raises UserError."""
+    ratios: dict[str, list[float]] = {}
+    for name in (VALIDATION, *ALL_REDUCES):
+        stored = kept.kept(ROOT / kept.RESULTS, name, Study)
+        for cell, point in stored[1].configured() if stored is not None else ():
+            times = point.real_and_simulated_s
+            for contender in cell.policies:
+                if contender.name in times:
+                    real_s, simulated_s = times[contender.name]
+                    ratios.setdefault(contender.base, []).append(round(real_s / simulated_s, 4))
+    lines = [f"  {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
+    return '{\n "schema": 1,\n "ratios": {\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def derived() -> dict[Path, str]:
+    """Return the text of each file but the picture."""
+    schemas = {
+        SCHEMAS / f"{name}.json": json.dumps(adapter.json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
+        for name, adapter in RECORDS
+    }
+    return {**schemas, ENABLING: with_tables(ENABLING.read_text(encoding="utf-8")), FILE: errors_text()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write all of them."""
+    argparse.ArgumentParser(prog="python -m tools.derived", description=__doc__).parse_args(arguments)
+    for path, text in {**derived(), ROOT / picture.PICTURE: picture.drawing(picture.panels())}.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
