@@ -188,7 +188,7 @@ site: $(VENV)/.package
 
 # The profiles of configs/profiles, recorded from real training: about five minutes on a quiet machine.
 profiles: setup
-	$(BIN)/python -m tools.record
+	$(BIN)/python -m tools.measure profiles
 
 # What is deterministic, written anew under tests/golden: the diff shows which numbers a change has moved.
 golden: setup

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +18,10 @@ from rich.console import Console
 from prophet_scheduler.core.units import parse_rate
 from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.cluster_config import ClusterConfig
-from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.session import testbed_of
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools.builds import Ended, Limits, ManyGradientsJob, provide_build, run_job, unfused
-from tools.kept import add_piece, read_pieces
+from tools.kept import resumed
 
 POLICIES = (STOCK, "fifo", "p3", "prophet")
 SIZE_BYTES = 4_096
@@ -74,21 +76,19 @@ def measure(
 
     A start has stopped after `still` seconds without traffic, and is late after `limit` seconds.
     """
-    console = Console()
     reexec_in_user_namespace()
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
-    env = provide_build(build, out, console)
+    env = provide_build(build, out, Console())
     job, limits = ManyGradientsJob(gradients, SIZE_BYTES, ITERATIONS), Limits(still, limit)
     file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
-    made = read_pieces(file, Start)
-    with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
-        for number in range(starts):
-            for name in POLICIES:
-                if sum(start.policy == name for start in made) > number:
-                    continue
-                folder, port, began = out / f"{name}-{number}", FIRST_PORT + len(made) % PORTS, time.monotonic()
-                ended = run_job(testbed, cluster, unfused(name, env), job.command(), folder, port, limits)
-                made.append(counted(name, ended, time.monotonic() - began))
-                add_piece(file, made[-1])
-                console.print(made[-1], markup=False, soft_wrap=True)
+    with testbed_of(cluster) as testbed:
+
+        def start(number: int, name: str) -> Start:
+            folder, port, began = out / f"{name}-{number}", FIRST_PORT + number % PORTS, time.monotonic()
+            ended = run_job(testbed, cluster, unfused(name, env), job.command(), folder, port, limits)
+            return counted(name, ended, time.monotonic() - began)
+
+        wanted = enumerate(POLICIES * starts)
+        works = [(name, partial(start, number, name)) for number, name in wanted]
+        made = resumed(file, Start, works, lambda each: each.policy)
     return Starts(build, job, parse_rate(rate), limits, made)

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DDP_NCCL
@@ -25,9 +24,10 @@ from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.session import testbed_of
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools.builds import Limits, run_job
-from tools.kept import add_piece, read_pieces
+from tools.kept import resumed
 from tools.provenance import Provenance, here
 
 PROPHET = "prophet"
@@ -104,7 +104,7 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     """Make one run. Raises UserError if it failed or stood still."""
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": job.bandwidth})
     folder = out / f"{job.name}-{policy}"
-    with Testbed([NodeSpec(node, cluster.bandwidth.rate(node)) for node in cluster.nodes]) as testbed:
+    with testbed_of(cluster) as testbed:
         settings = partial(settings_of, interface=testbed.interface(WORKERS[0]))
         command, limits, contender = command_of(job, folder), Limits(60.0, 400.0), Contender(policy, policy)
         ended = run_job(testbed, cluster, contender, command, folder, port, limits, settings=settings)
@@ -116,19 +116,12 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
 
 def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
     """Make the runs that are not there yet, of one engine or of both. Raises UserError."""
-    console = Console()
     if not torch.cuda.is_available():
         raise UserError("there is no GPU here that PyTorch can use")
     reexec_in_user_namespace()
-    file = out / "runs.jsonl"
-    runs = read_pieces(file, GpuRun)
-    for job in JOBS:
-        for policy in BASES[job.engine]:
-            if engine in ("", job.engine) and not any((run.job, run.policy) == (job, policy) for run in runs):
-                console.print(f"{job.name} {policy}: {job.iterations} iterations")
-                runs.append(run_of(job, policy, out, FIRST_PORT + len(runs)))
-                add_piece(file, runs[-1])
-    return runs
+    chosen = [(job, policy) for job in JOBS for policy in BASES[job.engine] if engine in ("", job.engine)]
+    works = [(key, partial(run_of, *key, out, FIRST_PORT + number)) for number, key in enumerate(chosen)]
+    return resumed(out / "runs.jsonl", GpuRun, works, lambda run: (run.job, run.policy))
 
 
 def where() -> Provenance:

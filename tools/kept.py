@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,6 +161,29 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
             pieces.append(adapter.validate_json(line))
         except ValidationError as error:
             raise UserError(f"{path}:{number}: cannot be read ({first_error(error)}); remove the line") from None
+    return pieces
+
+
+def resumed(
+    path: Path,
+    kind: type[T],
+    works: Iterable[tuple[Any, Callable[[], T]]],
+    key_of: Callable[[T], Any],
+    goes_on: Callable[[], bool] = lambda: True,
+) -> list[T]:
+    """Return the pieces in `path`, after making the missing ones of `works` while `goes_on`.
+
+    A work is (key of its piece, function that makes it); several may have the same key. Raises UserError.
+    """
+    pieces = read_pieces(path, kind)
+    there = [key_of(piece) for piece in pieces]
+    for key, make in works:
+        if key in there:
+            there.remove(key)
+        elif goes_on():
+            pieces.append(make())
+            add_piece(path, pieces[-1])
+            print(f"{path.name}: {pieces[-1]}", flush=True)
     return pieces
 
 

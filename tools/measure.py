@@ -1,7 +1,7 @@
 """Measurements of one kind each, kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
 
 Rule of this file: which measurements there are, and keeping what one came to. A measurement is a function:
-it gets a folder for its work, the folder of results, and options, and its type is that of what is kept.
+it gets a folder for its work, the folder of results, and options, and returns the data to keep, if any.
 Configs that are run for a page are those of studies.py.
 """
 
@@ -33,6 +33,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "mlfabric-simulated": "mlfabric_cells.simulate",
     "operations": "operations.measure",
     "papers": "papers.measure",
+    "profiles": "record.measure",
     "regret": "regret.measure",
     "scaling": "scaling.measure",
     "testbed": "testbed.measure",
@@ -65,9 +66,10 @@ def function_of(name: str) -> Any:
 def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
     """Measure and keep. Raises UserError and OSError."""
     measure = function_of(name)
-    data = measure(out, results, **options_of(measure, given))
-    where = inspect.getmodule(measure).__dict__.get("where", here)
-    kept.keep(results, name, typing.get_type_hints(measure)["return"], data, where())
+    data, kind = measure(out, results, **options_of(measure, given)), typing.get_type_hints(measure)["return"]
+    if kind is not type(None):
+        where = inspect.getmodule(measure).__dict__.get("where", here)
+        kept.keep(results, name, kind, data, where())
     return 0
 
 

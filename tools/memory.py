@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,10 @@ from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.cluster_config import ClusterConfig
-from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.session import testbed_of
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools.builds import BUILDS, Limits, ManyGradientsJob, Marks, Process, provide_build, run_job, unfused
-from tools.kept import add_piece, read_pieces
+from tools.kept import resumed
 
 JOB = ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
 POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": settings.DEFAULT_PARTITION_BYTES}
@@ -67,24 +69,19 @@ def messages(job: ManyGradientsJob, partition_bytes: int) -> int:
 
 def measure(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]:
     """Make the missing runs, each for `seconds` at most. Raises UserError if one failed or stood still."""
-    console, file = Console(), out / "runs.jsonl"
     reexec_in_user_namespace()
-    runs = read_pieces(file, Samples)
-    with Testbed([NodeSpec(node, None) for node in CLUSTER.nodes]) as testbed:
-        for build in BUILDS:
-            env = provide_build(build, out, console)
-            for policy, partition_bytes in POLICIES.items():
-                if any((run.build, run.policy) == (build, policy) for run in runs):
-                    continue
-                console.print(f"{build} {policy}: up to {JOB.iterations} iterations, {seconds:g} s")
-                samples, port = Samples(build, policy, messages(JOB, partition_bytes)), FIRST_PORT + len(runs)
-                limits, folder = Limits(whole_s=seconds), out / f"{build}-{policy}"
-                ended = run_job(
-                    testbed, CLUSTER, unfused(policy, env), JOB.command(), folder, port, limits, samples.look
-                )
-                if ended.end in ("failed", "stopped"):
-                    raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
-                samples.why = ended.why
-                runs.append(samples)
-                add_piece(file, samples)
-    return runs
+    with testbed_of(CLUSTER) as testbed:
+
+        def run(number: int, build: str, policy: str) -> Samples:
+            env = provide_build(build, out, Console())
+            samples = Samples(build, policy, messages(JOB, POLICIES[policy]))
+            limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", FIRST_PORT + number
+            ended = run_job(testbed, CLUSTER, unfused(policy, env), JOB.command(), folder, port, limits, samples.look)
+            if ended.end in ("failed", "stopped"):
+                raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
+            samples.why = ended.why
+            return samples
+
+        wanted = enumerate((build, policy) for build in BUILDS for policy in POLICIES)
+        works = [(key, partial(run, number, *key)) for number, key in wanted]
+        return resumed(out / "runs.jsonl", Samples, works, lambda each: (each.build, each.policy))

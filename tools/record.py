@@ -7,7 +7,6 @@ profiles` records them anew on the machine at hand, which takes about five minut
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +21,6 @@ from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.records import read_worker
 from prophet_scheduler.lab.session import run_session
 from prophet_scheduler.models.profiles import load_profile, save_profile
-from tools.command_line import exit_status, page_parser
 from tools.provenance import processor
 
 CONFIG = "record.yaml"
@@ -73,22 +71,13 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     return profiles
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Record and write; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("record", __doc__)
-    parser.add_argument("--profiles", type=Path, default=Path("configs/profiles"), help="folder of config and profiles")
-    parser.add_argument("--out", type=Path, default=Path("build/record-profiles"), help="folder for the runs")
-    parser.add_argument("--where", default=processor(), help="what computed, for the profiles' source")
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: record(options.profiles, options.out, options.where, options.results))
-
-
-def record(profiles: Path, out: Path, where: str, results: Path) -> int:
+def measure(out: Path, results: Path, *, profiles: str = "configs/profiles", where: str = "") -> None:
     """Run the config in `profiles` and write a profile of each run beside it, all or none; a picture goes to `results`.
 
-    Raises UserError.
+    `where` names the processor in the profiles' source; the default is this machine's. Raises UserError.
     """
-    experiment = load_experiment(profiles / CONFIG)
+    folder = Path(profiles)
+    experiment = load_experiment(folder / CONFIG)
     run_session(experiment, out)
     recorded = [
         (cell, policy, profile)
@@ -97,13 +86,8 @@ def record(profiles: Path, out: Path, where: str, results: Path) -> int:
     ]
     for cell, policy, profile in recorded:
         assert isinstance(cell.job, SyntheticJob)
-        path = profiles / f"{profile.name}.json"
-        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where))
+        path = folder / f"{profile.name}.json"
+        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where or processor()))
         if profile.name == DRAWN:
             plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
         Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,18 +11,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
 from tools.command_line import exit_status, page_parser
-from tools.kept import add_piece, read_pieces
+from tools.kept import add_piece, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
 from tools.provenance import here
 from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
@@ -38,7 +38,6 @@ PIECE_S = 900.0
 """Seconds of one job of long training."""
 EVERY_S = 10.0
 """Mean seconds that a rate stays in long training."""
-Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Soak:
             return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
 
         works = [(policy, partial(train, number, policy)) for number, policy in enumerate(wanted)]
-        return self._jobs("training", LongTraining, works, lambda job: job.policy)
+        return resumed(self._out / "training.jsonl", LongTraining, works, lambda job: job.policy, self.time_left)
 
     def _faults(self) -> Any:
         jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
@@ -146,27 +145,8 @@ class Soak:
         for number, (experiment, fault, policy) in enumerate(jobs * self._amounts.rounds):
             folder = self._out / "faults" / f"{number}-{policy}"
             works.append(((fault, policy), partial(soak_jobs.fault_run, experiment, fault, folder)))
-        return self._jobs("faults", FaultRun, works, lambda run: (run.fault, run.policy))
-
-    def _jobs(
-        self,
-        part: str,
-        kind: type[Piece],
-        works: Sequence[tuple[Any, Callable[[], Piece]]],
-        key_of: Callable[[Piece], Any],
-    ) -> list[Piece]:
-        """Run the jobs that are not there yet, each given with its key; as many have a key as shall be run."""
-        file = self._out / f"{part}.jsonl"
-        done = read_pieces(file, kind)
-        there = [key_of(piece) for piece in done]
-        for key, work in works:
-            if key in there:
-                there.remove(key)
-            elif self.time_left():
-                done.append(work())
-                add_piece(file, done[-1])
-                print(f"{part}: {len(done)} of {len(works)}", flush=True)
-        return done
+        file = self._out / "faults.jsonl"
+        return resumed(file, FaultRun, works, lambda run: (run.fault, run.policy), self.time_left)
 
 
 def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts) -> int:

@@ -13,7 +13,7 @@ import pytest
 from prophet_scheduler.lab.results import summarize
 from prophet_scheduler.lab.runner import run_experiment
 from prophet_scheduler.lab.runs import CellRuns
-from prophet_scheduler.lab.simulated_session import simulate_session
+from prophet_scheduler.lab.session import simulate_session
 from support.configs import REPLAY, changed, loaded
 from support.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
 

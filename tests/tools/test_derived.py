@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from tools import derived
 
 
 @pytest.mark.parametrize("path", derived.derived(), ids=lambda path: path.name)
-def test_a_file_is_up_to_date(path: derived.Path) -> None:
+def test_a_file_is_up_to_date(path: Path) -> None:
     assert derived.derived()[path] == path.read_text(encoding="utf-8"), f"{path.name} is out of date: make pages"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.records import read_results
-from prophet_scheduler.lab.simulated_session import simulate_session
+from prophet_scheduler.lab.session import simulate_session
 from support.configs import REPLAY, changed, loaded
 from tools import kept, provenance
 from tools.kept import Study

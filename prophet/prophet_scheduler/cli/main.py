@@ -89,7 +89,7 @@ def simulate(
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.config import load_experiment
-    from prophet_scheduler.lab.simulated_session import simulate_session
+    from prophet_scheduler.lab.session import simulate_session
 
     experiment = load_experiment(config, policy or (), repeats)
     _warn_of_variables(config)

@@ -206,6 +206,34 @@ class Watch:
         return now - self._since >= self._limit_s
 
 
+@dataclass(frozen=True)
+class JobFiles:
+    """Files of a job in its `folder`: a log and the records of each node."""
+
+    folder: Path
+
+    def record(self, node: str, suffix: str) -> Path:
+        """Return the absolute path of a node's record."""
+        return self.folder.resolve() / f"{node}.{suffix}"
+
+    def result(self, worker: str) -> Path:
+        return self.record(worker, "json")
+
+    def finished(self, worker: str) -> int:
+        """Return the number of iterations that the worker has finished."""
+        progress = progress_path(self.result(worker))
+        return progress.read_bytes().count(b"\n") if progress.exists() else 0
+
+    def logs(self, node: str) -> tuple[Path, Path]:
+        """Return the log of the node's program, and that of its restart after a kill."""
+        return self.folder / f"{node}.log", self.folder / f"{node}.again.log"
+
+    def log_lines(self, node: str) -> list[str]:
+        logs = [log for log in self.logs(node) if log.exists()]
+        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+        return [line for line in text.splitlines() if line.strip()]
+
+
 class JobRun:
     """One training job on the testbed: scheduler, servers and workers, from start to end."""
 
@@ -221,26 +249,26 @@ class JobRun:
         cache: Path | None = None,
     ) -> None:
         self._cell = cell
-        self._policy = policy
+        self._policy = _with_env(policy, cell, cache)
         self._host = host
-        self._folder = folder
+        self._files = JobFiles(folder)
         self._port = port
         self._limit_s = limit_s
         self._edges = edges
-        self._cache = cache
         self._nodes = nodes_of(policy.engine, cell.cluster)
         self._workers = [node for node in self._nodes if is_worker(node)]
         trace = policy.engine.trace
         self._trace = trace if trace is not None and trace.switch in policy.env else None
         self._processes: dict[str, Process] = {}
-        self._killed: set[str] = set()
-        self._has_killed = False
+        self._killed: dict[str, bool] = {}
+        """Nodes that a fault has killed; False if the program runs again."""
         self._broke_at: float | None = None
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
         """Run the job to its end or its failure, and leave no process running."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        folder = self._files.folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         # Paths of UNIX sockets must be short, so these do not go under the user's folder.
         with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
             try:
@@ -252,31 +280,32 @@ class JobRun:
                 workers, statuses = self._collect()
             except JobFailed as failure:
                 after_s = None if self._broke_at is None else self._edges.now() - self._broke_at
-                return Run(self._folder, error=str(failure), log_tail=self._log_tail(), ended_after_s=after_s)
+                tails = {node: self._files.log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+                return Run(folder, error=str(failure), log_tail=tails, ended_after_s=after_s)
             finally:
                 self._host.terminate_all()
                 self._mend()
         recuts_s = [status.last_recut_s for status in statuses if status.last_recut_s is not None]
-        return Run(self._folder, workers, statuses, recut_s=max(recuts_s, default=None))
+        return Run(folder, workers, statuses, recut_s=max(recuts_s, default=None))
 
     def start(self, node: str) -> None:
         """Start the node's program, or restart it after a kill."""
         again = node in self._processes
-        private, working = self._sockets / node, self._record(node, "cwd")
+        private, working = self._sockets / node, self._files.record(node, "cwd")
         private.mkdir(exist_ok=again)
         working.mkdir(exist_ok=again)
         if self._trace is not None:
-            self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
-        options = ["--spec", str(self._spec), "--out", str(self._result(node))]
+            self._files.record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
+        options = ["--spec", str(self._spec), "--out", str(self._files.result(node))]
         argv = command(self._policy, node, self._cell.job.kind, options)
-        env = self._environment(node, private)
-        self._processes[node] = self._host.popen(node, argv, env=env, log=self._logs(node)[again], cwd=working)
-        self._killed.discard(node)
+        env, log = self._environment(node, private), self._files.logs(node)[again]
+        self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
+        if again:
+            self._killed[node] = False
 
     def kill(self, node: str) -> None:
         """Kill the node's program; its machine stays and closes its connections."""
-        self._killed.add(node)
-        self._has_killed = True
+        self._killed[node] = True
         self._host.send_signal(node, signal.SIGKILL)
 
     def _mend(self) -> None:
@@ -297,10 +326,10 @@ class JobRun:
         spec = job.model_dump(mode="json")
         if isinstance(job, ReplayJob):
             assert self._cell.profile is not None
-            profile = self._folder / "profile.json"
+            profile = self._files.folder / "profile.json"
             save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
             spec["profile"] = str(profile.resolve())
-        path = self._folder / "spec.json"
+        path = self._files.folder / "spec.json"
         write_whole(json.dumps(spec, indent=2) + "\n", path)
         return path.resolve()
 
@@ -311,20 +340,13 @@ class JobRun:
         interface = self._host.interface(node)
         rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
         network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets), rates)
-        policy = self._policy
-        if self._cache is not None:
-            policy = replace(policy, env={settings.CACHE: str(self._cache.resolve()), **policy.env})
-        loss = policy.engine.message_loss
-        for fault in cluster.faults:
-            if fault.percent is not None and loss is not None:
-                policy = replace(policy, env={**loss(fault.percent), **policy.env})
-        env = environment(policy, node, network, os.environ)
+        env = environment(self._policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
-            env[self._trace.folder] = str(self._record(node, "trace"))
+            env[self._trace.folder] = str(self._files.record(node, "trace"))
         if node in self._workers and self._policy.recorded:
-            env[settings.PROFILE_OUT] = str(self._record(node, PROFILE_FILE))
-            env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
-            env[settings.STATUS_OUT] = str(self._record(node, STATUS_FILE))
+            names = {settings.PROFILE_OUT: PROFILE_FILE, settings.EVENTS_OUT: EVENTS_FILE}
+            for variable, suffix in {**names, settings.STATUS_OUT: STATUS_FILE}.items():
+                env[variable] = str(self._files.record(node, suffix))
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
@@ -335,20 +357,21 @@ class JobRun:
         trained_since: float | None = None
         while True:
             codes = {node: process.poll() for node, process in self._processes.items()}
-            gone = [node for node, code in codes.items() if code not in (None, 0) and node not in self._killed]
+            dead = sorted(node for node, is_dead in self._killed.items() if is_dead)
+            gone = [node for node, code in codes.items() if code not in (None, 0) and node not in dead]
             # A killed program may take other programs with it, but only the workers decide how the job ends.
-            fallen = [node for node in gone if self._has_killed and node not in self._workers]
+            fallen = [node for node in gone if self._killed and node not in self._workers]
             if failed := [node for node in gone if node not in fallen]:
                 raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
             if (fault := self._host.fault()) is not None:
                 raise JobFailed(fault)
             if all(codes[worker] == 0 for worker in self._workers):
                 return
-            alive = [worker for worker in self._workers if worker not in self._killed]
+            alive = [worker for worker in self._workers if worker not in dead]
             if len(alive) < len(self._workers) and all(codes[worker] == 0 for worker in alive):
-                raise JobFailed(f"{', '.join(sorted(self._killed))} was killed, and the others ended without it")
+                raise JobFailed(f"{', '.join(dead)} was killed, and the others ended without it")
             now = self._edges.now()
-            finished = [_lines(progress_path(self._result(worker))) for worker in self._workers]
+            finished = [self._files.finished(worker) for worker in self._workers]
             on_iterations(min(finished))
             ended = sum(codes[worker] == 0 for worker in self._workers)
             if watch.hung(sum(finished) + ended, now):
@@ -366,9 +389,9 @@ class JobRun:
             self._edges.sleep(POLL_S)
 
     def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
-        late = node in self._workers and self._result(node).exists()
+        late = node in self._workers and self._files.result(node).exists()
         when = " after its last iteration" if late else ""
-        return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self._files.log_lines(node))}"
 
     def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
         """Describe the programs that had ended by themselves, apart from those that a fault killed."""
@@ -377,47 +400,36 @@ class JobRun:
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """Return (the workers' results, Prophet's statuses). Raises JobFailed if one is missing."""
         results = tuple(
-            _record(read_worker, self._result(worker), f"{worker} left no result") for worker in self._workers
+            _record(read_worker, self._files.result(worker), f"{worker} left no result") for worker in self._workers
         )
         if not self._policy.recorded:
             return results, ()
         # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
         absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
         statuses = tuple(
-            _record(read_status, self._record(worker, STATUS_FILE), absent.format(worker)) for worker in self._workers
+            _record(read_status, self._files.record(worker, STATUS_FILE), absent.format(worker))
+            for worker in self._workers
         )
         for worker, status in zip(self._workers, statuses, strict=True):
             if status.stepped_aside:
                 raise JobFailed(f"Prophet stepped aside in {worker}: {status.stepped_aside}")
         return results, statuses
 
-    def _result(self, worker: str) -> Path:
-        return self._record(worker, "json")
 
-    def _record(self, worker: str, suffix: str) -> Path:
-        return self._folder.resolve() / f"{worker}.{suffix}"
-
-    def _log_tail(self) -> dict[str, list[str]]:
-        return {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
-
-    def _log_lines(self, node: str) -> list[str]:
-        logs = [log for log in self._logs(node) if log.exists()]
-        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
-        return [line for line in text.splitlines() if line.strip()]
-
-    def _logs(self, node: str) -> tuple[Path, Path]:
-        """Return the log of the node's program, and that of its restart after a kill."""
-        return self._folder / f"{node}.log", self._folder / f"{node}.again.log"
+def _with_env(policy: Contender, cell: Cell, cache: Path | None) -> Contender:
+    """Return `policy` with the environment that a warm start and dropped messages need, unless it has its own."""
+    env = {} if cache is None else {settings.CACHE: str(cache.resolve())}
+    loss = policy.engine.message_loss
+    for fault in cell.cluster.faults:
+        if fault.percent is not None and loss is not None:
+            env |= loss(fault.percent)
+    return replace(policy, env={**env, **policy.env})
 
 
 def last_words(log: Sequence[str]) -> str:
     """Return the last line of a log that names an error, or else the last line."""
     errors = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
     return (errors or list(log) or ["it said nothing"])[-1].strip()
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _record(read: Callable[[Path], T], path: Path, absent: str) -> T:

@@ -1,4 +1,4 @@
-"""One `prophet run` from start to end: the testbed, the progress bar, and all output.
+"""One `prophet run` or `prophet simulate` from start to end: the testbed, the progress bar, and all output.
 
 Rule of this file: putting the parts together; each part has its own file.
 """
@@ -26,6 +26,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import require_folder
 from prophet_scheduler.core.optional import MissingPackage, require
 from prophet_scheduler.engines.spec import is_worker
+from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.config import SIMULATOR, Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.doctor import obstacle
@@ -34,6 +35,8 @@ from prophet_scheduler.lab.results import failures, summarize, with_gradient_tim
 from prophet_scheduler.lab.results_view import describe_setting, print_results
 from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
 from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.trace import write_trace
 from prophet_scheduler.lab.transfers import RecordedRun, one_run_each
 from prophet_scheduler.lab.tuning import require_search, trial_cell
@@ -108,35 +111,55 @@ def run_session(experiment: Experiment, out: Path) -> int:
     obstacles = [obstacle(policy) for policy in policies]
     if obstacles[0] is not None and all(reason is not None for reason in obstacles):
         raise UserError(obstacles[0])
-    from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-
     reexec_in_user_namespace()
+    console = Console()
+    with _new_folder(out, UserError), progress_bar(experiment, console) as listener:
+        hosts = lambda cell: testbed_of(cell.cluster, measured=True)  # noqa: E731
+        done = run_experiment(experiment, out, hosts, listener, obstacle=obstacle)
+    return report(experiment, done, out, console)
 
-    def testbed(cell: Cell) -> Testbed:
-        cluster = cell.cluster
-        cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers)
-        nodes = [
+
+def simulate_session(experiment: Experiment, out: Path) -> int:
+    """Simulate the experiment, write the outputs of `prophet run` and utilisation into `out`, and return the number of
+    failed policies.
+
+    Raises UserError, and writes nothing, if the config cannot be simulated.
+    """
+    require_folder(out, "--out")
+    planned = prepare_experiment(experiment)
+    console = Console()
+    with _new_folder(out), progress_bar(experiment, console, recordings=False) as listener:
+        done = simulate_experiment(experiment, planned, out, listener)
+    return report(experiment, done, out, console)
+
+
+@contextmanager
+def _new_folder(out: Path, after: type[BaseException] = BaseException) -> Iterator[None]:
+    """Remove the folder after an error of this type, unless it was there before."""
+    existed = out.exists()
+    try:
+        yield
+    except after:
+        if not existed:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def testbed_of(cluster: ClusterConfig, *, measured: bool = False) -> Testbed:
+    """Return a testbed of the cluster's nodes. `measured`: workers have their own cores, and all links are measured."""
+    cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers) if measured else {}
+    return Testbed(
+        [
             NodeSpec(
                 node,
                 cluster.bandwidth.rate(node),
                 cores.get(node, ()),
                 cluster.delay.of(node) or None,
-                measured=is_worker(node),
+                measured=measured and is_worker(node),
             )
             for node in cluster.nodes
         ]
-        return Testbed(nodes)
-
-    console = Console()
-    existed = out.exists()
-    try:
-        with progress_bar(experiment, console) as listener:
-            done = run_experiment(experiment, out, testbed, listener, obstacle=obstacle)
-    except UserError:
-        if not existed:
-            shutil.rmtree(out, ignore_errors=True)
-        raise
-    return report(experiment, done, out, console)
+    )
 
 
 def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
