@@ -1,4 +1,4 @@
-"""Transfers out of events, the Perfetto trace, and that the figures are drawn."""
+"""Transfers out of events, and that the figures are drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from prophet_scheduler.engines.byteps.trace import read_trace
 from prophet_scheduler.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
 from prophet_scheduler.lab.results import summarize
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.trace import trace_events, write_trace
 from prophet_scheduler.lab.transfers import RecordedRun, one_run_each, pair_events
 from prophet_scheduler.lab.turnaround import turnarounds
 from support.configs import REPLAY, loaded
@@ -95,28 +94,6 @@ def test_stock_is_drawn_from_its_recording(tmp_path: Path) -> None:
     (drawn,) = one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, (worker, worker))}))
     assert (drawn.policy, len(drawn.transfers)) == ("stock", 4)
     assert one_run_each(CellRuns(cell, {}, runs, {"stock": Run(tmp_path, error="hung")})) == []
-
-
-def test_the_trace_has_each_transfer_as_a_pair_within_the_last_iterations(
-    recorded: RecordedRun, tmp_path: Path
-) -> None:
-    events = trace_events(recorded, process=7)
-    begins = [event for event in events if event["ph"] == "b"]
-    ends = {event["id"]: event for event in events if event["ph"] == "e"}
-    assert len(begins) == 3 * 3 * 2
-    assert {event["tid"] for event in begins} == {"push", "pull"}
-    assert {event["pid"] for event in events} == {7}
-    assert all(ends[event["id"]]["ts"] - event["ts"] == pytest.approx(10_000, abs=1) for event in begins)
-    assert [event["name"] for event in events if event["ph"] == "X"][:2] == ["backward 2", "backward 3"]
-    write_trace([recorded, recorded], tmp_path / "trace.json")
-    assert {e["pid"] for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]} == {0, 1}
-
-
-def test_a_block_is_called_by_its_place_in_the_arena(recorded: RecordedRun) -> None:
-    names = {event["name"] for event in trace_events(recorded, 0) if event["ph"] == "b"}
-    assert names == {"gradient 0.0", "gradient 1.0", "gradient 2.0"}
-    names = {event["name"] for event in trace_events(replace(recorded, arena=True), 0) if event["ph"] == "b"}
-    assert names == {"block at 0.00 MiB", "block at 0.01 MiB"}, "4 KiB apart"
 
 
 def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:

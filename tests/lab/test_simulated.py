@@ -51,7 +51,6 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
         "gradients-0.png",
         "throughput-0.png",
         "transfers-0.png",
-        "trace-0.json",
         "utilisation-0.png",
         "runs",
     }

@@ -38,7 +38,6 @@ def results(folder: Path) -> dict[str, Any]:
         "gradients-0.png",
         "throughput-0.png",
         "transfers-0.png",
-        "trace-0.json",
         "runs",
     }
     loaded: dict[str, Any] = json.loads((out / "results.json").read_text())

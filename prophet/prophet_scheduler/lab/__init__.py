@@ -1,5 +1,5 @@
-"""Experiments: a YAML config in; processes on a shaped network; results, figures and traces out.
+"""Experiments: a YAML config in; processes on a shaped network; results and figures out.
 
-`config` reads, `runner` runs, `results` counts, `figures` and `trace` draw. `jobs` holds the workers' training
+`config` reads, `runner` runs, `results` counts, `figures` draws. `jobs` holds the workers' training
 scripts, which are ordinary programs of their framework. The engines move a job's gradients.
 """

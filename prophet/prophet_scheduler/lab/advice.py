@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import role_of
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
@@ -90,14 +91,6 @@ def _faster_links(role: str, factor: float, situation: Situation) -> Situation |
     return _on(situation, bandwidth=Bandwidth(default, nodes, changes))
 
 
-def _twice_the_rate(situation: Situation) -> Situation | None:
-    return _faster_links("worker", 2.0, situation)
-
-
-def _faster_servers(situation: Situation) -> Situation | None:
-    return _faster_links("server", 2.0, situation)
-
-
 def _another_server(situation: Situation) -> Situation | None:
     if not situation.contender.engine.topology.through_servers:
         return None
@@ -116,10 +109,10 @@ def _half_precision(situation: Situation) -> Situation | None:
 
 
 def _larger_batch(situation: Situation) -> Situation:
-    longer = [
-        replace(g, generation_s=2 * g.generation_s, forward_s=2 * g.forward_s) for g in situation.profile.gradients
-    ]
-    return replace(_with_gradients(situation, longer), batch=2 * situation.batch)
+    gradients = situation.profile.gradients
+    longer = tuple(replace(g, generation_s=2 * g.generation_s, forward_s=2 * g.forward_s) for g in gradients)
+    cell = replace(situation.cell, profile=replace(situation.profile, gradients=longer))
+    return replace(situation, cell=cell, batch=2 * situation.batch)
 
 
 def _fewer_workers_a_host(situation: Situation) -> Situation | None:
@@ -156,8 +149,8 @@ def _on_byteps(situation: Situation) -> Situation | None:
 
 CHANGES: Sequence[JobChange] = (
     JobChange("prophet", "the same under Prophet", _with_prophet),
-    JobChange("twice-the-rate", "twice the rate of workers' links", _twice_the_rate),
-    JobChange("faster-servers", "twice the rate of servers' links", _faster_servers),
+    JobChange("twice-the-rate", "twice the rate of workers' links", partial(_faster_links, "worker", 2.0)),
+    JobChange("faster-servers", "twice the rate of servers' links", partial(_faster_links, "server", 2.0)),
     JobChange("another-server", "another server", _another_server),
     JobChange(
         "half-precision",
@@ -289,8 +282,3 @@ def _on(situation: Situation, **cluster: object) -> Situation:
 
 def _under(situation: Situation, base: str) -> Situation:
     return replace(situation, contender=contender_of(base))
-
-
-def _with_gradients(situation: Situation, gradients: Sequence[GradientProfile]) -> Situation:
-    profile = replace(situation.profile, gradients=tuple(gradients))
-    return replace(situation, cell=replace(situation.cell, profile=profile))

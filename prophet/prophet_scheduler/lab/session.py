@@ -37,7 +37,6 @@ from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, r
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from prophet_scheduler.lab.trace import write_trace
 from prophet_scheduler.lab.transfers import RecordedRun, one_run_each
 from prophet_scheduler.lab.tuning import require_search, trial_cell
 from prophet_scheduler.lab.turnaround import Turnaround, turnarounds
@@ -94,7 +93,7 @@ def progress_bar(experiment: Experiment, console: Console, *, recordings: bool =
 
 
 def run_session(experiment: Experiment, out: Path) -> int:
-    """Run the experiment, write results.json, figures and traces into `out`, and return the number of failed policies.
+    """Run the experiment, write results.json and figures into `out`, and return the number of failed policies.
 
     A policy that this machine cannot start has failed. Raises UserError, and writes nothing, if no policy can start or
     there can be no testbed.
@@ -175,7 +174,7 @@ def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int,
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
-    """Write and print the results of a finished experiment, and return the number of failed policies."""
+    """Write, draw and print the results of a finished experiment, and return the number of failed policies."""
     recorded = [one_run_each(cell) for cell in done]
     times = []
     for cell, runs in zip(done, recorded, strict=True):
@@ -184,16 +183,13 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
     results = with_gradient_times(summarize(experiment, done), times)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / RESULTS_FILE)
-    for number, runs in enumerate(recorded):
-        if runs:
-            write_trace(runs, out / f"trace-{number}.json")
     print_results(results, console)
     try:
         draw(results, recorded, times, out)
     except MissingPackage as error:
-        console.print(f"results and traces are in {out}; no {error}", markup=False, soft_wrap=True)
+        console.print(f"results are in {out}; no {error}", markup=False, soft_wrap=True)
     else:
-        console.print(f"results, figures and traces are in {out}", markup=False, soft_wrap=True)
+        console.print(f"results and figures are in {out}", markup=False, soft_wrap=True)
     return failures(results)
 
 
