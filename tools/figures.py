@@ -479,32 +479,22 @@ def _beside_nothing(data: Watched, variant: str, rank: int | None = None) -> lis
     return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
 
 
-def _called_s(data: Watched, rank: int) -> float:
-    """Return the time of training's own threads in an iteration for watching."""
-    return float(sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank))
-
-
 def delayed(data: Watched, variant: str, key: str) -> list[float]:
     """Return by cycle and rank what `variant` takes more than nothing does, as a share of that."""
     return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
 
 
-def counted_share(data: Watched, variant: str, rank: int) -> list[float]:
-    """Return by cycle the processor time of the code that watches, in its own threads and in those of training, as a
-    share of the time of an iteration.
-    """
-    called_s = _called_s(data, rank)
-    pairs = _beside_nothing(data, variant, rank)
-    return [(turn["watching_s"] + called_s) / nothing["iteration_s"] for turn, nothing in pairs]
+def watching_share(data: Watched, variant: str, rank: int, *, counted: bool) -> list[float]:
+    """Return by cycle the processor time of watching as a share of an iteration, with the calls of training's threads.
 
-
-def more_share(data: Watched, variant: str, rank: int) -> list[float]:
-    """Return by cycle the additional processor time of Prophet's threads over the turn of nothing, and training's
-    calls, as a share of the time of an iteration.
+    `counted`: the time of the code that only watches; else the time of Prophet's threads beyond the turn of nothing.
     """
-    called_s = _called_s(data, rank)
-    pairs = _beside_nothing(data, variant, rank)
-    return [(turn["threads_s"] - nothing["threads_s"] + called_s) / nothing["iteration_s"] for turn, nothing in pairs]
+    called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
+    return [
+        ((turn["watching_s"] if counted else turn["threads_s"] - nothing["threads_s"]) + called_s)
+        / nothing["iteration_s"]
+        for turn, nothing in _beside_nothing(data, variant, rank)
+    ]
 
 
 def scattered(values: Sequence[float]) -> str:

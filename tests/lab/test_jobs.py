@@ -19,8 +19,8 @@ from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
 from prophet_scheduler.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
 from prophet_scheduler.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
-from prophet_scheduler.lab.jobs.pytorch.transformer import SHAPES, accuracy, make_model, make_optimizer, rate_of, train
-from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import model_record
+from prophet_scheduler.lab.jobs.pytorch.transformer import SHAPES, accuracy, job, make_model, make_optimizer, rate_of
 from prophet_scheduler.lab.jobs.record import Spec
 
 PROFILE = Profile(
@@ -261,12 +261,12 @@ class Alone:
 def test_a_transformer_learns_with_clipped_gradients_and_rates_that_rise_and_fall(tmp_path: Path) -> None:
     spec = Spec(40, 0, 16, "small", learning_rate=3e-3, rising=8, clip_norm=1.0)
     exchange = Alone()
-    model = train(spec, exchange, Recorder(tmp_path / "out.json"))
-    assert 0.5 < accuracy(model, SHAPES["small"][2]) < KNOWN + 0.05
+    model, reached = job(spec, exchange, Recorder(tmp_path / "out.json"))
+    assert 0.5 < reached < KNOWN + 0.05
     assert accuracy(make_model("small"), SHAPES["small"][2]) < 0.05
     assert len(exchange.norms) == 40 and max(exchange.norms) <= 1.0 + 1e-4
     assert exchange.rates[0] == pytest.approx(3e-3 / 8) and max(exchange.rates) == exchange.rates[7] == 3e-3
-    again = train(spec, Alone(), Recorder(tmp_path / "again.json"))
+    again, _ = job(spec, Alone(), Recorder(tmp_path / "again.json"))
     assert model_record(model)[1] == model_record(again)[1], "the same bits in every run"
 
 
@@ -282,7 +282,7 @@ def test_a_transformer_is_compiled_as_the_job_says_and_its_gradients_are_as_they
     spec = dataclasses.replace(spec, compile_backend=backend)  # type: ignore[arg-type]
     exchange = Alone()
     try:
-        train(spec, exchange, Recorder(tmp_path / "out.json"))
+        job(spec, exchange, Recorder(tmp_path / "out.json"))
     finally:
         torch._dynamo.reset()
     layers, _, _ = SHAPES["small"]

@@ -247,8 +247,10 @@ def test_a_turn_is_compared_with_that_of_its_own_cycle_and_rank() -> None:
 
 def test_what_watching_takes_is_counted_in_its_own_code_and_in_the_threads_of_training() -> None:
     called = [0.0002 / (1 + cycle) for cycle in range(4)]
-    assert figures.counted_share(watched(), "all", 0) == pytest.approx([0.001] * 4)
-    assert figures.counted_share(watched(), "all", 1) == pytest.approx([0.001 + each for each in called])
-    assert figures.more_share(watched(), "all", 0) == pytest.approx([0.001] * 4)
-    assert figures.more_share(watched(), "all", 1) == pytest.approx([0.002 + each for each in called])
-    assert figures.more_share(watched(), "status", 0) == pytest.approx([0.0] * 4)
+    assert figures.watching_share(watched(), "all", 0, counted=True) == pytest.approx([0.001] * 4)
+    assert figures.watching_share(watched(), "all", 1, counted=True) == pytest.approx([0.001 + each for each in called])
+    assert figures.watching_share(watched(), "all", 0, counted=False) == pytest.approx([0.001] * 4)
+    assert figures.watching_share(watched(), "all", 1, counted=False) == pytest.approx(
+        [0.002 + each for each in called]
+    )
+    assert figures.watching_share(watched(), "status", 0, counted=False) == pytest.approx([0.0] * 4)

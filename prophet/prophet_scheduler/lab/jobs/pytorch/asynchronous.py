@@ -21,7 +21,7 @@ from torch import nn
 from prophet_scheduler.engines.exchange import TorchJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.datasets import batches, digits
-from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import model_record
 from prophet_scheduler.lab.jobs.record import Convergence
 
 CLASSES = 10

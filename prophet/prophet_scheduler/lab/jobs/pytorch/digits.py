@@ -1,19 +1,22 @@
 """Trains a small network on scikit-learn's handwritten digits: real data, real gradients.
 
-Rule of this file: an ordinary training script. Every worker trains on its own share of the samples. From
-one seed the final weights are the same bits in every run with up to two workers, whatever schedules the
-transfers (the server adds gradients as they come, and only the sum of two does not depend on the order).
+Rule of this file: an ordinary training script. Every worker trains on its own share of the samples. From one seed the
+final weights are the same bits in every run with up to two workers, whatever schedules the transfers (the server adds
+gradients as they come, and only the sum of two does not depend on the order).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import batches, digits
-from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import run, train
+from prophet_scheduler.lab.jobs.record import Spec
 
 
 def make_model(kind: str) -> nn.Module:
@@ -49,34 +52,21 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return float(correct.mean())
 
 
-def main() -> None:
-    options = arguments(__doc__)
-    spec = options.spec
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    recorder = Recorder(options.out)
-    exchange: TorchJobExchange = options.exchange()
+def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, float]:
     data = digits(exchange.rank, exchange.size)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     torch.manual_seed(spec.seed)
     model = make_model(spec.model)
-    plain = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
-    called, optimizer = exchange.distribute(model, plain)
+    optimizer = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
     batch = batches(len(images), spec.batch_size, spec.seed + exchange.rank)
-    for _ in range(spec.iterations):
-        recorder.iteration_starts()
+
+    def loss_of(called: Any, iteration: int) -> torch.Tensor:
         chosen = torch.from_numpy(next(batch))
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(called(images[chosen]), labels[chosen])
-        recorder.backward_starts()
-        loss.backward()  # type: ignore[no-untyped-call]
-        recorder.backward_ends()
-        optimizer.step()
-        recorder.iteration_ends()
-    reached = accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels))
-    recorder.write(*model_record(model), exchange.rank, reached)
-    exchange.close()
+        return nn.functional.cross_entropy(called(images[chosen]), labels[chosen])
+
+    train(spec, exchange, recorder, model, optimizer, loss_of)
+    return model, accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels))
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, job)

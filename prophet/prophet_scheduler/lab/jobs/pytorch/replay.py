@@ -1,10 +1,9 @@
 """Replays a recorded job: its gradients, at its times, through a real model; compute is sleeping.
 
-Rule of this file: an ordinary training script. The model has one module for each gradient of the
-profile, with a parameter of that size. Its forward sleeps as long as the layer took; its backward
-sleeps until the gradient's generation time and hands over a gradient prepared before, so gradients of
-one step of the stepwise pattern become available together. Whatever waits for parameters does so in
-front of a module, as in any PyTorch model.
+Rule of this file: an ordinary training script. The model has one module for each gradient of the profile, with a
+parameter of that size. Its forward sleeps as long as the layer took. Its backward sleeps until the gradient's
+generation time and hands over a prepared gradient, so gradients of one step of the stepwise pattern become available
+together. Whatever waits for parameters does so in front of a module, as in any PyTorch model.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ import torch
 
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.exchange import TorchJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.compute import ComputeClock
-from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import run, train
+from prophet_scheduler.lab.jobs.record import Spec
 from prophet_scheduler.models.profiles import load_profile
 
 
@@ -70,34 +70,20 @@ class ReplayModel(torch.nn.Module):
         return flow
 
 
-def main() -> None:
-    options = arguments(__doc__)
-    torch.set_num_threads(1)
-    recorder = Recorder(options.out)
-    exchange: TorchJobExchange = options.exchange()
-    clock = ComputeClock(factor=options.spec.stragglers.get(f"worker{exchange.rank}", 1.0))
-    noise = torch.Generator().manual_seed(options.spec.seed + exchange.rank)
-    model = ReplayModel(load_profile(Path(options.spec.profile)), clock, noise)
-    called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-3))
-    for _ in range(options.spec.iterations):
-        recorder.iteration_starts()
+def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[ReplayModel, None]:
+    clock = ComputeClock(factor=spec.stragglers.get(f"worker{exchange.rank}", 1.0))
+    noise = torch.Generator().manual_seed(spec.seed + exchange.rank)
+    model = ReplayModel(load_profile(Path(spec.profile)), clock, noise)
+
+    def loss_of(called: Any, iteration: int) -> torch.Tensor:
         clock.begin_iteration()
-        optimizer.zero_grad()
-        flow = called(torch.ones(1))
-        recorder.backward_starts()
+        flow: torch.Tensor = called(torch.ones(1)).sum()
         clock.begin_backward()
-        flow.sum().backward()
-        recorder.backward_ends()
-        if options.spec.clip_norm:
-            with exchange.averaged(optimizer):
-                torch.nn.utils.clip_grad_norm_(model.parameters(), options.spec.clip_norm)
-                optimizer.step()
-        else:
-            optimizer.step()
-        recorder.iteration_ends()
-    recorder.write(*model_record(model), exchange.rank)
-    exchange.close()
+        return flow
+
+    train(spec, exchange, recorder, model, torch.optim.SGD(model.parameters(), lr=1e-3), loss_of)
+    return model, None
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, job, deterministic=False)

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import text
-from prophet_scheduler.lab.jobs.pytorch.weights import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import run, train
 from prophet_scheduler.lab.jobs.record import Spec
 
 LENGTH = 32
@@ -81,19 +81,19 @@ def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimi
 
 
 def rate_of(step: int, rising: int) -> float:
-    """Share of the peak learning rate at step 0, 1, ...: Vaswani et al. 2017, section 5.3, with its peak as 1."""
+    """Return the share of the peak learning rate at step 0, 1, ...: Vaswani et al. 2017, section 5.3."""
     number = step + 1
     return min(number / rising, math.sqrt(rising / number))
 
 
 def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
-    """Loss of sentences [n, LENGTH + 1]."""
+    """Return the loss of sentences [n, LENGTH + 1]."""
     said = model(sentences[:, :-1])
     return nn.functional.cross_entropy(said.flatten(0, 1), sentences[:, 1:].flatten())
 
 
 def accuracy(model: nn.Module, vocabulary: int) -> float:
-    """Share of words predicted correctly from those before them, in text not trained on."""
+    """Return the share of words predicted correctly from those before them, in text not trained on."""
     model.eval()
     sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
     with torch.no_grad():
@@ -101,45 +101,23 @@ def accuracy(model: nn.Module, vocabulary: int) -> float:
     return float(right.mean())
 
 
-def train(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> Transformer:
-    """Return the model after `spec.iterations`."""
+def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Transformer, float]:
     vocabulary = SHAPES[spec.model][2]
     seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
     torch.manual_seed(spec.seed)
     model = make_model(spec.model)
     compile_model(model, spec.compile, spec.compile_backend)
-    called, optimizer = exchange.distribute(model, make_optimizer(model, spec.learning_rate))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, spec.rising))
-    for iteration in range(spec.iterations):
-        recorder.iteration_starts()
-        sentences = torch.from_numpy(text(spec.batch_size, LENGTH + 1, vocabulary, seed + iteration))
-        optimizer.zero_grad()
-        loss = loss_of(called, sentences)
-        recorder.backward_starts()
-        loss.backward()  # type: ignore[no-untyped-call]
-        recorder.backward_ends()
-        if spec.clip_norm:
-            with exchange.averaged(optimizer):
-                nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
-                optimizer.step()
-        else:
-            optimizer.step()
-        schedule.step()
-        recorder.iteration_ends()
-    return model
 
+    def loss(called: nn.Module, iteration: int) -> torch.Tensor:
+        return loss_of(called, torch.from_numpy(text(spec.batch_size, LENGTH + 1, vocabulary, seed + iteration)))
 
-def main() -> None:
-    options = arguments(__doc__)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    recorder = Recorder(options.out)
-    exchange: TorchJobExchange = options.exchange()
-    model = train(options.spec, exchange, recorder)
-    reached = accuracy(model, SHAPES[options.spec.model][2])
-    recorder.write(*model_record(model), exchange.rank, reached)
-    exchange.close()
+    def schedule_of(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, spec.rising))
+
+    optimizer = make_optimizer(model, spec.learning_rate)
+    train(spec, exchange, recorder, model, optimizer, loss, schedule_of)
+    return model, accuracy(model, vocabulary)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, job)

@@ -1,0 +1,74 @@
+"""Shared parts of the PyTorch job scripts: the training loop, and the record of a model at its end.
+
+Rule of this file: the order of marks, backward pass and step; each script has its own model, data and loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.jobs.common import Recorder, arguments, weights_sha256
+from prophet_scheduler.lab.jobs.record import Spec
+
+
+def model_record(model: torch.nn.Module) -> tuple[dict[str, int], str]:
+    """Return (bytes of the parameters by name, in order, digest of their values), for the recorder.
+
+    Buffers are left out, because each worker has its own running means of batch normalisation.
+    """
+    weights = {name: parameter.detach().cpu().numpy() for name, parameter in model.named_parameters()}
+    return {name: array.nbytes for name, array in weights.items()}, weights_sha256(weights)
+
+
+def train(
+    spec: Spec,
+    exchange: TorchJobExchange,
+    recorder: Recorder,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_of: Callable[[Any, int], torch.Tensor],
+    schedule_of: Callable[[Any], Any] | None = None,
+) -> None:
+    """Train `model` for `spec.iterations`, with gradients clipped if the spec says so.
+
+    `loss_of` gets the model as the exchange wraps it, and the number of the iteration from 0. `schedule_of` makes a
+    schedule of learning rates for the wrapped optimizer.
+    """
+    called, wrapped = exchange.distribute(model, optimizer)
+    schedule = None if schedule_of is None else schedule_of(wrapped)
+    for iteration in range(spec.iterations):
+        recorder.iteration_starts()
+        wrapped.zero_grad()
+        loss = loss_of(called, iteration)
+        recorder.backward_starts()
+        loss.backward()  # type: ignore[no-untyped-call]
+        recorder.backward_ends()
+        if spec.clip_norm:
+            with exchange.averaged(wrapped):
+                torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+                wrapped.step()
+        else:
+            wrapped.step()
+        if schedule is not None:
+            schedule.step()
+        recorder.iteration_ends()
+
+
+def run(
+    description: str | None,
+    job: Callable[[Spec, TorchJobExchange, Recorder], tuple[torch.nn.Module, float | None]],
+    deterministic: bool = True,
+) -> None:
+    """Run a script: `job` trains, and returns the model with its accuracy if it has one."""
+    options = arguments(description)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(deterministic)
+    recorder = Recorder(options.out)
+    exchange: TorchJobExchange = options.exchange()
+    model, accuracy = job(options.spec, exchange, recorder)
+    recorder.write(*model_record(model), exchange.rank, accuracy)
+    exchange.close()
