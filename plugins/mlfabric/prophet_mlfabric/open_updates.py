@@ -19,12 +19,12 @@ Manner: TypeAlias = tuple[int | None, int | None]
 
 @dataclass
 class JobWorker:
-    """A worker that has said hello."""
+    """A worker that has said hello. `sums_at` is its address for updates to sum, None if it takes none."""
 
     number: int
     incarnation: int
     node: Node
-    aggregates: bool
+    sums_at: str | None
     heard_s: float
     replicates: bool = False
     alive: bool = True

@@ -8,7 +8,7 @@ A worker's round, in this order:
     asking = coordinator.ask(size_bytes, version, norm)     # at once; the update's gradients may still be moving
     permission = asking.permission.result()                 # when it may start, to the second; never for ever
     if not permission.goes: discard the update, pull, compute from there
-    push all blocks of it to the server (or send it to worker permission.aggregator)
+    push all blocks of it to the server (or send it to worker permission.aggregator at permission.address)
     outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (a member of a sum: not called)
     pull; what is pulled from now on holds at least outcome.version updates
 
@@ -26,10 +26,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Permission:
-    """Decision about an update. It is there when the update may start: there is nothing left to wait for.
+    """Decision about an update or, with `sum`, about the sum of the collection of that number. It is there when it may
+    start: there is nothing left to wait for.
 
-    `goes`: False where it is dropped, for `reason`, before it costs a byte. `aggregator`: the worker to send it to;
-    None for the server. `version`: how many updates the server's model had at least when this was decided.
+    `goes`: False where it is dropped, for `reason`, before it costs a byte. `aggregator`: the worker to send it to, at
+    `address`; None for the server. `version`: how many updates the server's model had at least when this was decided.
     `coordinated`: False where the coordinator is away or slow, and the update goes in arrival order.
     """
 
@@ -39,11 +40,13 @@ class Permission:
     aggregator: int | None
     version: int
     coordinated: bool
+    address: str = ""
+    sum: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of an update that went.
+    """End of an update that went, or of a sum.
 
     `applied`: it is in the server's model, which then had `version` updates, after a delay of `delay` versions (None
     where the coordinator is away: nobody counted). Where it was lost with its aggregator, `reason` says so: it never
@@ -55,6 +58,15 @@ class Outcome:
     version: int
     delay: int | None
     reason: str = ""
+    sum: bool = False
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The model may be read that follows so many rounds; `coordinated`: the bound on leads allows it."""
+
+    rounds: int
+    coordinated: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,6 @@ class Asking:
     """
 
     update: int
-    size_bytes: int
     permission: Future[Permission] = field(default_factory=Future)
     outcome: Future[Outcome] = field(default_factory=Future)
 
@@ -121,8 +132,9 @@ class CoordinatorPort(CopiesPort, Protocol):
         Also of one that was said to be lost, and that the worker sees in the model after all.
         """
 
-    def on_collect(self, collect: Callable[[Collection], None]) -> None:
-        """This worker can aggregate: `collect` is called, from the client's thread, for what it is to sum."""
+    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
+        """This worker can aggregate, and takes updates at `address`: `collect` is called, from the client's thread, for
+        what it is to sum."""
 
     def collected(self, number: int) -> Future[Permission]:
         """Say that the collection's members are here and summed. The result comes when the sum may go to the server."""
@@ -143,9 +155,6 @@ class CoordinatorPort(CopiesPort, Protocol):
         The one method that blocks: an engine's own end waits for all workers, too. Where the coordinator is away it
         returns nobody, at once.
         """
-
-    def report(self, up: float | None = None, down: float | None = None) -> None:
-        """Report the available rates of this node's NIC, each way, in bytes per second; None for what is not known."""
 
     def close(self) -> None:
         """Says nothing more; what is open goes in arrival order."""

@@ -44,11 +44,11 @@ class CoordinatorSettings:
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
-    """Return the two parts of `HOST:PORT`. Raises UserError that names `where` it stands."""
-    host, _, port = text.rpartition(":")
+    """Return the parts of `HOST:PORT`, before which tcp:// may be. Raises UserError that names `where` it stands."""
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
@@ -77,12 +77,12 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
         raise UserError(f"{REPLICA} is set, and {COORDINATOR} is not: name the coordinator that is to order copies")
     if not address:
         return None
-    host, port = host_and_port(address.removeprefix("tcp://"), COORDINATOR)
+    host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
     if not token_file:
         raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
     return CoordinatorSettings(
-        f"tcp://{host}:{port}",
+        address,
         Path(token_file),
         environ.get(COORDINATOR_TENANT) or None,
         number(environ.get(COORDINATOR_BOUND_S, str(DEFAULT_COORDINATOR_BOUND_S)), COORDINATOR_BOUND_S, 0.05),

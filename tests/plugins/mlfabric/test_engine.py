@@ -25,7 +25,7 @@ def environment(node: str, folder: Path) -> dict[str, str]:
 def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) -> None:
     of_worker = coordinator_from_environ(environment("worker1", tmp_path))
     assert of_worker is not None
-    assert (of_worker.address, of_worker.node) == ("tcp://10.0.0.1:33007", "worker1")
+    assert (of_worker.address, of_worker.node) == ("10.0.0.1:33007", "worker1")
     assert of_worker.token_file == tmp_path / "coordinator.token"
     assert environment("server0", tmp_path)["DMLC_ROLE"] == "server"
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import client as client_module
+from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient, client_from_environ
 from prophet_mlfabric.coordination import Coordination
@@ -117,7 +118,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
     ):
         collections: list[Collection] = []
         for client in (busy, member, other):
-            client.on_collect(collections.append)
+            client.on_collect(collections.append, "127.0.0.1:1")
             assert client.wait_welcome(LONG_S)
         # The wire is busy for 10 s, so what comes in the same tenth of a second meanwhile is summed on the way.
         first = busy.ask(10**10, 0, 1.0)
@@ -237,7 +238,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
         return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
 
     monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
-    monkeypatch.setattr(client_module, "sample_nic", sample)
+    monkeypatch.setattr(nic_rates, "sample_nic", sample)
     with CoordinatorClient(running.address, TOKEN, "job", 0, BOUND_S, node="machine0") as client:
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
@@ -391,7 +392,7 @@ def test_a_coordinator_that_sends_nonsense_is_away_and_its_worker_goes_on() -> N
 def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
     with pytest.raises(UserError, match=r"^--listen "):
         Running(running.address)
-    with pytest.raises(UserError, match="write tcp://HOST:PORT"):
+    with pytest.raises(UserError, match="the coordinator is 'nowhere'; it must be HOST:PORT"):
         connect("nowhere")
     with pytest.raises(UserError, match="one cannot be"):
         CoordinatorClient(running.address, TOKEN, "two words", 0)

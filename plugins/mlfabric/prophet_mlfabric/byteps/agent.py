@@ -11,7 +11,6 @@ one warning.
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import os
 import socket
@@ -252,34 +251,22 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
 def sum_at_workers(
     bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
 ) -> None:
-    """Let updates of this worker be summed with others', if all workers can. Every worker has to call it."""
-    from prophet_mlfabric.byteps.broadcast import gather_numbers
-
-    host, peers = "0.0.0.0", None
+    """Let updates of this worker be summed with others', and others' here, from now on."""
+    settings = coordinator_from_environ(os.environ)
+    if coordinator is None or settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
+        return
     try:
-        if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
-            from prophet_mlfabric.peers import Peers
-            from prophet_mlfabric.tokens import token_of
+        from prophet_mlfabric.exchange import key_of
+        from prophet_mlfabric.tokens import token_of
+        from prophet_mlfabric.torch.aggregating import SummingWorker
 
-            settings = coordinator_from_environ(os.environ)
-            assert settings is not None  # there is a coordinator
-            _, token = token_of(settings.token_file, settings.tenant)
-            host = own_address(os.environ)
-            peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
-            agent.at_end(peers.close)
+        key, host = key_of(*token_of(settings.token_file, settings.tenant)), own_address(os.environ)
+        models = agent.staleness is None
+        summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, key, host, models)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
-    own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
-    rows = gather_numbers(bps, own, hook_module.wait_activity, agent.stall_s)
-    if coordinator is None or peers is None or any(port == 0 for _, port in rows):
-        return  # one that cannot would not know what to do with an update's place
-    from prophet_mlfabric.torch.aggregating import SummingWorker
-
-    peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
-    models = agent.staleness is None
-    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send, models)
+        return
     agent.at_end(summing.close)
-    peers.listen(summing.receive)
     rounds.aggregate(summing)
 
 

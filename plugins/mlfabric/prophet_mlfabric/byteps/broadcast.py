@@ -54,23 +54,3 @@ def broadcast_tensors(
                 # A copy, since a tensor may be of a type that cannot begin at any byte.
                 tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
             place += size
-
-
-def gather_numbers(
-    bps: Any, own: Sequence[int], wait_activity: Callable[[float], None], stall_s: float | None = None
-) -> list[list[int]]:
-    """Return every worker's `own` numbers of 64 bits, by worker. Every worker has to call it.
-
-    `stall_s` is as above.
-    """
-    width = len(own) + 1  # and a mark that the worker's are there
-    page = torch.zeros(bps.size() * width, dtype=torch.int64)
-    wire = BytePSWire(bps, f"gather.{next(_numbers)}", 1, wait_activity, stall_s)
-    wire.open([page])
-    page.zero_()
-    place = bps.rank() * width
-    page[place : place + width] = torch.tensor([1, *own], dtype=torch.int64)
-    wire.push([page])
-    rows = page.view(bps.size(), width)
-    wire.pull_until(page, lambda: bool((rows[:, 0] == 1).all()), "another worker")
-    return [row[1:].tolist() for row in rows]

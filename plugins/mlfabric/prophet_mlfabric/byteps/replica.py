@@ -9,6 +9,7 @@ A job that did not begin with its replica's model would replace it by less, so t
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from prophet_scheduler.core.settings import is_first_machine
 from prophet_scheduler.frontends.ending import say
 
 if TYPE_CHECKING:  # a job without a replica loads none of it
+    from prophet_mlfabric.replica import ReplicaStore
     from prophet_mlfabric.replica_model import ReplicaModel
-    from prophet_mlfabric.replica_store import ReplicaStore
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def parameter_names(parameters: list[Any], named: Iterable[tuple[str, Any]] | No
 
 
 def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
-    from prophet_mlfabric.replica_store import ReplicaStore
+    from prophet_mlfabric.replica import ReplicaStore
     from prophet_mlfabric.tokens import token_of
 
     file = environ.get(names.COORDINATOR_TOKEN_FILE, "")
@@ -108,14 +109,14 @@ def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
 
 
 def _model(source: tuple[str, int] | Path, environ: Mapping[str, str]) -> tuple[ReplicaModel, str]:
-    from prophet_mlfabric.replica_model import decoded, load
+    from prophet_mlfabric.replica_model import load
 
     if isinstance(source, Path):
         return load(source, f"{names.RESUME}: {source}"), str(source)
     store = _store(source, environ)
     where = f"replica {store.address}"
     try:
-        return decoded(store.model(), f"{names.RESUME}: {where}"), where
+        return load(io.BytesIO(store.model()), f"{names.RESUME}: {where}"), where
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         raise UserError(f"{names.RESUME}: {where} cannot be reached ({why}); start it, or name its file") from None

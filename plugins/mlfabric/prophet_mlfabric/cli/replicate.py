@@ -1,6 +1,6 @@
 """Command `prophet replicate`: options to a replica, and a server until the end.
 
-Rule of this file: the user's options and output. replica_server.py has the replica.
+Rule of this file: the user's options and output. replica.py has the replica.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from prophet_mlfabric.replica_server import KeptModel, ReplicaServer
+from prophet_mlfabric.replica import KeptModel, replica_server
 from prophet_mlfabric.settings import host_and_port
 from prophet_mlfabric.tokens import token_of
 from prophet_scheduler.core.errors import UserError
@@ -25,12 +25,12 @@ def serve(listen: str, token_file: Path, tenant: str | None, file: Path, say: Ca
         kept = KeptModel(file)
     except UserError as error:
         raise UserError(f"--file {error}") from None
-    with contextlib.closing(ReplicaServer(host, port, name, token, kept)) as server:
+    with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
         placed(file)  # only once it listens, so that wrong input leaves no files
         has = "no model yet" if kept.updates is None else f"a model with {kept.updates} updates"
-        say(f"listening on {server.address} for {name}; {file} has {has}")
+        say(f"listening on {server.address[0]}:{server.address[1]} for {name}; {file} has {has}")
         try:
-            server.serve_forever()
+            server.serve()
         except KeyboardInterrupt:
             pass
         finally:

@@ -67,8 +67,8 @@ class UpdateWire(Protocol):
 class Aggregator(Protocol):
     """Aggregator that sums updates of several workers on their way (aggregating.py)."""
 
-    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
-        """Send an update to worker `aggregator`, which may be this one, and wait for its outcome.
+    def give(self, asking: Asking, permission: Permission, memory: torch.Tensor) -> bool:
+        """Send an update to the aggregator of its permission, which may be this worker, and wait for its outcome.
 
         True if `memory` then is a whole version of the model with the update in it.
         """
@@ -220,7 +220,7 @@ class AsynchronousRounds:
         if asking is not None and permission is not None and permission.aggregator is not None:
             if aggregator is not None:
                 asking.outcome.add_done_callback(self._note)
-                return self._give(aggregator, asking, permission.aggregator)
+                return self._give(aggregator, asking, permission)
             self._give_up(
                 ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
             )
@@ -229,12 +229,13 @@ class AsynchronousRounds:
             self._done(asking)
         return False
 
-    def _give(self, aggregator: Aggregator, asking: Asking, worker: int) -> bool:
+    def _give(self, aggregator: Aggregator, asking: Asking, permission: Permission) -> bool:
         try:
-            has_model = aggregator.give(asking, worker, self._blocks.memory)
+            has_model = aggregator.give(asking, permission, self._blocks.memory)
             applied = asking.outcome.result().applied
         except Exception as error:
-            warn_once(f"an update could not be sent to be summed at worker {worker}: {type(error).__name__}: {error}")
+            at = permission.aggregator
+            warn_once(f"an update could not be sent to be summed at worker {at}: {type(error).__name__}: {error}")
             has_model = applied = False
         if not applied:
             self.tally.lost += 1

@@ -1,7 +1,7 @@
 """Copies of the model for a replica, and a job that begins with one.
 
 Rule of this file: from the server's blocks to the replica's model and back. The coordinator (lag.py) decides
-when a copy is due; replica_store.py carries its bytes.
+when a copy is due; replica.py carries its bytes.
 
 A thread beside the training reads a copy when it is asked for, since training may be waiting for just that. A copy is a
 whole version, and says which updates are in it.

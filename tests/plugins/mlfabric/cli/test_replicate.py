@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from prophet_mlfabric.cli.replicate import serve
+from prophet_mlfabric.replica import ReplicaStore
 from prophet_mlfabric.replica_model import ReplicaModel, encoded
-from prophet_mlfabric.replica_store import ReplicaStore
 from prophet_scheduler.core.errors import UserError
 
 

@@ -59,7 +59,7 @@ class Coordinator:
     def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
         if self.error is not None:
             raise self.error
-        asking = Asking(len(self.asked), size_bytes)
+        asking = Asking(len(self.asked))
         self.asked.append((size_bytes, version, norm))
         goes = asking.update not in self.drops
         permission = Permission(asking.update, goes, "", self.summed_at, self.version, self.coordinated)
@@ -73,7 +73,7 @@ class Coordinator:
             asking.outcome.set_result(Outcome(asking.update, True, self.version, 7 if self.coordinated else None))
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collection], None]) -> None: ...
+    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None: ...
     def on_copy(self, copy: Callable[[ModelCopy], None]) -> None: ...
     def copied(self, number: int, reason: str = "") -> None: ...
     def collected(self, number: int) -> Future[Permission]:
@@ -89,7 +89,6 @@ class Coordinator:
         return ()
 
     def pushed_sum(self, number: int, size_bytes: int) -> None: ...
-    def report(self, up: float | None = None, down: float | None = None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -237,7 +236,7 @@ class DeadAggregator:
         self.kept: list[torch.Tensor] = []
         self.error: Exception | None = None
 
-    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
+    def give(self, asking: Asking, permission: Permission, memory: torch.Tensor) -> bool:
         if self.error is not None:
             raise self.error
         self.kept.append(memory.clone())

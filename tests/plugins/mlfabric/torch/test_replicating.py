@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from prophet_mlfabric.ports import ModelCopy
-from prophet_mlfabric.replica_model import ReplicaModel, decoded
+from prophet_mlfabric.replica_model import ReplicaModel, load
 from prophet_mlfabric.torch.asynchronous import WholePulls
 from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin_with, names_of
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
@@ -109,7 +110,7 @@ def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worke
     worker.coordinator.order(ModelCopy(5, 2.5))
     assert worker.coordinator.wait() == (5, "")
     ((data, updates),) = worker.store.kept
-    model = decoded(data, "here")
+    model = load(io.BytesIO(data), "here")
     assert list(model.weights) == ["first", "second"]
     for array, param in zip(model.weights.values(), worker.parameters, strict=True):
         assert np.array_equal(array, param.detach().numpy())
