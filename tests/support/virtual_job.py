@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation, Result
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Hello, decode_answer, encode
@@ -228,8 +228,8 @@ class VirtualJob:
         """Start a new coordinator, which knows nothing."""
         self._epoch += 1
         self.coordination = Coordination(self.terms, self._epoch)
-        secret = str(self._epoch).encode()
-        self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
+        jobs = {TENANT: self.coordination}
+        self.connections: Connections[bytes] | None = Connections({TENANT: TOKEN}, jobs)
 
     def reach_server(self, members: Iterable[tuple[int, int]]) -> None:
         """Apply an update, or a sum of these."""
@@ -280,7 +280,7 @@ class VirtualJob:
 
         self._travels(arrived)
 
-    def _answer(self, answers: list[Outgoing]) -> None:
+    def _answer(self, answers: list[Outgoing[bytes]]) -> None:
         for connection, answer in answers:
             if answer is not None:
                 self._travels(partial(self._to_worker, connection, encode(answer)))

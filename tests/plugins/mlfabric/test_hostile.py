@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import (
@@ -188,19 +188,19 @@ class Coordinating:
 
     def __init__(self, terms: Terms) -> None:
         self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
-        self.all = Connections({name: Tenant(TOKENS[name], self.jobs[name]) for name in TOKENS}, b"secret")
+        self.all: Connections[bytes] = Connections(TOKENS, self.jobs)
         self.now_s = 0.0
 
-    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing]:
+    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing[bytes]]:
         ((_, challenge),) = self.all.receive(connection, encode(hello), self.now_s)
         assert isinstance(challenge, Challenge)
         proof = prove(TOKENS[hello.tenant], challenge.nonce, hello)
         return self.say(connection, hello.model_copy(update={"proof": proof}))
 
-    def say(self, connection: bytes, request: Request) -> list[Outgoing]:
+    def say(self, connection: bytes, request: Request) -> list[Outgoing[bytes]]:
         return self.all.receive(connection, encode(request), self.now_s)
 
-    def turn(self) -> list[Outgoing]:
+    def turn(self) -> list[Outgoing[bytes]]:
         return self.all.turn(self.now_s)
 
 

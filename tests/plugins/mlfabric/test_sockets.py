@@ -52,8 +52,8 @@ class Running:
         divergence_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        connections, jobs = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
-        self.job: Coordination = jobs["job"]
+        connections = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
+        self.job: Coordination = connections.jobs["job"]
         self.server = CoordinatorServer(listen, connections, clock)
         self.address = self.server.address
         self.thread = threading.Thread(target=self.server.serve)
@@ -301,7 +301,7 @@ ZMTP = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
     ids=["nothing", "a byte", "half a length", "all but a byte", "a huge length", "ZeroMQ", "HTTP"],
 )
 def test_a_stranger_is_disconnected_in_time_and_a_worker_beside_it_is_served(opening: bytes) -> None:
-    connections, _ = coordinator({"job": TOKEN}, Terms(rate=1e9))
+    connections = coordinator({"job": TOKEN}, Terms(rate=1e9))
     server = CoordinatorServer("tcp://127.0.0.1:0", connections, stranger_s=0.3)
     thread = threading.Thread(target=server.serve)
     thread.start()
@@ -435,6 +435,6 @@ def test_settings_that_cannot_be_name_the_variable(environ: dict[str, str], line
 
 def test_no_tenant_can_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_most_files", lambda: 1024)
-    _, jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms())
+    jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms()).jobs
     most = sum(job.terms.most_workers for job in jobs.values())
     assert 0 < most <= 1024 - server_module.MOST_STRANGERS
