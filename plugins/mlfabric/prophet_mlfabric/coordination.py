@@ -52,9 +52,9 @@ from prophet_mlfabric.messages import (
 from prophet_mlfabric.network import Link, NetworkState, Node
 from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, manner_of, words
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
+from prophet_mlfabric.scheduler import Kind, Scheduler, Transfer
 from prophet_mlfabric.terms import Counts, Terms
-from prophet_mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable, alone
+from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
 
 Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
@@ -407,9 +407,7 @@ class Coordination:
         self.counts.batches += 1
         for update in schedule.dropped:
             self._drop(self._by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
-        made: list[ScheduledTransfer] = []
-        for planned in schedule.transfers:
-            made.append(self._planned(planned, made))
+        made = list(schedule.transfers)
         made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
@@ -418,19 +416,7 @@ class Coordination:
                 self._by_id[transfer.updates[0].id].transfer = transfer
         self._timetable.planned += made
 
-    def _planned(self, planned: PlannedTransfer, made: list[ScheduledTransfer]) -> ScheduledTransfer:
-        after = tuple(made[place] for place in planned.after)
-        return ScheduledTransfer(
-            planned.kind,
-            planned.source,
-            planned.destination,
-            planned.size_bytes,
-            planned.updates,
-            after,
-            ready=planned.kind is not Kind.SUM,
-        )
-
-    def _gather(self, transfer: ScheduledTransfer, aggregator: JobWorker) -> None:
+    def _gather(self, transfer: Transfer, aggregator: JobWorker) -> None:
         members = [self._by_id[update.id] for update in transfer.updates]
         collection = OpenCollection(self._collection_number, aggregator, transfer, members)
         self._collection_number += 1
@@ -469,7 +455,7 @@ class Coordination:
                 self._say(entry.worker, entry.grant)
         return False
 
-    def _replica_allows(self, transfer: ScheduledTransfer) -> bool:
+    def _replica_allows(self, transfer: Transfer) -> bool:
         """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
@@ -600,7 +586,7 @@ class Coordination:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
         self._say(collection.aggregator, Collect(number=collection.number, members=members))
 
-    def _entries(self, transfer: ScheduledTransfer) -> list[OpenUpdate]:
+    def _entries(self, transfer: Transfer) -> list[OpenUpdate]:
         """Return its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 

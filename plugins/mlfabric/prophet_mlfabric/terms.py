@@ -42,9 +42,7 @@ class Terms:
             raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
         rates = (rate for pair in self.rates.values() for rate in pair)
         if not all(0 < number < math.inf for number in (self.rate, self.dead_s, self.lease_s, *rates)):
-            raise UserError(
-                f"rates {self.rate:g} {dict(self.rates)} or times {self.dead_s:g} {self.lease_s:g}: give numbers above 0"
-            )
+            raise UserError("a rate or time of a coordinator: give a number above 0")
         if not 0 <= self.batch_s < math.inf or self.most_workers < 1 or self.most_waiting < 1:
             raise UserError("batch_s, most_workers and most_waiting of a coordinator: give 0 or more, and 1 or more")
 
