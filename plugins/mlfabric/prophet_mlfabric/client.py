@@ -1,4 +1,4 @@
-"""The worker's end of the connection to its coordinator (ports.py is what a front end sees of it).
+"""The worker's end of the connection to its coordinator (ports.py has what it is asked and answers).
 
 Rule of this file: one connection, one thread, futures. What is said, and when waiting ends, is conversation.py's.
 
@@ -55,7 +55,8 @@ LINGER_S = 0.2
 
 
 class CoordinatorClient:
-    """One worker's connection; safe for several threads. See `CoordinatorPort` for its calls.
+    """One worker's connection. Its methods may be called from any thread, and none but `wait_for_others` and
+    `wait_welcome` blocks.
 
     `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
     host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
@@ -111,6 +112,7 @@ class CoordinatorClient:
 
     @property
     def version(self) -> int:
+        """The newest version that the coordinator has told this worker: updates applied."""
         with self._answered:
             return self._talk.version
 
@@ -133,6 +135,10 @@ class CoordinatorClient:
             return talk.welcomed
 
     def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
+        """Ask for an update of `size_bytes`, computed from `version` of the model, with that Euclidean norm.
+
+        Raises UserError for sizes, versions or norms that cannot be.
+        """
         with self._answered:
             asking = Asking(next(self._numbers))
             self._talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
@@ -142,18 +148,25 @@ class CoordinatorClient:
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
+        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
+
+        Also of one that was said to be lost, and that the worker sees in the model after all.
+        """
         with self._answered:
             self._talk.done(asking.update, size_bytes, time.monotonic())
         self._wake()
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
+        """This worker can aggregate, and takes updates at `address`: `collect` is called, from the client's thread, for
+        what it is to sum."""
         with self._answered:
             self._collect = collect
             self._talk.aggregates(address)
         self._wake()
 
     def collected(self, number: int) -> Future[Permission]:
+        """The collection's members are here and summed. The result comes when the sum may go to the server."""
         with self._answered:
             future = self._futures.setdefault((Permission, True, number), Future())
             self._talk.collected(number, time.monotonic())
@@ -161,19 +174,27 @@ class CoordinatorClient:
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
+        """The server has all of the sum; its members' outcomes follow, at their workers."""
         with self._answered:
             self._talk.done(number, size_bytes, time.monotonic(), sum=True)
         self._wake()
 
     def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
         self._copy = copy  # what has come before comes again
 
     def copied(self, number: int, reason: str = "") -> None:
+        """The replica keeps that copy; or it did not get there for `reason`."""
         with self._answered:
             self._talk.copied(number, reason)
         self._wake()
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
+        """This worker has finished so many rounds and read so many models, the first ones included.
+
+        Where the two are equal it ends when the next model may be read: with True when the slowest worker is near
+        enough, with False where the coordinator is away, and nobody is waited for.
+        """
         future: Future[bool] = Future()
         with self._answered:
             if rounds == models:
@@ -185,6 +206,10 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
+        """This worker has finished. Returns when all others have, or have died: these, whom nobody need wait for.
+
+        An engine's own end waits for all workers, too. Where the coordinator is away it returns nobody, at once.
+        """
         with self._answered:
             talk = self._talk
             if not talk.away:
@@ -194,6 +219,7 @@ class CoordinatorClient:
             return (not talk.away and talk.died) or ()
 
     def close(self) -> None:
+        """Says nothing more; what is open goes in arrival order."""
         with self._answered:
             self._closing = True
         self._hub.wake()

@@ -1,7 +1,4 @@
-"""Port between a worker's front end and the coordinator's client.
-
-Rule of this file: the values and the port between the two, without a socket. client.py implements it over a network;
-a test, or a job without a coordinator, implements it in a few lines.
+"""What a worker's front end and the coordinator's client (client.py) say to each other.
 
 A worker's round, in this order:
 
@@ -18,10 +15,8 @@ began before: with those the coordinator never takes an update for fresher than 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -101,60 +96,3 @@ class ModelCopy:
 
     number: int
     bound: float
-
-
-class CopiesPort(Protocol):
-    """Requests of a worker that makes copies for a replica. Both may be called from any thread."""
-
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
-        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
-
-    def copied(self, number: int, reason: str = "") -> None:
-        """The replica keeps that copy; or it did not get there for `reason`."""
-
-
-class CoordinatorPort(CopiesPort, Protocol):
-    """Requests of a front end. All may be called from any thread, and none but one blocks."""
-
-    @property
-    def version(self) -> int:
-        """The newest version that the coordinator has told this worker: updates applied."""
-
-    def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
-        """Asks for an update of `size_bytes`, computed from `version` of the model, with that Euclidean norm.
-
-        Raises UserError for sizes, versions or norms that cannot be.
-        """
-
-    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
-
-        Also of one that was said to be lost, and that the worker sees in the model after all.
-        """
-
-    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
-        """This worker can aggregate, and takes updates at `address`: `collect` is called, from the client's thread, for
-        what it is to sum."""
-
-    def collected(self, number: int) -> Future[Permission]:
-        """Say that the collection's members are here and summed. The result comes when the sum may go to the server."""
-
-    def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """The server has all of the sum; its members' outcomes follow, at their workers."""
-
-    def clock(self, rounds: int, models: int) -> Future[bool]:
-        """This worker has finished so many rounds and read so many models, the first ones included.
-
-        Where the two are equal it ends when the next model may be read: with True when the slowest worker is near
-        enough, with False where the coordinator is away, and nobody is waited for.
-        """
-
-    def wait_for_others(self) -> tuple[int, ...]:
-        """This worker has finished. Returns when all others have, or have died: these, whom nobody need wait for.
-
-        The one method that blocks: an engine's own end waits for all workers, too. Where the coordinator is away it
-        returns nobody, at once.
-        """
-
-    def close(self) -> None:
-        """Says nothing more; what is open goes in arrival order."""

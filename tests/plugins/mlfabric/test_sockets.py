@@ -28,7 +28,7 @@ from prophet_mlfabric.messages import (
     prove,
     take_frames,
 )
-from prophet_mlfabric.ports import Collection, CoordinatorPort, ModelCopy
+from prophet_mlfabric.ports import Collection, ModelCopy
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import coordinator_from_environ
 from prophet_mlfabric.terms import Terms
@@ -90,14 +90,13 @@ def answer_of(own: socket.socket) -> bytes:
 
 def test_an_update_there_and_back(running: Running) -> None:
     with connect(running.address) as client:
-        port: CoordinatorPort = client
         assert client.wait_welcome(LONG_S)
-        asking = port.ask(1000, 0, 1.0)
+        asking = client.ask(1000, 0, 1.0)
         permission = asking.permission.result(LONG_S)
         assert (permission.goes, permission.coordinated, permission.aggregator) == (True, True, None)
-        outcome = port.done(asking, 1000).result(LONG_S)
+        outcome = client.done(asking, 1000).result(LONG_S)
         assert (outcome.applied, outcome.version, outcome.delay) == (True, 1, 1)
-        assert port.version == 1
+        assert client.version == 1
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
-from prophet_mlfabric.byteps.replica import Replica, parameter_names
-from prophet_mlfabric.ports import CoordinatorPort
+from prophet_mlfabric.byteps.replica import Named, Replica
 from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
+from prophet_mlfabric.tokens import token_of
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.plan import Plan
@@ -31,6 +31,10 @@ from prophet_scheduler.core.settings import Settings, from_environ
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet_scheduler.frontends.records import require_records, write_records
+
+if TYPE_CHECKING:  # not before the settings are known to be right
+    from prophet_mlfabric.client import CoordinatorClient
+    from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 
 WELCOME_S = 5.0
 """Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
@@ -50,7 +54,7 @@ class AsynchronousAgent:
         self._library = library
         self._hook = hook
         self._aside = no_hook
-        self._coordinator: CoordinatorPort | None = None
+        self._coordinator: CoordinatorClient | None = None
         self._taken = False
         self._closes: list[Callable[[], None]] = []
         self._died: tuple[int, ...] | None = None
@@ -112,8 +116,8 @@ class AsynchronousAgent:
 
         module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
-    def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
-        """Return True for the first optimizer to ask, and the coordinator, which it alone has: it counts one model."""
+    def take_coordinator(self) -> CoordinatorClient | None:
+        """Return the coordinator to the first optimizer that asks, which alone has it: it counts one model."""
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
@@ -121,7 +125,7 @@ class AsynchronousAgent:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
-        return first, self._coordinator if first else None
+        return self._coordinator if first else None
 
     def at_end(self, close: Callable[[], None]) -> None:
         """Call `close` before BytePS is shut down. Later ones are called first."""
@@ -209,8 +213,6 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     coordinator = coordinator_from_environ(environ)
     resumed_from(environ)
     if coordinator is not None:
-        from prophet_mlfabric.tokens import token_of
-
         token_of(coordinator.token_file, coordinator.tenant)
 
 
@@ -222,7 +224,7 @@ def find_replica(environ: Mapping[str, str]) -> Replica:
         end_process(str(error), WRONG)
 
 
-def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
+def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
     """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
 
     The process ends if the coordinator refuses it, as for a wrong token. It does not wait for one that is not there
@@ -248,43 +250,31 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
     return client
 
 
-def sum_at_workers(
-    bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
-) -> None:
+def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
     """Let updates of this worker be summed with others', and others' here, from now on."""
     settings = coordinator_from_environ(os.environ)
-    if coordinator is None or settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
+    if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
         return
     try:
         from prophet_mlfabric.exchange import key_of
-        from prophet_mlfabric.tokens import token_of
         from prophet_mlfabric.torch.aggregating import SummingWorker
 
-        key, host = key_of(*token_of(settings.token_file, settings.tenant)), own_address(os.environ)
-        models = agent.staleness is None
-        summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, key, host, models)
+        key = key_of(*token_of(settings.token_file, settings.tenant))
+        agent.at_end(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
-        return
-    agent.at_end(summing.close)
-    rounds.aggregate(summing)
 
 
 def copy_to_replica(
-    agent: AsynchronousAgent,
-    coordinator: CoordinatorPort | None,
-    named: list[tuple[str, Any]] | None,
-    rounds: Any,
-    blocks: Any,
+    agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named
 ) -> None:
     """Hand copies of the model to the job's replica, if it has one, from now on."""
     store = None if agent.replica is None else agent.replica.store
-    if coordinator is None or store is None:
-        return
-    from prophet_mlfabric.torch.replicating import ReplicatingWorker
+    if store is not None:
+        from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
 
-    of_parameters = parameter_names(blocks.parameters, named)
-    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)
+        of_parameters = names_of(rounds.blocks.parameters, named)
+        agent.at_end(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
 
 
 def own_address(environ: Mapping[str, str]) -> str:
@@ -303,7 +293,7 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     return (("MLfabric", ok, line),)
 
 
-def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
+def _begin(agent: AsynchronousAgent, optimizer: Any, named: Named) -> int:
     """Return the number of updates the job begins with. The process ends if they are of another model."""
     try:
         return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
@@ -329,21 +319,18 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
             raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_mlfabric.byteps.wire import BLOCK_BYTES, wrap
 
-        first, coordinator = agent.take_coordinator()
+        coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
-        summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
-        return wrap(
-            bps,
-            optimizer,
-            coordinator,
-            hook_module.wait_activity,
-            block_bytes=agent.block_bytes or BLOCK_BYTES,
-            summing=summing,
-            staleness=agent.staleness,
-            stall_s=agent.stall_s,
-            before=before,
-            copying=functools.partial(copy_to_replica, agent, coordinator, named),
-        )
+        block_bytes = agent.block_bytes or BLOCK_BYTES
+        wait = hook_module.wait_activity
+        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.stall_s)
+        rounds: AsynchronousRounds = wrapped.asynchronous
+        if coordinator is not None:
+            sum_at_workers(agent, coordinator, rounds)
+        rounds.start(before)
+        if coordinator is not None:
+            copy_to_replica(agent, coordinator, rounds, named)
+        return wrapped
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters

@@ -27,7 +27,7 @@ import torch
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
 from prophet_byteps.stall import StallDetector, Verdict
 from prophet_mlfabric.byteps.replica import parameters_of
-from prophet_mlfabric.ports import CoordinatorPort
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
@@ -155,22 +155,17 @@ def _act(verdict: Verdict, line: str) -> None:
 def wrap(
     bps: Any,
     optimizer: torch.optim.Optimizer,
-    coordinator: CoordinatorPort | None,
+    coordinator: CoordinatorClient | None,
     wait_activity: Callable[[float], None],
     block_bytes: int = BLOCK_BYTES,
-    summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
     staleness: int | None = None,
     stall_s: float | None = None,
-    before: int = 0,
-    copying: Callable[[AsynchronousRounds, WeightBlocks], None] | None = None,
-) -> torch.optim.Optimizer:
+) -> Any:
     """Return an object of a subclass of the optimizer's own class, sharing its groups and state, whose step() is a
     round.
 
-    When it returns, the weights are the root's on every worker: all have to call it. `summing`, where updates may be
-    summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` the seconds without an
-    answer of a server. `before` is the number of updates that the root's weights have had. `copying` is called when the
-    server has them. Raises ValueError for parameters that cannot be sent.
+    Every worker has to call it, and then to start `asynchronous`, the rounds. `staleness` bounds the lead of a worker,
+    `stall_s` the seconds without an answer of a server. Raises ValueError for parameters that cannot be sent.
     """
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
@@ -181,32 +176,23 @@ def wrap(
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
     # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
+    wrapped.asynchronous = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
     wrapped._prophet_class = user_class
     wire.open(blocks.blocks)
-    if summing is not None:
-        summing(wrapped._prophet, blocks, wire)
-    wrapped._prophet.start(before)
-    if copying is not None:
-        copying(wrapped._prophet, blocks)
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped
 
 
 class _Methods:
     """Methods in which the returned optimizer differs from the class it extends."""
 
-    _prophet: AsynchronousRounds
+    asynchronous: AsynchronousRounds
+    """Rounds of this worker: version and delay of its weights, and the totals."""
     _prophet_class: type[torch.optim.Optimizer]
-
-    @property
-    def asynchronous(self) -> AsynchronousRounds:
-        """Rounds of this worker: version and delay of its weights, and the totals."""
-        return self._prophet
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run the optimizer's own step; then send its change to the server, and take the server's newest weights."""
         loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
-        self._prophet.round()
+        self.asynchronous.round()
         return loss
 
     step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.

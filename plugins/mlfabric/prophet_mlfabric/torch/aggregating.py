@@ -23,11 +23,11 @@ from concurrent.futures import Future
 
 import torch
 
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.exchange import DONE, Asked, Listener, Request
-from prophet_mlfabric.ports import Asking, Collection, CoordinatorPort, Permission
+from prophet_mlfabric.ports import Asking, Collection, Permission
 from prophet_mlfabric.settings import host_and_port
-from prophet_mlfabric.torch.asynchronous import UpdateWire, WholePulls
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks
+from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 
@@ -47,27 +47,13 @@ logger = logging.getLogger("prophet_scheduler")
 class SummingWorker:
     """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator.
 
-    It listens at `host`, this worker's address for others, who prove with `key`. With `models` members get the model
-    that has their sum; without, they read the server's. `close` ends its threads.
+    It listens at `host`, this worker's address for others, who prove with `key`. Where nobody has to wait for others,
+    members get the model that has their sum; else they read the server's. `close` ends its threads.
     """
 
-    def __init__(
-        self,
-        blocks: WeightBlocks,
-        wire: UpdateWire,
-        pulls: WholePulls,
-        worker: int,
-        coordinator: CoordinatorPort,
-        key: bytes,
-        host: str,
-        models: bool = True,
-    ) -> None:
+    def __init__(self, rounds: AsynchronousRounds, coordinator: CoordinatorClient, key: bytes, host: str) -> None:
         """Raises OSError where nothing can listen at `host`."""
-        self._hands_models = models
-        self._blocks = blocks
-        self._wire = wire
-        self._pulls = pulls
-        self._worker = worker
+        self._rounds = rounds
         self._coordinator = coordinator
         self._key = key
         self._ended = free_in_forks(threading.Condition())
@@ -80,13 +66,14 @@ class SummingWorker:
         self._closing = False
         self.summed = 0
         """Updates in sums that this worker pushed."""
-        self._listener = Listener(host, 0, key, blocks.size_bytes, self._receive)
+        self._listener = Listener(host, 0, key, rounds.blocks.size_bytes, self._receive)
         self._threads = [
             threading.Thread(target=self._run, name="prophet-aggregator", daemon=True),
             threading.Thread(target=self._listen, name="prophet-peers", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
+        rounds.aggregate(self.give)
         coordinator.on_collect(self.collect, "{}:{}".format(*self._listener.address))
 
     # As a member.
@@ -98,12 +85,12 @@ class SummingWorker:
         """
         payload = memory.numpy().tobytes()
         try:
-            if permission.aggregator == self._worker:
+            if permission.aggregator == self._rounds.worker:
                 own: Future[bytes] = Future()
-                self._keep((self._worker, asking.update), payload, own.set_result)
+                self._keep((self._rounds.worker, asking.update), payload, own.set_result)
                 return self._has_model(asking, lambda: own.result(MODEL_S), memory)
             place = host_and_port(permission.address, "an aggregator's address")
-            with Asked(place, self._key, UPDATE, self._worker, asking.update, payload, MODEL_S) as asked:
+            with Asked(place, self._key, UPDATE, self._rounds.worker, asking.update, payload, MODEL_S) as asked:
                 return self._has_model(asking, lambda: asked.answer(len(payload))[1], memory)
         except (OSError, UserError) as error:
             logger.debug("worker %s sent no model with update %d: %s", permission.aggregator, asking.update, error)
@@ -111,7 +98,7 @@ class SummingWorker:
         return False
 
     def _has_model(self, asking: Asking, model: Callable[[], bytes], memory: torch.Tensor) -> bool:
-        if not asking.outcome.result().applied or not self._hands_models:
+        if not asking.outcome.result().applied or self._rounds.staleness is not None:
             return False
         memory.copy_(_tensor(model()))
         return True
@@ -150,7 +137,7 @@ class SummingWorker:
             self._listener.close()
 
     def _receive(self, request: Request) -> None:
-        if request.kind == UPDATE and len(request.payload) == self._blocks.size_bytes:
+        if request.kind == UPDATE and len(request.payload) == self._rounds.blocks.size_bytes:
             key = request.worker, request.number
             self._keep(key, request.payload, lambda model: request.answer(DONE, 0, model))
 
@@ -190,12 +177,12 @@ class SummingWorker:
             memory += _tensor(payload)
         if not self._coordinator.collected(collection.number).result().goes or self._closing:
             return  # its members are told by the coordinator
-        blocks = self._blocks.views(memory)
-        self._wire.push(blocks)
-        self._coordinator.pushed_sum(collection.number, self._blocks.size_bytes)
+        blocks = self._rounds.blocks.views(memory)
+        self._rounds.wire.push(blocks)
+        self._coordinator.pushed_sum(collection.number, self._rounds.blocks.size_bytes)
         self.summed += len(parts)
-        if self._hands_models:
-            self._pulls.whole(blocks)
+        if self._rounds.staleness is None:
+            self._rounds.pulls.whole(blocks)
             model = memory.numpy().tobytes()
             for _, answer in parts:
                 answer(model)

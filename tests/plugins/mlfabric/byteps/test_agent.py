@@ -94,8 +94,8 @@ def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCapture
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     coordinator: Any = object()
     agent._coordinator = coordinator
-    assert agent.take_coordinator() == (True, coordinator)
-    assert agent.take_coordinator() == (False, None)
+    assert agent.take_coordinator() is coordinator
+    assert agent.take_coordinator() is None
     assert "a coordinator counts one model" in caplog.text
 
 
@@ -195,6 +195,6 @@ def test_only_one_optimizer_can_be_kept_in_step(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PROPHET_STALENESS", "0")
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     assert agent.staleness == 0
-    assert agent.take_coordinator() == (True, None)
+    assert agent.take_coordinator() is None
     with pytest.raises(ValueError, match="PROPHET_STALENESS keeps the workers of one optimizer together"):
         agent.take_coordinator()

@@ -95,6 +95,7 @@ class Worker:
             self.model.weight.fill_(rank + 1.0)
         self.plain = torch.optim.SGD(self.model.parameters(), lr=0.5)
         self.optimizer: Any = wrap(self.bps, self.plain, None, lambda limit_s: None, block_bytes=16)
+        self.optimizer.asynchronous.start()
 
     def train(self, gradient: float) -> None:
         self.optimizer.zero_grad()
