@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, beside
-from prophet_mlfabric.engine.token import TENANT, make_token
+from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, TENANT, beside, make_token
 from prophet_mlfabric.settings import coordinator_from_environ
 from prophet_mlfabric.tokens import token_of
 from prophet_scheduler.core import settings

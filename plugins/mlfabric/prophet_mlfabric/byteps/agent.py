@@ -339,7 +339,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     def broadcast(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
         if bps.size() == 1:
             return broadcast_parameters(params, root_rank, prefix)  # type: ignore[no-any-return]
-        from prophet_mlfabric.byteps.broadcast import broadcast_tensors
+        from prophet_mlfabric.byteps.wire import broadcast_tensors
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
