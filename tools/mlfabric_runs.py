@@ -143,7 +143,7 @@ def measure(figures: Path) -> dict[str, Any]:
 
 
 def draw_loss_curves(curves: Mapping[int | None, Sgd], least_loss: float, path: Path) -> None:
-    """Draw the excess loss over virtual seconds and applied updates, one line a delay bound (axes of figures 7a and 7b)."""
+    """Draw the excess loss over virtual seconds and applied updates, one line a delay bound (figures 7a and 7b)."""
     pyplot = need_pyplot()
     figure, (over_time, over_updates) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for bound, trained in curves.items():

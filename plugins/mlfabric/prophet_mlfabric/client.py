@@ -40,7 +40,6 @@ from prophet_mlfabric.messages import (
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Pass, Permission
 from prophet_mlfabric.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ, host_and_port
-from prophet_mlfabric.tokens import token_of
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
@@ -410,11 +409,10 @@ def client_from_environ(
     settings = coordinator_from_environ(environ)
     if settings is None:
         return None
-    tenant, token = token_of(settings.token_file, settings.tenant)
     return CoordinatorClient(
         settings.address,
-        token,
-        tenant,
+        settings.token,
+        settings.tenant,
         worker,
         settings.bound_s,
         settings.node,

@@ -23,7 +23,6 @@ from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
 from prophet_mlfabric.byteps.replica import Named, Replica
 from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
-from prophet_mlfabric.tokens import token_of
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.plan import Plan
@@ -210,10 +209,8 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
     if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
         raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
-    coordinator = coordinator_from_environ(environ)
+    coordinator_from_environ(environ)
     resumed_from(environ)
-    if coordinator is not None:
-        token_of(coordinator.token_file, coordinator.tenant)
 
 
 def find_replica(environ: Mapping[str, str]) -> Replica:
@@ -259,7 +256,7 @@ def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rou
         from prophet_mlfabric.exchange import key_of
         from prophet_mlfabric.torch.aggregating import SummingWorker
 
-        key = key_of(*token_of(settings.token_file, settings.tenant))
+        key = key_of(settings.tenant, settings.token)
         agent.at_end(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)

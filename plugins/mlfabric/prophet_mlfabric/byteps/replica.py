@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
-from prophet_mlfabric.tokens import token_of
+from prophet_mlfabric.settings import coordinator_from_environ, resumed_from, token_of
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import is_first_machine

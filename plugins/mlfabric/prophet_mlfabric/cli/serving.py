@@ -15,9 +15,8 @@ from pathlib import Path
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.replica import KeptModel, replica_server
 from prophet_mlfabric.server import CoordinatorServer, coordinator
-from prophet_mlfabric.settings import host_and_port
+from prophet_mlfabric.settings import host_and_port, load_tokens, token_of
 from prophet_mlfabric.terms import Terms
-from prophet_mlfabric.tokens import load_tokens, token_of
 from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import placed, require_places, write_whole
