@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
-from prophet_mlfabric.studies.figures import draw_loss_curves
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
 from prophet_mlfabric.studies.tables import (
     PAPER_TABLE_2,
@@ -25,7 +24,8 @@ from prophet_mlfabric.studies.tables import (
     setting_of,
     table_2_cell,
 )
-from prophet_mlfabric.studies.training import SgdProblem, Trained, loss_curves
+from prophet_mlfabric.studies.training import Sgd, SgdProblem, loss_curves
+from prophet_scheduler.core.optional import need_pyplot, save_figure
 from tools.mlfabric import scheduler_times
 
 FIGURE = "mlfabric-delay-bound.png"
@@ -101,7 +101,7 @@ def convergence(figures: Path) -> tuple[float, list[dict[str, Any]]]:
         return loss_curves(setting, [None], problem, constant, HORIZON_S)[None].curve.losses[-1]
 
     constant = min(CONSTANTS, key=final)
-    curves: Mapping[int | None, Trained] = loss_curves(setting, BOUNDS, problem, constant, HORIZON_S)
+    curves: Mapping[int | None, Sgd] = loss_curves(setting, BOUNDS, problem, constant, HORIZON_S)
     draw_loss_curves(curves, least, figures / FIGURE)
 
     def reached(value: float) -> float | None:
@@ -140,3 +140,23 @@ def measure(figures: Path) -> dict[str, Any]:
         "constant": constant,
         "convergence": rows,
     }
+
+
+def draw_loss_curves(curves: Mapping[int | None, Sgd], least_loss: float, path: Path) -> None:
+    """Draw the excess loss over virtual seconds and applied updates, one line a delay bound (figures 7a and 7b)."""
+    pyplot = need_pyplot()
+    figure, (over_time, over_updates) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+    for bound, trained in curves.items():
+        name = "no bound" if bound is None else f"delay bound {bound}"
+        label = f"{name} ({trained.record.dropped_part:.0%} dropped)"
+        excess = [loss - least_loss for loss in trained.curve.losses]
+        over_time.semilogy(trained.curve.times_s, excess, label=label, linewidth=1.2)
+        over_updates.semilogy(trained.curve.updates, excess, linewidth=1.2)
+    over_time.set_xlabel("virtual time (s)")
+    over_updates.set_xlabel("applied updates")
+    over_time.set_ylabel("loss above the optimum's")
+    over_time.legend(frameon=False)
+    for axes in (over_time, over_updates):
+        axes.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+    pyplot.close(figure)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from prophet_mlfabric.engine import DELAY_BOUND
-from prophet_mlfabric.studies.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import RingComparison, compare_with_ring, setting_of
 from prophet_scheduler.core.errors import UserError
@@ -101,7 +101,7 @@ def _samples(features: int, workers: int) -> _Samples:
     return _Samples([(of(share.images), share.labels) for share in shares], looked_at)
 
 
-class DigitsTrainee:
+class DigitsTrainee(Trainee):
     """Job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features, classes].
 
     It leaves the marks and losses that a real job's workers leave.
@@ -141,12 +141,6 @@ class DigitsTrainee:
 
     def apply(self, updates: Sequence[Floats]) -> None:
         self._model = self._model + sum(updates[1:], updates[0])
-
-    def replicate(self, updates: Sequence[Floats]) -> None:
-        raise NotImplementedError("there is no replica in these jobs")
-
-    def observe(self, now_s: float, applied: int) -> None:
-        pass
 
     def _loss(self, model: Floats) -> float:
         inputs, labels = self._samples.looked_at

@@ -87,7 +87,7 @@ def weights_of(model: ReplicaModel) -> torch.Tensor:
 
 def updates(file: Path) -> int:
     """How many are in the file; none while there is none."""
-    return updates_in(file) if file.exists() else 0
+    return updates_in(file, str(file)) if file.exists() else 0
 
 
 def said_by_coordinator(job: JobApart) -> list[str]:
@@ -107,7 +107,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
         status = job.coordinated()
         assert status["copies"] >= 3 and 0 < status["greatest_divergence"] <= BOUND + 1e-9
 
-    recorded, replica = Recorded(first), load(file)
+    recorded, replica = Recorded(first), load(file, str(file))
     newest = recorded.newest
     torch.testing.assert_close(recorded.model(newest.counts), newest.weights, atol=1e-5, rtol=0.0)
     torch.testing.assert_close(recorded.model(replica.counts), weights_of(replica), atol=1e-5, rtol=0.0)
@@ -124,7 +124,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
         assert [job.said(worker) for worker in WORKERS[1:]] == [[], []]
         assert all(job.counts(worker)["resumed"] == replica.updates for worker in WORKERS)
     assert torch.equal(Recorded(again).first.weights, weights_of(replica))
-    assert load(file).before == replica.updates
+    assert load(file, str(file)).before == replica.updates
 
 
 def test_a_replica_that_dies_is_one_line_and_one_that_is_back_is_used(apart: Testbed, tmp_path: Path) -> None:

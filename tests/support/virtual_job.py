@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
-from prophet_mlfabric.conversation import Conversation, Pass, Result, SumPermission
+from prophet_mlfabric.connections import Connections, Outgoing
+from prophet_mlfabric.conversation import Conversation, Result
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Hello, decode_answer, encode
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Permission
+from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.terms import Terms
 
@@ -58,7 +58,7 @@ class VirtualWorker:
             worker=number,
             incarnation=incarnation,
             node=f"machine{number // 2}",
-            aggregates=job.habits.aggregates,
+            sums_at=f"machine{number // 2}:{number}" if job.habits.aggregates else None,
             workers=job.workers_count,
             staleness=job.habits.staleness,
             replicates=job.terms.divergence_bound is not None,
@@ -113,11 +113,15 @@ class VirtualWorker:
         match result:
             case ModelCopy():
                 self.copy(result.number)
+            case Permission(sum=True):
+                collection = self.collections.pop(result.update)
+                if result.goes:
+                    self.push_sum(collection)
             case Permission():
                 self.permissions.append(result)
                 if result.goes:
                     self.push(result)
-            case Outcome():
+            case Outcome(sum=False):
                 self.outcomes.append(result)
                 self.version = max(self.version, result.version)
                 self.rounds += 1
@@ -132,10 +136,6 @@ class VirtualWorker:
             case Collection():
                 self.collections[result.number] = result
                 self.gather(result.number)
-            case SumPermission():
-                collection = self.collections.pop(result.number)
-                if result.permission.goes:
-                    self.push_sum(collection)
 
     def copy(self, number: int) -> None:
         """Read the model a while later, and hand it over a while after that; once for each number."""
@@ -189,7 +189,7 @@ class VirtualWorker:
     def push_sum(self, collection: Collection) -> None:
         def pushed() -> None:
             self.job.reach_server(collection.members)
-            self.conversation.done_sum(collection.number, 1_000_000, self.job.now_s)
+            self.conversation.done(collection.number, 1_000_000, self.job.now_s, sum=True)
             self.look()
 
         self.job.at(self.job.now_s + self.job.took_s(1_000_000), self.if_alive(pushed))
@@ -228,8 +228,8 @@ class VirtualJob:
         """Start a new coordinator, which knows nothing."""
         self._epoch += 1
         self.coordination = Coordination(self.terms, self._epoch)
-        secret = str(self._epoch).encode()
-        self.connections: Connections | None = Connections({TENANT: Tenant(TOKEN, self.coordination)}, secret)
+        jobs = {TENANT: self.coordination}
+        self.connections: Connections[bytes] | None = Connections({TENANT: TOKEN}, jobs)
 
     def reach_server(self, members: Iterable[tuple[int, int]]) -> None:
         """Apply an update, or a sum of these."""
@@ -280,7 +280,7 @@ class VirtualJob:
 
         self._travels(arrived)
 
-    def _answer(self, answers: list[Outgoing]) -> None:
+    def _answer(self, answers: list[Outgoing[bytes]]) -> None:
         for connection, answer in answers:
             if answer is not None:
                 self._travels(partial(self._to_worker, connection, encode(answer)))

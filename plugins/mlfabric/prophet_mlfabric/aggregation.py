@@ -1,22 +1,13 @@
 """Updates in order go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
 
 Rule of this file: from an order to groups with their transfers. Which updates there are, and their order, is given.
+docs/policies/mlfabric.md says where this leaves the paper.
 
 The order is cut into k + 1 runs. The first goes straight to the server; each later one goes to an aggregator, which
 sends one sum. A run ends where its next update would reach the aggregator after the server's NIC has nothing left to
 receive, so that NIC never waits (figure 6). For each length n of the first run the rest follows greedily; the n whose
-last sum arrives first is taken.
-
-Where the paper's listing and its text differ, or leave something open:
-
-- The listing returns before the last run's sum is sent; the text minimizes the time until it has arrived. So does this.
-- With n = 0 the listing starts from t_max = 0, and nothing can be aggregated by then. Here t_max starts at the moment
-  until which earlier batches keep the server's NIC busy: while it is, summing costs nothing.
-- An aggregator whose run is empty when the next update would come too late is passed over.
-- A case that runs out of aggregators is no case; n = |U| always is one.
-- A run also ends where its weight would pass a limit. Replication sets one: a sum moves a model in one step, and no
-  step may be longer than the divergence bound.
-- Updates are applied in order. A transfer that ends before an earlier one's is applied with that one: `applied_s`.
+last sum arrives first is taken. An aggregator whose run would be empty is passed over, and a case that runs out of
+aggregators is none; n = |U| always is one.
 
 Time: the first n + 1 transfers of case n + 1 begin with those of case n, so one state grows from case to case. A case
 stops when it is worse than the best, or when the last aggregator's NIC is too slow for all that is left; all cases do

@@ -3,53 +3,46 @@
 Rule of this file: bytes in, addressed answers out, the time passed in; no socket. What a request means to its job is
 coordination.py's.
 
-Nothing is kept of a connection until it has proved that it has its tenant's token: the nonce that it has to answer is
-made from its name and a secret of this start, so it need not be remembered, and a proof is worth nothing on any other
-connection or after a new start.
-
+Of a connection that has not proved that it has its tenant's token, only the nonce is kept that it has to answer.
 Whatever a job's workers say is that job's: where its coordinator fails over it, it alone begins anew, and its workers
 come again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+import secrets
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, TypeAlias, TypeVar
 
 from prophet_mlfabric.coordination import Addressed, Coordination
 from prophet_mlfabric.messages import Answer, Challenge, Denied, Hello, decode_request, proves
 from prophet_scheduler.core.errors import UserError
 
-Outgoing: TypeAlias = tuple[bytes, Answer | None]
+C = TypeVar("C", bound=Hashable)
+"""A connection."""
+Outgoing: TypeAlias = tuple[C, Answer | None]
 """Connection and message to it; None closes the connection."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
-@dataclass(frozen=True)
-class Tenant:
-    """A job that may use the coordinator: its token, and its coordinator, which shares nothing with the others'."""
+class Connections(Generic[C]):
+    """All jobs behind one socket. Not safe for several threads.
 
-    token: str
-    coordination: Coordination
+    `jobs` are the tenants' coordinators, which share nothing. `refused` counts messages that were refused before any
+    job heard of them.
+    """
 
-
-class Connections:
-    """All tenants' coordinators behind one socket. Not safe for several threads."""
-
-    def __init__(self, tenants: Mapping[str, Tenant], secret: bytes) -> None:
-        """`secret` is random and differs between two starts."""
-        self._tenants = tenants
-        self._secret = secret
-        self._speakers: dict[bytes, tuple[str, int]] = {}
-        self._connections: dict[tuple[str, int], bytes] = {}
+    def __init__(self, tokens: Mapping[str, str], jobs: Mapping[str, Coordination]) -> None:
+        """Both are by tenant."""
+        self.jobs = jobs
         self.refused = 0
-        """Messages that were refused before any job heard of them."""
+        self._tokens = tokens
+        self._nonces: dict[C, str] = {}
+        self._speakers: dict[C, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int], C] = {}
 
     def __len__(self) -> int:
         return len(self._speakers)
@@ -57,9 +50,9 @@ class Connections:
     @property
     def next_s(self) -> float:
         """Time at which `turn` has something to do, if nothing is received until then."""
-        return min((tenant.coordination.next_s for tenant in self._tenants.values()), default=math.inf)
+        return min((job.next_s for job in self.jobs.values()), default=math.inf)
 
-    def receive(self, connection: bytes, data: bytes, now_s: float) -> list[Outgoing]:
+    def receive(self, connection: C, data: bytes, now_s: float) -> list[Outgoing[C]]:
         """Take one message that came in on `connection`."""
         try:
             request = decode_request(data)
@@ -67,22 +60,22 @@ class Connections:
             return self._refusal(connection, str(error))
         if isinstance(request, Hello):
             return self._hello(connection, request, now_s)
-        speaker = self._speakers.get(connection)
-        if speaker is None:
-            return [(connection, Challenge(nonce=self._nonce(connection)))]
-        name, worker = speaker
+        if connection not in self._speakers:
+            return self._challenge(connection)
+        name, worker = self._speakers[connection]
         return self._asked(name, lambda job: job.receive(worker, request, now_s))
 
-    def turn(self, now_s: float) -> list[Outgoing]:
+    def turn(self, now_s: float) -> list[Outgoing[C]]:
         """Do what is due in all jobs."""
-        return [sent for name in self._tenants for sent in self._asked(name, lambda job: job.turn(now_s))]
+        return [sent for name in self.jobs for sent in self._asked(name, lambda job: job.turn(now_s))]
 
-    def knows(self, connection: bytes) -> bool:
-        """True if a worker speaks on it."""
+    def knows(self, connection: C) -> bool:
+        """Return True if a worker speaks on it."""
         return connection in self._speakers
 
-    def closed(self, connection: bytes) -> None:
+    def closed(self, connection: C) -> None:
         """Nobody speaks on it any more; its worker may come on another one."""
+        self._nonces.pop(connection, None)
         speaker = self._speakers.pop(connection, None)
         if speaker is not None:
             del self._connections[speaker]
@@ -90,64 +83,57 @@ class Connections:
     def notices(self) -> list[str]:
         """Return new lines for a person about a job, each once."""
         lines: list[str] = []
-        for name, tenant in self._tenants.items():
-            lag = tenant.coordination.lag
-            if lag is not None and lag.notices:
-                lines += [f"{name}: {line}" for line in lag.notices]
-                lag.notices.clear()
+        for name, job in self.jobs.items():
+            if job.lag is not None:
+                lines += [f"{name}: {line}" for line in job.lag.notices]
+                job.lag.notices.clear()
         return lines
 
-    def _hello(self, connection: bytes, hello: Hello, now_s: float) -> list[Outgoing]:
-        tenant = self._tenants.get(hello.tenant)
-        if tenant is None:
-            return self._refusal(connection, f"tenant {hello.tenant}: there is none of that name here")
-        nonce = self._nonce(connection)
+    def _hello(self, connection: C, hello: Hello, now_s: float) -> list[Outgoing[C]]:
+        name, nonce = hello.tenant, self._nonces.get(connection)
+        if name not in self.jobs:
+            return self._refusal(connection, f"tenant {name}: there is none of that name here")
         if not hello.proof:
-            return [(connection, Challenge(nonce=nonce))]
-        if not proves(tenant.token, nonce, hello):
-            return self._refusal(connection, f"tenant {hello.tenant}: the token is wrong")
+            return self._challenge(connection)
+        if nonce is None or not proves(self._tokens[name], nonce, hello):
+            return self._refusal(connection, f"tenant {name}: the token is wrong")
         try:
-            said = tenant.coordination.join(hello, now_s)
+            said = self.jobs[name].join(hello, now_s)
         except Exception as error:
-            return self._anew(hello.tenant, error)
+            return self._anew(name, error)
         if any(isinstance(answer, Denied) for _, answer in said):
             return [(connection, answer) for _, answer in said]
-        return self._bind(connection, (hello.tenant, hello.worker)) + self._sent(hello.tenant, said)
-
-    def _bind(self, connection: bytes, speaker: tuple[str, int]) -> list[Outgoing]:
-        """A worker speaks on its newest connection, and a connection for the last worker that it proved to be."""
+        # A worker speaks on its newest connection, and a connection for the last worker that it proved to be.
+        speaker = name, hello.worker
         before = self._connections.get(speaker, connection)
         self.closed(before)
         self.closed(connection)
-        self._speakers[connection] = speaker
-        self._connections[speaker] = connection
-        return [] if before == connection else [(before, None)]
+        self._speakers[connection], self._connections[speaker], self._nonces[connection] = speaker, connection, nonce
+        ended: list[Outgoing[C]] = [] if before == connection else [(before, None)]
+        return ended + self._sent(name, said)
 
-    def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing]:
+    def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing[C]]:
         try:
-            return self._sent(name, act(self._tenants[name].coordination))
+            return self._sent(name, act(self.jobs[name]))
         except Exception as error:
             return self._anew(name, error)
 
-    def _anew(self, name: str, error: Exception) -> list[Outgoing]:
+    def _anew(self, name: str, error: Exception) -> list[Outgoing[C]]:
         """A tenant's coordinator has failed: it begins anew, and so do its workers' connections."""
         logger.warning("Prophet: the job %s begins anew: %s: %s", name, type(error).__name__, str(error)[:200])
-        self._tenants[name].coordination.reset()
+        self.jobs[name].reset()
         spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]
         for connection in spoken:
             self.closed(connection)
         return [(connection, None) for connection in spoken]
 
-    def _sent(self, tenant: str, said: list[Addressed]) -> list[Outgoing]:
-        return [
-            (self._connections[tenant, worker], answer)
-            for worker, answer in said
-            if (tenant, worker) in self._connections
-        ]
+    def _sent(self, name: str, said: list[Addressed]) -> list[Outgoing[C]]:
+        at = self._connections
+        return [(at[name, worker], answer) for worker, answer in said if (name, worker) in at]
 
-    def _nonce(self, connection: bytes) -> str:
-        return hmac.new(self._secret, connection, hashlib.sha256).hexdigest()
+    def _challenge(self, connection: C) -> list[Outgoing[C]]:
+        return [(connection, Challenge(nonce=self._nonces.setdefault(connection, secrets.token_hex(32))))]
 
-    def _refusal(self, connection: bytes, text: str) -> list[Outgoing]:
+    def _refusal(self, connection: C, text: str) -> list[Outgoing[C]]:
         self.refused += 1
         return [(connection, Denied(text=text))]

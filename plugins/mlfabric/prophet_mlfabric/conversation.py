@@ -9,6 +9,10 @@ Where an answer stays out for the whole bound, the coordinator is *away*: what w
 all that comes, at once, until it is heard again. What was pushed meanwhile is told to it then, so that its count of
 versions stays true.
 
+A sum of others' updates is treated as one of this worker's own but for three things: of the coordinator's number, it is
+not sent to an aggregator, and nothing of it is kept for a coordinator that does not know it, as its members say what
+was applied.
+
 An answer may be late because this worker's own link is full: it stands behind a model that is being read. So time in
 which the link was busy is no silence (`excuse`), up to a limit. Times called `heard_s` lack it.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from prophet_mlfabric.messages import (
@@ -31,7 +35,6 @@ from prophet_mlfabric.messages import (
     Challenge,
     Clock,
     Collect,
-    Collected,
     Copied,
     Copy,
     Denied,
@@ -43,12 +46,11 @@ from prophet_mlfabric.messages import (
     Parting,
     Proceed,
     Request,
-    Summed,
     Wait,
     Welcome,
     prove,
 )
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Permission
+from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 BEAT_S = 1.0
@@ -56,7 +58,7 @@ BEAT_S = 1.0
 KNOCK_S = 0.1
 """Seconds between two hellos of a worker that was not let in yet, within its bound."""
 LONGEST_S = 60.0
-"""No update waits longer, however often the coordinator says that it has to."""
+"""Nothing waits longer, however often the coordinator says that it has to."""
 MOST_EXCUSED = 4
 """Most bounds of a busy link that are no silence, from one answer to the next: another job may be the sender."""
 MOST_UNHEARD = 1000
@@ -66,24 +68,9 @@ MOST_LOST = 64
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
-
-@dataclass(frozen=True)
-class SumPermission:
-    """Permission for the sum of a collection."""
-
-    number: int
-    permission: Permission
-
-
-@dataclass(frozen=True)
-class Pass:
-    """The model may be read that follows so many rounds; `coordinated`: the bound on leads allows it."""
-
-    rounds: int
-    coordinated: bool
-
-
-Result: TypeAlias = Permission | Outcome | SumPermission | Collection | Pass | ModelCopy
+Result: TypeAlias = Permission | Outcome | Collection | Pass | ModelCopy
+_Key: TypeAlias = tuple[bool, int]
+"""True for a sum, and its number."""
 
 
 class _Stage(enum.Enum):
@@ -100,48 +87,37 @@ class _Stage(enum.Enum):
 
 
 @dataclass
-class _Update:
+class _Waiting:
+    """A question that is repeated until its answer is there: the times of the last answer and question.
+
+    `heard_s` begins with the wait, and lacks what was excused until then.
+    """
+
+    heard_s: float
+    said_s: float = -math.inf
+
+
+@dataclass(kw_only=True)
+class _Open(_Waiting):
+    """An update, or a sum."""
+
     ask: Ask
     asked_s: float
-    heard_s: float
-    """Time of the last answer, or of the beginning of the wait, less what was excused until then."""
     stage: _Stage = _Stage.WAITING
-    said_s: float = -math.inf
     starts_s: float = math.inf
     grant: Grant | None = None
     done: Done | None = None
 
-
-@dataclass
-class _Sum:
-    """A collection whose updates are all here; `done` once it was pushed."""
-
-    heard_s: float
-    said_s: float = -math.inf
-    starts_s: float = math.inf
-    grant: Grant | None = None
-    gone: bool = False
-    done: Done | None = None
-
-
-@dataclass
-class _Waiting:
-    """A question that is repeated until its answer is there: the times of the last question and answer."""
-
-    heard_s: float
-    said_s: float = -math.inf
-
-
-@dataclass
-class _Outbox:
-    messages: list[Request] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    @property
+    def key(self) -> _Key:
+        return self.ask.sum, self.ask.update
 
 
 class Conversation:
     """One worker's talk with one coordinator. Not safe for several threads.
 
     After every call, and at `next_s`, `turn` is due; `take` then has what is to be sent and what has come of things.
+    `version` is the newest that was heard of, `refused` why the coordinator does not let this worker in, empty if so.
     """
 
     def __init__(self, hello: Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S) -> None:
@@ -151,31 +127,24 @@ class Conversation:
         self.bound_s = bound_s
         self.longest_s = max(longest_s, bound_s)
         self.version = hello.version
-        """The newest that was heard of."""
-        self.away = False
+        self.away = self.welcomed = False
         self.refused = ""
-        """Why the coordinator does not let this worker in; empty where it does, or has said nothing."""
-        self.welcomed = False
-        self._parting: Parting | None = None
         self.next_s = now_s
-        self._hello = hello
+        self._parting: Parting | None = None
+        self._hello = self._proved = hello
         self._token = token
-        self._proved: Hello | None = None
-        self._epoch: int | None = None
-        self._updates: dict[int, _Update] = {}
-        self._sums: dict[int, _Sum] = {}
+        self._open: dict[_Key, _Open] = {}
         self._unheard: dict[int, Done] = {}
         self._lost_asks: dict[int, Ask] = {}
         self._clock: Clock | None = None
         self._passing: _Waiting | None = None
         self._leaving: _Waiting | None = None
         self._rates: NicRates | None = None
-        self._knocked_s = -math.inf
-        self._began_s = now_s
-        self._said_s = -math.inf
+        self._knocked_s = self._said_s = -math.inf
         self._excused_s = 0.0
         self._excusable_s = MOST_EXCUSED * bound_s
-        self._out = _Outbox()
+        self._messages: list[Request] = []
+        self._results: list[Result] = []
 
     # What the worker wants.
 
@@ -187,53 +156,46 @@ class Conversation:
             raise UserError(
                 f"update {number}: {size_bytes} bytes of version {version} with norm {norm}; give numbers of 0 or more"
             ) from None
-        update = self._updates[number] = _Update(ask, now_s, self._patience(now_s))
         self.version = max(self.version, version)
-        if self.away:
-            self._go(update, self.refused or AWAY)
-        elif self.welcomed:
-            self._insist(update, [ask], now_s)
-
-    def done(self, number: int, size_bytes: int, now_s: float) -> None:
-        """The server has all of an update. Its Outcome comes with `take`; a second call does nothing.
-
-        Also for one whose Outcome says that it was lost, and which is in the model after all.
-        """
-        update = self._updates.get(number)
-        if (ask := self._lost_asks.pop(number, None)) is not None:
-            self._keep(Done(update=number, version=ask.version, size_bytes=size_bytes, norm=ask.norm))
-            if self.welcomed:
-                self._out.messages.append(self._unheard[number])
-        if update is None or update.stage is _Stage.SENT or update.done is not None:
-            return
-        ask = update.ask
-        update.done = Done(update=number, version=ask.version, size_bytes=size_bytes, norm=ask.norm)
-        update.stage, update.heard_s = _Stage.DONE, self._patience(now_s)
-        if self.away:
-            self._not_heard(update)
-        elif self.welcomed:
-            update.said_s = -math.inf
-            self._insist(update, [update.done], now_s)
+        self._begin(ask, now_s)
 
     def collected(self, number: int, now_s: float) -> None:
-        """Note that all of a collection is here. Its SumPermission comes with `take`."""
-        heard_s = self._patience(now_s)
-        gathered = self._sums.setdefault(number, _Sum(heard_s))
-        gathered.heard_s = heard_s
-        if self.away:
-            self._go_sum(number, gathered, self.refused or AWAY)
+        """Note that all of a collection is here. The Permission of its sum comes with `take`."""
+        if (True, number) not in self._open:
+            self._begin(Ask(update=number, sum=True), now_s)
 
-    def done_sum(self, number: int, size_bytes: int, now_s: float) -> None:
-        """The server has all of the sum."""
-        gathered = self._sums.get(number)
-        if gathered is not None and gathered.done is None:
-            gathered.done = Done(update=0, version=0, size_bytes=size_bytes, sum=number)
-            gathered.heard_s, gathered.said_s = self._patience(now_s), -math.inf
+    def _begin(self, ask: Ask, now_s: float) -> None:
+        entry = _Open(self._patience(now_s), ask=ask, asked_s=now_s)
+        self._open[entry.key] = entry
+        if self.away:
+            self._go(entry, self.refused or AWAY)
+        elif self.welcomed:
+            self._insist(entry, [ask], now_s)
+
+    def done(self, number: int, size_bytes: int, now_s: float, sum: bool = False) -> None:
+        """The server has all of an update or a sum. Its Outcome comes with `take`; a second call does nothing.
+
+        Also for an update whose Outcome says that it was lost, and which is in the model after all.
+        """
+        if not sum and (ask := self._lost_asks.pop(number, None)) is not None:
+            self._unheard[number] = _done(ask, size_bytes)
+            if self.welcomed:
+                self._messages.append(self._unheard[number])
+        entry = self._open.get((sum, number))
+        if entry is None or entry.stage is _Stage.SENT or entry.done is not None:
+            return
+        entry.done = _done(entry.ask, size_bytes)
+        entry.stage, entry.heard_s = _Stage.DONE, self._patience(now_s)
+        if self.away:
+            self._not_heard(entry, entry.done)
+        elif self.welcomed:
+            entry.said_s = -math.inf
+            self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
         """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
         if self.welcomed:
-            self._out.messages.append(Copied(copy_number=number, reason=reason[:MOST_REASON]))
+            self._messages.append(Copied(copy_number=number, reason=reason[:MOST_REASON]))
 
     def report(self, up: float | None, down: float | None) -> None:
         """The NIC's rates in bytes per second, None for one that is not known. Raises UserError for what cannot be."""
@@ -242,7 +204,7 @@ class Conversation:
         except ValueError:
             raise UserError(f"rates of {up} and {down} bytes per second; give numbers above 0") from None
         if self.welcomed:
-            self._out.messages.append(self._rates)
+            self._messages.append(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
         """Say how many rounds are finished and models read; if both are equal, a Pass for the next comes in `take`."""
@@ -251,13 +213,20 @@ class Conversation:
         if self.away:
             self._pass(False)
         elif self.welcomed:
-            self._out.messages.append(self._clock)
+            self._messages.append(self._clock)
             if self._passing is not None:
                 self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
         """Ask for nothing more; `died` is asked for instead."""
         self._leaving = _Waiting(self._patience(now_s))
+
+    def end(self, now_s: float) -> None:
+        """Nobody will answer any more. Whatever is open, or comes, goes in arrival order."""
+        self._be_away(now_s)
+        for entry in list(self._open.values()):
+            if entry.stage is _Stage.GRANTED:
+                self._go(entry, AWAY)
 
     @property
     def died(self) -> tuple[int, ...] | None:
@@ -267,15 +236,13 @@ class Conversation:
     @property
     def sending(self) -> bool:
         """True if an update or a sum of this worker is on its way."""
-        updates = any(update.stage in (_Stage.GONE, _Stage.SENT) for update in self._updates.values())
-        return updates or any(gathered.gone and gathered.done is None for gathered in self._sums.values())
+        return any(entry.stage in (_Stage.GONE, _Stage.SENT) for entry in self._open.values())
 
     @property
     def waits(self) -> bool:
         """True if an answer is waited for."""
-        updates = any(update.stage not in (_Stage.GRANTED, _Stage.GONE) for update in self._updates.values())
-        sums = any(not gathered.gone or gathered.done is not None for gathered in self._sums.values())
-        return updates or sums or self._passing is not None or self._leaving is not None
+        entries = any(entry.stage not in (_Stage.GRANTED, _Stage.GONE) for entry in self._open.values())
+        return entries or self._passing is not None or self._leaving is not None
 
     def excuse(self, length_s: float) -> None:
         """Excuse silence of the coordinator while the worker's own link was busy, in seconds."""
@@ -283,9 +250,9 @@ class Conversation:
         self._excusable_s -= length_s
         self._excused_s += length_s
 
-    def aggregates(self) -> None:
-        """This worker can sum from now on, and says so."""
-        self._hello = self._hello.model_copy(update={"aggregates": True})
+    def aggregates(self, address: str) -> None:
+        """This worker can sum from now on, at an address, and says so."""
+        self._hello = self._hello.model_copy(update={"sums_at": address})
         self.connected()
 
     def connected(self) -> None:
@@ -298,135 +265,94 @@ class Conversation:
     def receive(self, answer: Answer, now_s: float) -> None:
         """Takes in an answer."""
         self._excusable_s = MOST_EXCUSED * self.bound_s
+        entry = self._open.get((answer.sum, answer.update)) if isinstance(answer, Wait | Grant | Applied) else None
         match answer:
             case Challenge():
                 self.welcomed = False
                 hello = self._hello.model_copy(update={"version": self.version, "proof": ""})
-                proof = prove(self._token, answer.nonce, hello)
-                self._proved = hello.model_copy(update={"proof": proof})
-                self._out.messages.append(self._proved)
+                self._proved = hello.model_copy(update={"proof": prove(self._token, answer.nonce, hello)})
+                self._messages.append(self._proved)
                 self._knocked_s = now_s
             case Welcome():
                 self._welcome(answer, now_s)
             case Denied():
                 self._denied(answer, now_s)
-            case Wait(sum=None) if update := self._updates.get(answer.update):
-                update.heard_s = self._patience(now_s)
-            case Wait() if answer.sum is not None and (gathered := self._sums.get(answer.sum)):
-                gathered.heard_s = self._patience(now_s)
-            case Grant(sum=None):
-                self._granted(answer, now_s)
-            case Grant() if answer.sum is not None:
-                self._granted_sum(answer.sum, answer, now_s)
+            case Wait() if entry is not None:
+                entry.heard_s = self._patience(now_s)
+            case Grant():
+                self.version = max(self.version, answer.version)
+                if entry is not None:
+                    entry.heard_s = self._patience(now_s)
+                    if entry.stage is _Stage.WAITING:
+                        entry.grant, entry.stage = answer, _Stage.GRANTED
+                        entry.starts_s = now_s if answer.dropped else now_s + answer.start_s
             case Applied():
-                self._applied(answer)
+                self.version = max(self.version, answer.version)
+                if not answer.sum:
+                    self._unheard.pop(answer.update, None)
+                if entry is not None and entry.stage in (_Stage.SENT, _Stage.DONE):
+                    self._end(entry, True, delay=answer.delay, version=answer.version)
             case Lost():
                 self._lost(answer)
             case Collect():
-                self._collect(answer)
+                self._results.append(Collection(answer.number, answer.members))
+                if not answer.members:
+                    self._denied(Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
             case Copy():
-                self._out.results.append(ModelCopy(answer.copy_number, answer.bound))
+                self._results.append(ModelCopy(answer.copy_number, answer.bound))
             case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
                 self._passing.heard_s = self._patience(now_s)
                 if answer.now:
                     self._pass(True)
             case Parting() if self._leaving:
                 self._leaving.heard_s, self._parting = self._patience(now_s), answer
-            case Summed():
-                self.version = max(self.version, answer.version)
-                self._sums.pop(answer.sum, None)
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
-        if self._proved is not None and self._proved.aggregates != self._hello.aggregates:
+        if self._proved.sums_at != self._hello.sums_at:
             return  # it is for what this worker was before, and the coordinator has yet to hear what it is
-        anew = self._epoch is not None and self._epoch != welcome.epoch
-        self._epoch = welcome.epoch
+        anew = self._hello.epoch not in (None, welcome.epoch)
         self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
         self.welcomed, self.away, self.refused = True, False, ""
-        if self._rates is not None:
-            self._out.messages.append(self._rates)
-        if self._clock is not None:
-            self._out.messages.append(self._clock)
-        for waiting in filter(None, (self._passing, self._leaving)):
+        self._messages += filter(None, (self._rates, self._clock))
+        self._messages += self._unheard.values()
+        for waiting in filter(None, (self._passing, self._leaving, *self._open.values())):
             waiting.heard_s, waiting.said_s = self._patience(now_s), -math.inf
-        self._out.messages += self._unheard.values()
-        for update in list(self._updates.values()):
-            update.heard_s, update.said_s = self._patience(now_s), -math.inf
-            if anew and update.stage is _Stage.SENT:
-                self._end(update, Outcome(update.ask.update, False, self.version, None, ANEW))
-        for number, gathered in list(self._sums.items()):
-            gathered.heard_s, gathered.said_s = self._patience(now_s), -math.inf
-            if anew and not gathered.gone:
-                self._go_sum(number, gathered, ANEW)
-            elif anew:
-                del self._sums[number]  # the new one knows nothing of it; its members say what was applied
+        for entry in list(self._open.values()) if anew else ():
+            if entry.stage is _Stage.SENT:
+                self._end(entry, False, ANEW)
+            elif entry.ask.sum and entry.stage is _Stage.DONE:
+                self._end(entry, True, ANEW)
+            elif entry.ask.sum and entry.stage is not _Stage.GONE:
+                self._go(entry, ANEW)
 
     def _denied(self, denied: Denied, now_s: float) -> None:
-        if not self.welcomed and denied.update is None:
-            self.refused = denied.text
-            self._be_away(now_s)
-            return
-        if denied.sum is not None:
-            self._give_sum_up(denied.sum, denied.text)
         if denied.update is None:
+            if not self.welcomed:
+                self.refused = denied.text
+                self._be_away(now_s)
             return
-        self._unheard.pop(denied.update, None)
-        update = self._updates.get(denied.update)
-        if update is not None and update.stage is _Stage.WAITING:
-            self._go(update, denied.text)
-        elif update is not None and update.stage is _Stage.DONE:
-            self._end(update, Outcome(denied.update, True, self.version, None, denied.text))
-        elif update is not None and update.stage is _Stage.SENT:
-            self._end(update, Outcome(denied.update, False, self.version, None, denied.text))
-
-    def _granted(self, grant: Grant, now_s: float) -> None:
-        self.version = max(self.version, grant.version)
-        update = self._updates.get(grant.update)
-        if update is None:
+        if not denied.sum:
+            self._unheard.pop(denied.update, None)
+        entry = self._open.get((denied.sum, denied.update))
+        if entry is None:
             return
-        update.heard_s = self._patience(now_s)
-        if update.stage is not _Stage.WAITING:
-            return
-        update.grant, update.starts_s, update.stage = grant, now_s + grant.start_s, _Stage.GRANTED
-        if grant.dropped:
-            update.starts_s = now_s
-
-    def _granted_sum(self, number: int, grant: Grant, now_s: float) -> None:
-        gathered = self._sums.get(number)
-        if gathered is None:
-            return
-        gathered.heard_s = self._patience(now_s)
-        if gathered.grant is None:
-            gathered.grant, gathered.starts_s = grant, now_s + grant.start_s
-
-    def _applied(self, applied: Applied) -> None:
-        self.version = max(self.version, applied.version)
-        self._unheard.pop(applied.update, None)
-        update = self._updates.get(applied.update)
-        if update is not None and update.stage in (_Stage.SENT, _Stage.DONE):
-            self._end(update, Outcome(applied.update, True, applied.version, applied.delay))
+        if entry.stage in (_Stage.SENT, _Stage.DONE):
+            self._end(entry, entry.stage is _Stage.DONE, denied.text)
+        elif denied.sum and entry.stage is not _Stage.GONE:
+            # Nothing is left of what was to be summed.
+            entry.grant = Grant(update=denied.update, sum=True, dropped=True, reason=denied.text, version=self.version)
+            self._go(entry, "")
+        elif entry.stage is _Stage.WAITING:
+            self._go(entry, denied.text)
 
     def _lost(self, lost: Lost) -> None:
-        update = self._updates.get(lost.update)
-        if update is None:
-            return
-        if update.stage is _Stage.SENT:
-            self._end(update, Outcome(lost.update, False, self.version, None, lost.reason))
-        elif update.stage in (_Stage.WAITING, _Stage.GRANTED):
-            self._go(update, lost.reason)
+        entry = self._open.get((False, lost.update))
+        if entry is not None and entry.stage is _Stage.SENT:
+            self._end(entry, False, lost.reason)
+        elif entry is not None and entry.stage in (_Stage.WAITING, _Stage.GRANTED):
+            self._go(entry, lost.reason)
         # One that is on its way to the server goes on: once it is done, it is counted after all.
-
-    def _collect(self, collect: Collect) -> None:
-        self._out.results.append(Collection(collect.sum, collect.members))
-        gathered = self._sums.get(collect.sum)
-        if not collect.members and gathered is not None and not gathered.gone:
-            self._give_sum_up(collect.sum, "nothing is left to sum")
-
-    def _give_sum_up(self, number: int, why: str) -> None:
-        gathered = self._sums.pop(number, None)
-        if gathered is not None and not gathered.gone:
-            self._out.results.append(SumPermission(number, Permission(0, False, why, None, self.version, True)))
 
     # What time does.
 
@@ -437,78 +363,51 @@ class Conversation:
             knock_s = self.bound_s if self.away else min(self._again_s, KNOCK_S)
             if now_s - self._knocked_s >= knock_s:
                 self._knocked_s = now_s
-                self._out.messages.append(self._hello.model_copy(update={"version": self.version}))
+                self._messages.append(self._hello.model_copy(update={"version": self.version}))
             self._later(self._knocked_s + knock_s)
-        for update in list(self._updates.values()):
-            self._turn_update(update, now_s)
-        for number, gathered in list(self._sums.items()):
-            self._turn_sum(number, gathered, now_s)
-        self._turn_waiting(self._passing, self._clock, now_s)
-        self._turn_waiting(self._leaving, Bye(), now_s)
+        for entry in list(self._open.values()):
+            self._turn_entry(entry, now_s)
+        for waiting, message in ((self._passing, self._clock), (self._leaving, Bye())):
+            if waiting is not None and message is not None:
+                self._insist_or_give_up(waiting, [message], now_s)
         if self.welcomed:
-            if self._out.messages:
+            if self._messages:
                 self._said_s = now_s
             elif now_s - self._said_s >= BEAT_S and self._leaving is None:
-                self._out.messages.append(Beat())
+                self._messages.append(Beat())
                 self._said_s = now_s
             if self._leaving is None:
                 self._later(self._said_s + BEAT_S)
 
-    def _turn_update(self, update: _Update, now_s: float) -> None:
-        stage = update.stage
-        if stage is _Stage.GRANTED:
-            if now_s < update.starts_s:
-                self._later(update.starts_s)
-                return
-            self._go(update, "")
-            return
-        if stage is _Stage.GONE:
-            return
-        if self._silent(update.heard_s, now_s):
-            self._be_away(now_s)
-            return
-        if stage is _Stage.WAITING and now_s - update.asked_s >= self.longest_s:
-            self._go(update, f"it has waited for {self.longest_s:g} s")
-            return
-        if update.done is not None:
-            self._insist(update, [update.done], now_s)
-        elif self._clock is not None and update.said_s > -math.inf:
-            # What it waits for may be that this was not heard.
-            self._insist(update, [self._clock, update.ask], now_s)
-        else:
-            self._insist(update, [update.ask], now_s)
-        if stage is _Stage.WAITING:
-            self._later(update.asked_s + self.longest_s)
-
-    def _turn_sum(self, number: int, gathered: _Sum, now_s: float) -> None:
-        if gathered.gone and gathered.done is None:
-            return
-        if not gathered.gone and gathered.grant is not None:
-            if now_s >= gathered.starts_s:
-                self._go_sum(number, gathered, "")
+    def _turn_entry(self, entry: _Open, now_s: float) -> None:
+        if entry.stage is _Stage.GRANTED:
+            if now_s < entry.starts_s:
+                self._later(entry.starts_s)
             else:
-                self._later(gathered.starts_s)
-            return
-        if self._silent(gathered.heard_s, now_s):
+                self._go(entry, "")
+        elif (
+            entry.stage is _Stage.WAITING and now_s - entry.asked_s >= self.longest_s and not self._silent(entry, now_s)
+        ):
+            self._go(entry, f"it has waited for {self.longest_s:g} s")
+        elif entry.stage is not _Stage.GONE:
+            messages: list[Request] = [entry.done or entry.ask]
+            if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
+                messages.insert(0, self._clock)  # what it waits for may be that this was not heard
+            self._insist_or_give_up(entry, messages, now_s)
+            if entry.stage is _Stage.WAITING:
+                self._later(entry.asked_s + self.longest_s)
+
+    def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
+        if not self._silent(waiting, now_s):
+            self._insist(waiting, messages, now_s)
+        elif not self.away:
             self._be_away(now_s)
-            return
-        self._insist(gathered, [gathered.done or Collected(sum=number)], now_s)
 
-    def _turn_waiting(self, waiting: _Waiting | None, message: Clock | Bye | None, now_s: float) -> None:
-        """Says a message again for which an answer stays out, or which another answer may follow."""
-        if waiting is None or message is None:
-            return
-        if self._silent(waiting.heard_s, now_s):
-            if not self.away:
-                self._be_away(now_s)
-            return
-        self._insist(waiting, [message], now_s)
-
-    def _insist(self, waiting: _Update | _Sum | _Waiting, messages: Sequence[Request], now_s: float) -> None:
+    def _insist(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
         """Says what waits for an answer, where that is due again, and looks after it until it is answered."""
         if self.welcomed and now_s - waiting.said_s >= self._again_s:
             waiting.said_s = now_s
-            self._out.messages += messages
+            self._messages += messages
         self._later(waiting.heard_s + self._excused_s + self.bound_s)
         self._later(waiting.said_s + self._again_s if self.welcomed else math.inf)
 
@@ -520,8 +419,8 @@ class Conversation:
         """The time without what was excused."""
         return now_s - self._excused_s
 
-    def _silent(self, heard_s: float, now_s: float) -> bool:
-        return self._patience(now_s) - heard_s >= self.bound_s
+    def _silent(self, waiting: _Waiting, now_s: float) -> bool:
+        return self._patience(now_s) - waiting.heard_s >= self.bound_s
 
     def _later(self, time_s: float) -> None:
         self.next_s = min(self.next_s, time_s)
@@ -532,62 +431,60 @@ class Conversation:
         self._knocked_s = now_s
         self._later(now_s + self.bound_s)
         self._pass(False)
-        for update in list(self._updates.values()):
-            if update.stage is _Stage.WAITING:
-                self._go(update, self.refused or AWAY)
-            elif update.stage is _Stage.SENT:
-                self._end(update, Outcome(update.ask.update, False, self.version, None, AWAY))
-            elif update.stage is _Stage.DONE:
-                self._not_heard(update)
-        for number, gathered in list(self._sums.items()):
-            if not gathered.gone:
-                self._go_sum(number, gathered, self.refused or AWAY)
-            elif gathered.done is not None:
-                del self._sums[number]  # its members went in arrival order by now, or were given up
+        for entry in list(self._open.values()):
+            if entry.stage is _Stage.WAITING or (entry.ask.sum and entry.stage is _Stage.GRANTED):
+                self._go(entry, self.refused or AWAY)
+            elif entry.stage is _Stage.SENT:
+                self._end(entry, False, AWAY)
+            elif entry.done is not None:
+                self._not_heard(entry, entry.done)
 
-    def _go(self, update: _Update, why: str) -> None:
+    def _go(self, entry: _Open, why: str) -> None:
         """Lets it go: as it was granted, or in arrival order where there is a reason `why`."""
-        grant, number = update.grant, update.ask.update
+        grant, (of_sum, number) = entry.grant, entry.key
+        entry.stage = _Stage.GONE
         if why or grant is None:
-            update.stage = _Stage.GONE
-            self._out.results.append(Permission(number, True, why, None, self.version, False))
+            self._results.append(Permission(number, True, why, None, self.version, False, sum=of_sum))
             return
-        update.stage = _Stage.GONE if grant.aggregator is None else _Stage.SENT
-        permission = Permission(number, not grant.dropped, grant.reason, grant.aggregator, grant.version, True)
-        self._out.results.append(permission)
+        if grant.aggregator is not None:
+            entry.stage = _Stage.SENT
+        self._results.append(
+            Permission(
+                number, not grant.dropped, grant.reason, grant.aggregator, grant.version, True, grant.address, of_sum
+            )
+        )
         if grant.dropped:
-            self._end(update, Outcome(number, False, grant.version, None, grant.reason))
+            self._end(entry, False, grant.reason, version=grant.version)
 
-    def _go_sum(self, number: int, gathered: _Sum, why: str) -> None:
-        gathered.gone = True
-        version = self.version if gathered.grant is None else gathered.grant.version
-        permission = Permission(0, True, why, None, version, not why)
-        self._out.results.append(SumPermission(number, permission))
-
-    def _not_heard(self, update: _Update) -> None:
-        assert update.done is not None
-        if len(self._unheard) < MOST_UNHEARD:
-            self._keep(update.done)
-        self._end(update, Outcome(update.ask.update, True, self.version, None, self.refused or AWAY))
-
-    def _keep(self, done: Done) -> None:
-        """It is said after every welcome, until it is answered."""
-        self._unheard[done.update] = done
+    def _not_heard(self, entry: _Open, done: Done) -> None:
+        if not done.sum and len(self._unheard) < MOST_UNHEARD:
+            self._unheard[done.update] = done  # said after every welcome, until it is answered
+        self._end(entry, True, self.refused or AWAY)
 
     def _pass(self, coordinated: bool) -> None:
         if self._passing is not None and self._clock is not None:
-            self._out.results.append(Pass(self._clock.rounds, coordinated))
+            self._results.append(Pass(self._clock.rounds, coordinated))
         self._passing = None
 
-    def _end(self, update: _Update, outcome: Outcome) -> None:
-        del self._updates[update.ask.update]
-        if update.stage is _Stage.SENT and not outcome.applied:
-            self._lost_asks[update.ask.update] = update.ask
+    def _end(
+        self, entry: _Open, applied: bool, reason: str = "", delay: int | None = None, version: int | None = None
+    ) -> None:
+        of_sum, number = entry.key
+        del self._open[entry.key]
+        if entry.stage is _Stage.SENT and not applied:
+            self._lost_asks[number] = entry.ask
             if len(self._lost_asks) > MOST_LOST:
                 del self._lost_asks[next(iter(self._lost_asks))]
-        self._out.results.append(outcome)
+        self._results.append(
+            Outcome(number, applied, self.version if version is None else version, delay, reason, of_sum)
+        )
 
     def take(self) -> tuple[list[Request], list[Result]]:
         """Return what is to be sent and all results, each in its order and once."""
-        out, self._out = self._out, _Outbox()
-        return out.messages, out.results
+        taken = self._messages, self._results
+        self._messages, self._results = [], []
+        return taken
+
+
+def _done(ask: Ask, size_bytes: int) -> Done:
+    return Done(update=ask.update, sum=ask.sum, version=ask.version, size_bytes=size_bytes, norm=ask.norm)

@@ -35,7 +35,6 @@ from prophet_mlfabric.messages import (
     Bye,
     Clock,
     Collect,
-    Collected,
     Copied,
     Copy,
     Denied,
@@ -47,18 +46,17 @@ from prophet_mlfabric.messages import (
     Parting,
     Proceed,
     Request,
-    Summed,
     Wait,
     Welcome,
 )
 from prophet_mlfabric.network import Link, NetworkState, Node
 from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, manner_of, words
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
+from prophet_mlfabric.scheduler import Kind, Scheduler, Transfer
 from prophet_mlfabric.terms import Counts, Terms
-from prophet_mlfabric.timetable import LEAD_S, ScheduledTransfer, Timetable, alone
+from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
 
-Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Summed | Wait | Welcome
+Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
 """Worker, and the message to it."""
 
@@ -152,13 +150,13 @@ class Coordination:
             known = None
         node = self._node(hello.node)
         if known is None:
-            known = JobWorker(hello.worker, hello.incarnation, node, hello.aggregates, now_s, hello.replicates)
+            known = JobWorker(hello.worker, hello.incarnation, node, hello.sums_at, now_s, hello.replicates)
             self._workers[hello.worker] = known
         if self._manner is None:
             self._manner = manner_of(hello)
             if hello.staleness is not None and hello.workers is not None:
                 self._leads, self._leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
-        known.node, known.aggregates, known.ended = node, hello.aggregates, False
+        known.node, known.sums_at, known.ended = node, hello.sums_at, False
         self._lives(known, now_s)
         # A coordinator that was started anew goes on where its workers know that the last one was.
         if hello.epoch != self.epoch and hello.version > self._base:
@@ -208,13 +206,9 @@ class Coordination:
         self._lives(known, now_s)
         match request:
             case Ask():
-                self._ask(known, request, now_s)
-            case Done(sum=None):
-                self._done(known, request, now_s)
+                (self._ask_sum if request.sum else self._ask)(known, request, now_s)
             case Done():
-                self._done_sum(known, request, now_s)
-            case Collected():
-                self._collected(known, request)
+                (self._done_sum if request.sum else self._done)(known, request, now_s)
             case NicRates():
                 if request.up is not None:
                     self._network.uplinks[known.node] = Link.constant(request.up)
@@ -302,32 +296,30 @@ class Coordination:
             counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
         self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
 
-    def _collected(self, worker: JobWorker, collected: Collected) -> None:
-        collection = self._collections.get(collected.sum)
+    def _ask_sum(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
+        """Its updates are all at their aggregator."""
+        collection = self._collections.get(ask.update)
         if collection is None or collection.aggregator is not worker:
-            text = f"there is no collection {collected.sum} of worker {worker.number}"
-            self._refuse(worker, text, collection=collected.sum)
+            self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask.update, True)
             return
         if collection.grant is not None:
             self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
             return
-        self._say(worker, Wait(update=0, start_s=0.0, sum=collected.sum))
+        self._say(worker, Wait(update=ask.update, sum=True))
         collection.transfer.ready = True
         for member in collection.members:
             if member.transfer is not None:
                 self._timetable.withdraw(member.transfer)
 
     def _done_sum(self, worker: JobWorker, done: Done, now_s: float) -> None:
-        number = done.sum
-        assert number is not None
-        collection = self._collections.get(number)
-        known = self._first_collection <= number < self._collection_number
+        collection = self._collections.get(done.update)
+        known = self._first_collection <= done.update < self._collection_number
         if not known or (collection is not None and collection.aggregator is not worker):
-            self._refuse(worker, f"there is no collection {number} of worker {worker.number}", collection=number)
+            self._refuse(worker, f"there is no collection {done.update} of worker {worker.number}", done.update, True)
             return
         if collection is not None:
             granted = collection.grant is not None
-            del self._collections[number]
+            del self._collections[done.update]
             self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
             size_bytes = done.size_bytes
@@ -336,7 +328,7 @@ class Coordination:
                 asked = member.ask
                 self._apply(member.worker, asked.update, asked.version, asked.norm, size_bytes, granted)
                 size_bytes = 0  # what is summed travels once
-        self._say(worker, Summed(sum=number, version=self.version))
+        self._say(worker, Applied(update=done.update, sum=True, version=self.version))
 
     def _clock(self, worker: JobWorker, clock: Clock) -> None:
         leads = self._leads
@@ -415,9 +407,7 @@ class Coordination:
         self.counts.batches += 1
         for update in schedule.dropped:
             self._drop(self._by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
-        made: list[ScheduledTransfer] = []
-        for planned in schedule.transfers:
-            made.append(self._planned(planned, made))
+        made = list(schedule.transfers)
         made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
@@ -426,19 +416,7 @@ class Coordination:
                 self._by_id[transfer.updates[0].id].transfer = transfer
         self._timetable.planned += made
 
-    def _planned(self, planned: PlannedTransfer, made: list[ScheduledTransfer]) -> ScheduledTransfer:
-        after = tuple(made[place] for place in planned.after)
-        return ScheduledTransfer(
-            planned.kind,
-            planned.source,
-            planned.destination,
-            planned.size_bytes,
-            planned.updates,
-            after,
-            ready=planned.kind is not Kind.SUM,
-        )
-
-    def _gather(self, transfer: ScheduledTransfer, aggregator: JobWorker) -> None:
+    def _gather(self, transfer: Transfer, aggregator: JobWorker) -> None:
         members = [self._by_id[update.id] for update in transfer.updates]
         collection = OpenCollection(self._collection_number, aggregator, transfer, members)
         self._collection_number += 1
@@ -464,19 +442,20 @@ class Coordination:
             self._timetable.start(transfer, now_s)
             if transfer.kind is Kind.SUM:
                 collection = next(c for c in self._collections.values() if c.transfer is transfer)
-                grant = Grant(update=0, start_s=start_s, version=self.version, sum=collection.number)
+                grant = Grant(update=collection.number, sum=True, start_s=start_s, version=self.version)
                 collection.grant = grant
                 self._say(collection.aggregator, grant)
             else:
                 entry = self._by_id[transfer.updates[0].id]
-                aggregator = None if entry.collection is None else entry.collection.aggregator.number
-                entry.grant = Grant(
-                    update=entry.ask.update, start_s=start_s, aggregator=aggregator, version=self.version
-                )
+                entry.grant = Grant(update=entry.ask.update, start_s=start_s, version=self.version)
+                if entry.collection is not None:
+                    to = entry.collection.aggregator
+                    more = {"aggregator": to.number, "address": to.sums_at or ""}
+                    entry.grant = entry.grant.model_copy(update=more)
                 self._say(entry.worker, entry.grant)
         return False
 
-    def _replica_allows(self, transfer: ScheduledTransfer) -> bool:
+    def _replica_allows(self, transfer: Transfer) -> bool:
         """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
@@ -595,7 +574,7 @@ class Coordination:
     def _aggregators(self) -> dict[Node, JobWorker]:
         """Return by node the worker there that sums; none unless all can send to one."""
         alive = [worker for worker in self._workers.values() if worker.alive]
-        if not all(worker.aggregates for worker in alive):
+        if not all(worker.sums_at for worker in alive):
             return {}
         by_node: dict[Node, JobWorker] = {}
         for worker in sorted(alive, key=lambda worker: worker.number):
@@ -605,9 +584,9 @@ class Coordination:
 
     def _say_collect(self, collection: OpenCollection) -> None:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
-        self._say(collection.aggregator, Collect(sum=collection.number, members=members))
+        self._say(collection.aggregator, Collect(number=collection.number, members=members))
 
-    def _entries(self, transfer: ScheduledTransfer) -> list[OpenUpdate]:
+    def _entries(self, transfer: Transfer) -> list[OpenUpdate]:
         """Return its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 
@@ -620,12 +599,12 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: JobWorker, text: str, update: int | None = None, collection: int | None = None) -> None:
-        self._to_say.append(self._refusal(worker.number, text, update, collection))
+    def _refuse(self, worker: JobWorker, text: str, update: int | None = None, of_sum: bool = False) -> None:
+        self._to_say.append(self._refusal(worker.number, text, update, of_sum))
 
-    def _refusal(self, worker: int, text: str, update: int | None = None, collection: int | None = None) -> Addressed:
+    def _refusal(self, worker: int, text: str, update: int | None = None, of_sum: bool = False) -> Addressed:
         self.counts.refused += 1
-        return worker, Denied(text=text, update=update, sum=collection)
+        return worker, Denied(text=text, update=update, sum=of_sum)
 
     def open_updates(self) -> Iterable[tuple[int, int]]:
         """Pairs of worker and update that were asked for and are not finished."""

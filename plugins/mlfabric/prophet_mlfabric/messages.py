@@ -2,15 +2,14 @@
 
 Rule of this file: values, their limits and their bytes. Who says what when is coordination.py's and conversation.py's.
 
-A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. JSON because a
-person can read it on the wire, a message is some hundred bytes, and pydantic, which Prophet needs anyway, parses and
-checks it in one pass of compiled code; a binary format would be one more dependency for a few microseconds. Everything
-that comes in has a limit, so that nobody can make the coordinator keep much. Keys are only added; what is unknown is
-refused.
+A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. A person can
+read JSON on the wire, a message is some hundred bytes, and pydantic parses and checks it in one pass of compiled code.
+Everything that comes in has a limit, so that nobody can make the coordinator keep much. What is unknown is refused.
 
-A worker numbers its updates itself, and never twice the same, nor after a restart. Worker and number say which update
-is meant, so every message may be sent twice and counts once, and an aggregator knows what it has. Sizes are bytes,
-times seconds, rates bytes per second, versions the number of updates that the server's model has had.
+A worker numbers its updates itself, and never twice the same, nor after a restart. The coordinator numbers the sums
+that a worker is to make. So worker, number and `sum` say what is meant, and every message may be sent twice and counts
+once. Sizes are bytes, times seconds, rates bytes per second, versions the number of updates that the server's model has
+had.
 
     worker                                coordinator
     Hello  (no proof)             ->
@@ -23,8 +22,8 @@ times seconds, rates bytes per second, versions the number of updates that the s
     Done                          ->
                                   <-      Applied       also to all workers whose updates are in a sum
 
-An aggregator also gets Collect (which updates it is to sum), says Collected when it has them, gets a Grant for the
-sum, says Done and gets Summed. Lost takes back what was granted: an aggregator that died took the update with it.
+An aggregator gets Collect (which updates it is to sum). It says Ask for the sum when it has them, and so on as for an
+update of its own. Lost takes back what was granted: an aggregator that died took the update with it.
 
 Where a worker's lead is bounded, it says Clock after each round and gets Proceed, which tells it to wait or to read the
 model. In the end it says Bye, and gets Parting: who is still at work, and who has died.
@@ -65,6 +64,7 @@ _Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
 """Far beyond every norm of 32-bit numbers; sums and squares of such norms are numbers, too."""
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+_Address: TypeAlias = Annotated[str, Field(pattern=r"^[^\s]{1,256}:[0-9]{1,5}$")]
 _Rate: TypeAlias = Annotated[float, Field(ge=1, le=1e15)]
 _Proof: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 
@@ -78,10 +78,11 @@ class Hello(_Message):
 
     `incarnation` differs between two starts of one worker: a reconnection keeps what the worker had, a restart does
     not. `node` names the machine and so the NIC. `version` is the newest that this worker has heard of, from the
-    coordinator of that `epoch` if from any; one that was started anew counts on from it. `aggregates`: this worker can
-    send updates to others and sum theirs. `workers` is how many the job has, and `staleness` by how many rounds one may
-    lead the slowest: None for any number, 0 where all are in step. `replicates`: it can hand copies of the model to a
-    replica. `proof` is `prove`'s answer to a Challenge, empty before there was one.
+    coordinator of that `epoch` if from any; one that was started anew counts on from it. `sums_at` is the address at
+    which this worker takes updates of others to sum, as it sends its own to others; None where it does neither.
+    `workers` is how many the job has, and `staleness` by how many rounds one may lead the slowest: None for any number,
+    0 where all are in step. `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s answer to
+    a Challenge, empty before there was one.
     """
 
     kind: Literal["hello"] = "hello"
@@ -91,43 +92,42 @@ class Hello(_Message):
     node: _Name
     version: _FirstVersion = 0
     epoch: _Whole | None = None
-    aggregates: bool = False
+    sums_at: _Address | None = None
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     staleness: _Whole | None = None
     replicates: bool = False
     proof: _Proof = ""
 
 
-class Ask(_Message):
-    """An update is ready: `size_bytes` of it, computed from `version` of the model (v(g) of Eq. 9), with its norm."""
+class _Item(_Message):
+    """Message about an update of this worker, or about the sum of the collection of that number."""
+
+    update: _Whole
+    sum: bool = False
+
+
+class Ask(_Item):
+    """An update is ready: `size_bytes` of it, computed from `version` of the model (v(g) of Eq. 9), with its norm.
+
+    Of a sum: all of its updates are here, and the other values say nothing.
+    """
 
     kind: Literal["ask"] = "ask"
-    update: _Whole
-    size_bytes: _Size
-    version: _Whole
+    size_bytes: _Size = 0
+    version: _Whole = 0
     norm: _Norm = 1.0
 
 
-class Done(_Message):
-    """Word that all of an update is applied at the server; also one that nobody granted (arrival order).
+class Done(_Item):
+    """Word that all of it is applied at the server; also of an update that nobody granted (arrival order).
 
-    `version` and `norm` are those of its Ask, `size_bytes` what was pushed. With `sum` set, what was pushed is the sum
-    of the collection of that number, and `update`, `version` and `norm` say nothing.
+    `size_bytes` is what was pushed; the other values are those of its Ask.
     """
 
     kind: Literal["done"] = "done"
-    update: _Whole
-    version: _Whole
     size_bytes: _Size
-    sum: _Whole | None = None
+    version: _Whole = 0
     norm: _Norm = 1.0
-
-
-class Collected(_Message):
-    """The aggregator has all updates of the collection `sum` and wants to push them as one."""
-
-    kind: Literal["collected"] = "collected"
-    sum: _Whole
 
 
 class NicRates(_Message):
@@ -183,59 +183,46 @@ class Welcome(_Message):
     version: _Whole
 
 
-class Wait(_Message):
-    """The update was heard of and is to start in about `start_s` seconds from now, as it looks; with `sum` set, the sum
-    of that collection was, and `update` says nothing."""
+class Wait(_Item):
+    """It was heard of, and is to start in about `start_s` seconds from now, as it looks."""
 
     kind: Literal["wait"] = "wait"
-    update: _Whole
-    start_s: Annotated[float, Field(ge=0)]
-    sum: _Whole | None = None
+    start_s: Annotated[float, Field(ge=0)] = 0.0
 
 
-class Grant(_Message):
-    """Decision about an update, or about the sum of the collection `sum`.
+class Grant(_Item):
+    """Decision about an update or a sum.
 
-    It starts `start_s` seconds from receipt: to the server, or to worker `aggregator`. `dropped`: it is not sent at
-    all, for `reason`. `version` is how many updates had been applied.
+    It starts `start_s` seconds from receipt: to the server, or to worker `aggregator` at `address`. `dropped`: it is
+    not sent at all, for `reason`. `version` is how many updates had been applied.
     """
 
     kind: Literal["grant"] = "grant"
-    update: _Whole
     start_s: Annotated[float, Field(ge=0)] = 0.0
     aggregator: _Worker | None = None
+    address: str = ""
     dropped: bool = False
     reason: str = ""
     version: _Whole
-    sum: _Whole | None = None
 
 
-class Applied(_Message):
-    """The update is part of the model, whose version is now `version`. `delay` is Eq. 9's: that version less the one
-    that the update was computed from; of an update that nobody granted it may be more than the bound."""
+class Applied(_Item):
+    """It is part of the model, whose version is now `version`. `delay` is Eq. 9's: that version less the one that the
+    update was computed from; of an update that nobody granted it may be more than the bound, and of a sum it is 0."""
 
     kind: Literal["applied"] = "applied"
-    update: _Whole
     version: _Whole
-    delay: _Whole
-
-
-class Summed(_Message):
-    """The sum of the collection is part of the model: its pusher need not say Done again."""
-
-    kind: Literal["summed"] = "summed"
-    sum: _Whole
-    version: _Whole
+    delay: _Whole = 0
 
 
 class Collect(_Message):
     """This worker is to sum updates: `members` are pairs of worker and update, its own may be among them.
 
-    The same `sum` again with fewer members replaces it; without any, nothing is left to sum.
+    The same `number` again with fewer members replaces it; without any, nothing is left to sum.
     """
 
     kind: Literal["collect"] = "collect"
-    sum: _Whole
+    number: _Whole
     members: tuple[tuple[_Worker, _Whole], ...]
 
 
@@ -257,12 +244,12 @@ class Lost(_Message):
 
 
 class Denied(_Message):
-    """A message was refused and changed nothing. `update` or `sum` is the one it was about, if any."""
+    """A message was refused and changed nothing. `update` is the one or, with `sum`, the sum it was about, if any."""
 
     kind: Literal["denied"] = "denied"
     text: str
     update: _Whole | None = None
-    sum: _Whole | None = None
+    sum: bool = False
 
 
 class Proceed(_Message):
@@ -281,11 +268,9 @@ class Parting(_Message):
     died: tuple[_Worker, ...] = ()
 
 
-Request: TypeAlias = Hello | Ask | Done | Collected | NicRates | Clock | Beat | Copied | Bye
+Request: TypeAlias = Hello | Ask | Done | NicRates | Clock | Beat | Copied | Bye
 """Any message to the coordinator."""
-Answer: TypeAlias = (
-    Challenge | Welcome | Wait | Grant | Applied | Summed | Collect | Copy | Lost | Denied | Proceed | Parting
-)
+Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Collect | Copy | Lost | Denied | Proceed | Parting
 """Any message to a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])

@@ -1,6 +1,6 @@
 """Available rate of a node's NIC, from its counters while updates travel (MLfabric, section 4: the network monitor).
 
-Rule of this file: pure estimates over samples; learn/nic.py reads the counters, client.py asks for them.
+Rule of this file: when the counters are looked at, and what they say; learn/nic.py reads them.
 
 A counter says what was sent, which is what is available only while something was there to send all the time: from an
 update's start to its end. The scheduler lets one transfer at a time have a NIC, as a rule, so what was sent then is
@@ -10,10 +10,13 @@ and none is too high.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
+from prophet_mlfabric.conversation import Conversation
 from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
+from prophet_scheduler.learn.nic import sample_nic
 
 WINDOW_S = 0.3
 """Seconds in which something was sent: older samples do not count."""
@@ -21,6 +24,10 @@ LEAST_BYTES = 64 * 1024
 """A period with fewer says more of delays than of rates."""
 NEWS = 0.05
 """A rate is worth a report when it has changed by this part."""
+SAMPLE_S = 0.1
+"""Seconds between two looks at the NIC while an update travels, or an answer is waited for."""
+BUSY_BYTES_PER_S = 64 * 1024
+"""Bytes per second below which a NIC is in nobody's way: heartbeats, and a coordinator's messages."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +68,41 @@ class NicEstimate:
             return None
         self._reported = up
         return up
+
+
+class NicWatch:
+    """Looks at a NIC while an update travels or has just travelled, and where an answer is waited for.
+
+    `next_s` is the time of the next look. `interface` None is a NIC that nobody can look at.
+    """
+
+    def __init__(self, interface: str | None) -> None:
+        self._interface = interface
+        self._estimate = NicEstimate()
+        self._last: NicSample | None = None
+        self._was_sending = False
+
+    @property
+    def next_s(self) -> float:
+        return math.inf if self._last is None else self._last.time_s + SAMPLE_S
+
+    def look(self, talk: Conversation, now_s: float) -> None:
+        """Report the NIC's rate to the coordinator if it is news, and excuse its silence while the NIC is busy."""
+        sending, last = talk.sending, self._last
+        if self._interface is None or not (sending or self._was_sending or talk.waits):
+            self._last = None
+            return
+        if last is not None and sending == self._was_sending and now_s < self.next_s:
+            return
+        sample = self._last = sample_nic(self._interface, now_s)
+        if sample is None:
+            self._interface = None
+            return
+        if talk.waits and last is not None:
+            moved = max(sample.bytes_sent - last.bytes_sent, sample.bytes_received - last.bytes_received)
+            if moved >= BUSY_BYTES_PER_S * (now_s - last.time_s):
+                talk.excuse(now_s - last.time_s)
+        self._estimate.observe(sample, self._was_sending)
+        self._was_sending = sending
+        if (news := self._estimate.news()) is not None:
+            talk.report(news, None)

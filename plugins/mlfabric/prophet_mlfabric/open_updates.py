@@ -11,7 +11,7 @@ from typing import TypeAlias
 from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
 from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.timetable import ScheduledTransfer
+from prophet_mlfabric.scheduler import Transfer
 
 Manner: TypeAlias = tuple[int | None, int | None]
 """Rounds by which a worker may lead, and number of workers: all of a job have to say the same."""
@@ -19,12 +19,12 @@ Manner: TypeAlias = tuple[int | None, int | None]
 
 @dataclass
 class JobWorker:
-    """A worker that has said hello."""
+    """A worker that has said hello. `sums_at` is its address for updates to sum, None if it takes none."""
 
     number: int
     incarnation: int
     node: Node
-    aggregates: bool
+    sums_at: str | None
     heard_s: float
     replicates: bool = False
     alive: bool = True
@@ -51,7 +51,7 @@ class OpenUpdate:
     ask: Ask
     update: Update
     asked_s: float
-    transfer: ScheduledTransfer | None = None
+    transfer: Transfer | None = None
     collection: OpenCollection | None = None
     grant: Grant | None = None
 
@@ -69,7 +69,7 @@ class OpenCollection:
 
     number: int
     aggregator: JobWorker
-    transfer: ScheduledTransfer
+    transfer: Transfer
     members: list[OpenUpdate]
     grant: Grant | None = None
 

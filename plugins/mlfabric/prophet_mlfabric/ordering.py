@@ -1,23 +1,14 @@
 """Order of updates to the server, and those that do not travel at all (MLfabric, section 5.1, Algorithms 1, 2).
 
 Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication come after.
+docs/policies/mlfabric.md says where this leaves the paper.
 
 Algorithm 1 takes, again and again, the update whose transfer would end first and reserves it. Algorithm 2 adds
 deadlines, dl(g) = v(g) + tau_max - v_init (Eq. 9): the last place of the batch at which g may be applied. An update
 whose place has come is taken although others are shorter; if the next one would end before it, it is dropped at its
-worker (section 5.1.3), as the server would wait for it or apply it too late.
-
-Where the paper leaves something open:
-
-- *Equal deadlines.* Algorithm 2 takes one update when its deadline is the place at hand; a second one with the same
-  deadline would be late. Here an update is taken when its deadline or the number of updates that share the places up
-  to it leaves no other choice; of those, the shortest. With distinct deadlines this is Algorithm 2.
-- *Hopeless updates.* Places up to d hold d updates. If more than d have to be there by d, the excess is dropped at the
-  start, the longest transfers first: no order keeps more.
-- *Places* count updates that are applied. Algorithm 2 counts dropped ones too, so its deadlines come too early.
-- *Looking ahead* goes one update far, as in the listing. If that one is dropped later, the one after it may end before
-  the update that was kept; it is then applied with that one (aggregation's `applied_s`), still at its own place.
-- *Ties* go to the worker that is faster on its own, then to the update that comes first in the batch.
+worker (section 5.1.3), as the server would wait for it or apply it too late. Looking ahead goes one update far: if that
+one is dropped later, the one after it is applied with the update that was kept, still at its own place. Ties go to the
+worker that is faster on its own, then to the update that comes first in the batch.
 
 Time: evaluating every remaining update in every round, as in the paper, is quadratic. Three lower bounds leave few
 to evaluate: ends only grow while bandwidth is taken, so an old value bounds the new one; no transfer ends sooner than

@@ -1,7 +1,7 @@
 """A model as a replica keeps it: one file, which NumPy can read as well.
 
 Rule of this file: weights to bytes and back, and what is said of bytes that are no such file. How they travel is
-replica_store.py's, whose weights they are a front end's.
+exchange.py's, whose weights they are a front end's.
 
 The file is NumPy's .npz without pickles: `weights/NAME` for each parameter, and beside them which updates the model
 has. A part of it that was changed or cut off is found by the sums of the ZIP format.
@@ -59,32 +59,19 @@ def encoded(model: ReplicaModel) -> bytes:
     return file.getvalue()
 
 
-def decoded(data: bytes, where: str) -> ReplicaModel:
-    """The model in `data`, which `where` names in errors. Raises UserError."""
-    return _read(io.BytesIO(data), where, True)
+def load(source: Path | IO[bytes], where: str) -> ReplicaModel:
+    """Return the model in a file, which `where` names in errors. Raises UserError."""
+    return _load(source, where, True)
 
 
-def load(path: Path, where: str = "") -> ReplicaModel:
-    """The same from a file. Raises UserError."""
-    return _opened(path, where or str(path), True)
-
-
-def updates_in(path: Path) -> int:
+def updates_in(source: Path | IO[bytes], where: str) -> int:
     """Return the number of updates in the model of a file; its weights are not read. Raises UserError."""
-    return _opened(path, str(path), False).updates
+    return _load(source, where, False).updates
 
 
-def _opened(path: Path, where: str, whole: bool) -> ReplicaModel:
+def _load(source: Path | IO[bytes], where: str, whole: bool) -> ReplicaModel:
     try:
-        with path.open("rb") as file:
-            return _read(file, where, whole)
-    except OSError as error:
-        raise UserError(f"{where}: cannot be read ({error.strerror})") from None
-
-
-def _read(file: IO[bytes], where: str, whole: bool) -> ReplicaModel:
-    try:
-        with np.load(file, allow_pickle=False) as parts:
+        with np.load(source, allow_pickle=False) as parts:
             if int(parts["schema"]) != SCHEMA:
                 raise ValueError(f"schema {int(parts['schema'])}, and this Prophet knows {SCHEMA}")
             counts = tuple(int(count) for count in parts["counts"])
@@ -96,6 +83,8 @@ def _read(file: IO[bytes], where: str, whole: bool) -> ReplicaModel:
         other = next((array.dtype for array in weights.values() if array.dtype != np.float32), None)
         if other is not None:
             raise ValueError(f"weights of {other}")
+    except OSError as error:
+        raise UserError(f"{where}: cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{where}: no replica of a model ({why}); name the file of a `prophet replicate`") from None

@@ -1,21 +1,15 @@
 """Bound on a replica's lag, and the updates that go to it (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
 
 Rule of this file: norms in, positions and transfers out. It sees no model, so what it promises holds for every model
-whose updates have these norms.
+whose updates have these norms. docs/policies/mlfabric.md says where this leaves the paper.
 
 The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2). Server and replica apply the same updates
-in the same order; the replica's model is one that the server had r updates into the job. With m more updates the
-server is away from it by
-
-    (g + ... + g^m) h + sum over i of (1 + g + ... + g^(m-i)) u_i       (Eq. 7; g momentum, h the last step before)
-
-whose norm is at most the same sum of norms: Eq. 11, as the square root of its products is that sum. Let H_t be the
-bound of the t-th step, H_t = g H_(t-1) + |u_t|. The sum is then H_(r+1) + ... + H_(r+m): a difference of two entries
-of one running sum, which answers "how far must the replica be before update t may be applied" with a binary search.
+in the same order. H_t = momentum * H_(t-1) + |u_t| bounds the t-th step, and the two are apart by at most the steps
+that one has and the other has not (Eq. 11): a difference of two entries of one running sum, which answers "how far must
+the replica be before update t may be applied" with a binary search.
 
 A sum moves its model by all its updates at once, so a run's steps may add up to Div_max at most; then whichever of the
-two is behind may always go on, and neither waits for ever. The bound holds both ways: a replica that gets its updates
-first waits for the server in the same manner.
+two is behind may always go on, and neither waits for ever.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from prophet_mlfabric.aggregation import Group, aggregate
-from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
 from prophet_mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
 from prophet_scheduler.core.errors import UserError
@@ -33,28 +33,54 @@ class Kind(enum.StrEnum):
     SUM = "sum"
 
 
-@dataclass(frozen=True)
-class PlannedTransfer:
-    """One transfer. `after` are places in the schedule of transfers that have to end first; `end_s` is expected."""
+@dataclass(eq=False)
+class Transfer:
+    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, of whoever carries it out.
+
+    `after` has to end first. `ready`: for a sum, that its aggregator has all of it. `begin_s` and `end_s` are what is
+    expected, and `pieces` what it takes until then; `started_s` is None before it was let go, and `rated_s` what it
+    should take then by the rates alone.
+    """
 
     kind: Kind
     source: Node
     destination: Node
     size_bytes: float
-    after: tuple[int, ...]
     updates: tuple[Update, ...]
-    end_s: float
+    after: tuple[Transfer, ...] = ()
+    ready: bool = True
+    started_s: float | None = None
+    rated_s: float = 0.0
+    begin_s: float = math.inf
+    end_s: float = math.inf
+    pieces: list[Piece] = field(default_factory=list)
+
+    def left_bytes(self, now_s: float) -> float:
+        """Return the bytes probably still to come. One that is late is taken to need as long again as it is late."""
+        if now_s < self.end_s:
+            return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
+        took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
+        return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
+
+    @property
+    def norm(self) -> float:
+        """Greatest distance by which it moves the model."""
+        return math.fsum(update.norm for update in self.updates)
+
+    @property
+    def commits(self) -> bool:
+        """True if its end makes new versions of the model."""
+        return self.kind is not Kind.TO_AGGREGATOR
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Updates that are applied together once the transfer at this place has ended and all earlier ones are applied.
+    """A transfer whose updates are applied together once it has ended and all earlier ones are applied.
 
     `needs` is how many updates the other one, replica or server, must have before (0 without a replica).
     """
 
-    transfer: int
-    updates: tuple[Update, ...]
+    transfer: Transfer
     needs: int = 0
 
 
@@ -66,7 +92,7 @@ class BatchSchedule:
     workers.
     """
 
-    transfers: tuple[PlannedTransfer, ...]
+    transfers: tuple[Transfer, ...]
     commits: tuple[Arrival, ...]
     copies: tuple[Arrival, ...]
     dropped: tuple[Update, ...]
@@ -132,12 +158,12 @@ class Scheduler:
         order = ordering.updates
         ranked = self._ranked(self.aggregators, network, now_s)
         self.version += len(order)
-        writer = _Writer()
+        transfers: list[Transfer] = []
         if self.replica is None or self._ledger is None:
             norms = [update.norm for update in order]
             tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
-            commits = [writer.group(group, self.server) for group in tentative.groups]
-            return BatchSchedule(writer.transfers, tuple(commits), (), ordering.dropped)
+            commits = [_arrival(group, self.server, transfers) for group in tentative.groups]
+            return BatchSchedule(tuple(transfers), tuple(commits), (), ordering.dropped)
 
         for update in order:
             self._ledger.add(update.norm)
@@ -168,11 +194,11 @@ class Scheduler:
         for index, group in enumerate((*groups[:kept], *copied, *groups[kept:])):
             if kept <= index < kept + len(copied):
                 copied_to += len(group.updates)
-                copies.append(writer.group(group, self.replica, self._ledger.needed(copied_to)))
+                copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
             else:
-                commits.append(writer.group(group, self.server, replication.needed[place + len(group.updates) - 1]))
                 place += len(group.updates)
-        return BatchSchedule(writer.transfers, tuple(commits), tuple(copies), ordering.dropped)
+                commits.append(_arrival(group, self.server, transfers, replication.needed[place - 1]))
+        return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
         own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
@@ -189,36 +215,20 @@ class Scheduler:
         return sorted(shuffled, key=lambda node: -speed[node])
 
 
-class _Writer:
-    """Groups as transfers."""
-
-    def __init__(self) -> None:
-        self._transfers: list[PlannedTransfer] = []
-
-    @property
-    def transfers(self) -> tuple[PlannedTransfer, ...]:
-        return tuple(self._transfers)
-
-    def group(self, group: Group, destination: Node, needs: int = 0) -> Arrival:
-        first = len(self._transfers)
-        if group.aggregator is None:
-            node = group.updates[0].node
-            self._add(Kind.DIRECT, node, destination, group.size_bytes, (), group.updates, group.end_s)
-        else:
-            for update, arrival in zip(group.updates, group.arrivals_s, strict=True):
-                self._add(Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (), (update,), arrival)
-            after = tuple(range(first, len(self._transfers)))
-            self._add(Kind.SUM, group.aggregator, destination, group.size_bytes, after, group.updates, group.end_s)
-        return Arrival(len(self._transfers) - 1, group.updates, needs)
-
-    def _add(
-        self,
-        kind: Kind,
-        source: Node,
-        destination: Node,
-        size_bytes: float,
-        after: tuple[int, ...],
-        updates: tuple[Update, ...],
-        end_s: float,
-    ) -> None:
-        self._transfers.append(PlannedTransfer(kind, source, destination, size_bytes, after, updates, end_s))
+def _arrival(group: Group, destination: Node, transfers: list[Transfer], needs: int = 0) -> Arrival:
+    """Add the transfers of a group, and return its last."""
+    if group.aggregator is None:
+        node = group.updates[0].node
+        last = Transfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
+    else:
+        legs = [
+            Transfer(Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (update,), end_s=end_s)
+            for update, end_s in zip(group.updates, group.arrivals_s, strict=True)
+        ]
+        transfers += legs
+        size, end_s = group.size_bytes, group.end_s
+        last = Transfer(
+            Kind.SUM, group.aggregator, destination, size, group.updates, tuple(legs), ready=False, end_s=end_s
+        )
+    transfers.append(last)
+    return Arrival(last, needs)

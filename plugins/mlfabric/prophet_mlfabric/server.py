@@ -14,16 +14,15 @@ import errno
 import logging
 import resource
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from urllib.parse import urlsplit
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, framed, take_frames
+from prophet_mlfabric.settings import host_and_port
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
@@ -39,14 +38,12 @@ LONGEST_WAIT_S = 0.1
 logger = logging.getLogger("prophet_scheduler")
 
 
-def coordinator(tokens: Mapping[str, str], terms: Terms) -> tuple[Connections, dict[str, Coordination]]:
-    """Return the connections of all tenants, and their jobs with these terms. No tenant can take the others' files."""
+def coordinator(tokens: Mapping[str, str], terms: Terms) -> Connections[Connection]:
+    """Return the connections of all tenants' jobs with these terms. No tenant can take the others' files."""
     epoch = secrets.randbits(52)  # it is counted up
     share = (_most_files() - MOST_STRANGERS - FILES_OF_OWN) // len(tokens)
     terms = replace(terms, most_workers=max(1, min(terms.most_workers, share)))
-    jobs = {tenant: Coordination(terms, epoch) for tenant in tokens}
-    tenants = {tenant: Tenant(token, jobs[tenant]) for tenant, token in tokens.items()}
-    return Connections(tenants, secrets.token_bytes(32)), jobs
+    return Connections(tokens, {tenant: Coordination(terms, epoch) for tenant in tokens})
 
 
 class CoordinatorServer:
@@ -55,12 +52,12 @@ class CoordinatorServer:
     def __init__(
         self,
         listen: str,
-        connections: Connections,
+        connections: Connections[Connection],
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda line: None,
         stranger_s: float = STRANGER_S,
     ) -> None:
-        """`listen` is tcp://HOST:PORT, port 0 for any; `say` is told what a person should know.
+        """`listen` is HOST:PORT, port 0 for any; `say` is told what a person should know.
 
         Raises UserError where nothing can listen there.
         """
@@ -68,12 +65,14 @@ class CoordinatorServer:
         self._clock = clock
         self._say = say
         self._stopped = False
-        self._numbers = 0
-        self._by_name: dict[bytes, Connection] = {}
-        self._names: dict[Connection, bytes] = {}
-        self._listener = _listener(listen)
+        try:
+            self._listener = listener_at(*host_and_port(listen, "--listen", 0))
+        except OSError as error:
+            advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
+            raise UserError(f"--listen {listen}: {error.strerror}; {advice}") from None
         self._hub = Hub(MOST_STRANGERS, stranger_s, STRANGER_S)
-        owner = Owner(LENGTH_BYTES + MOST_REQUEST_BYTES, self._made, self._received, self._closed)
+        most = LENGTH_BYTES + MOST_REQUEST_BYTES
+        owner = Owner(most, lambda made: lives_or_ends(made.socket), self._received, connections.closed)
         self._hub.listen(self._listener, owner)
 
     @property
@@ -94,52 +93,31 @@ class CoordinatorServer:
             while not self._stopped:
                 left_s = min(connections.next_s - self._clock(), LONGEST_WAIT_S)
                 self._hub.turn(time.monotonic() + left_s)
-                self._send(connections.turn(self._clock()))
+                _send(connections.turn(self._clock()))
                 for line in connections.notices():
                     self._say(line)
         finally:
             self._hub.close()
 
-    def _made(self, connection: Connection) -> None:
-        lives_or_ends(connection.socket)
-        self._numbers += 1
-        name = self._names[connection] = b"%d" % self._numbers
-        self._by_name[name] = connection
-
     def _received(self, connection: Connection) -> None:
-        name = self._names[connection]
         try:
             for data in take_frames(connection.received, MOST_REQUEST_BYTES):
-                self._send(self._connections.receive(name, data, self._clock()))
+                _send(self._connections.receive(connection, data, self._clock()))
                 if not connection.open:
                     return
-                if self._connections.knows(name):
+                if self._connections.knows(connection):
                     connection.admit(LENGTH_BYTES + MOST_REQUEST_BYTES, MOST_ANSWER_BYTES)
         except UserError as error:
             logger.debug("a connection is closed: %s", error)
             connection.close()
 
-    def _closed(self, connection: Connection) -> None:
-        name = self._names.pop(connection)
-        del self._by_name[name]
-        self._connections.closed(name)
 
-    def _send(self, outgoing: Iterable[Outgoing]) -> None:
-        for name, answer in outgoing:
-            connection = self._by_name.get(name)
-            if connection is not None and answer is None:
-                connection.close()
-            elif connection is not None and answer is not None:
-                connection.send(framed(answer))
-
-
-def _listener(address: str) -> socket.socket:
-    place = urlsplit(address)
-    try:
-        return listener_at(place.hostname or "", place.port or 0)
-    except OSError as error:
-        advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
-        raise UserError(f"--listen {address}: {error.strerror}; {advice}") from None
+def _send(outgoing: Iterable[Outgoing[Connection]]) -> None:
+    for connection, answer in outgoing:
+        if answer is None:
+            connection.close()
+        else:
+            connection.send(framed(answer))
 
 
 def _most_files() -> int:

@@ -1,11 +1,13 @@
-"""Settings of a worker whose job has a coordinator, from the variables that core's settings name.
+"""Settings of a worker whose job has a coordinator, from the variables that core's settings name, and files of tokens.
 
-What belongs here: defaults and parsing; docs/mlfabric.md has the table for people.
+What belongs here: defaults and parsing; docs/mlfabric.md has the table for people. With a token a tenant's workers
+prove that they may speak to a coordinator; what a proof is, messages.py says.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +29,18 @@ from prophet_scheduler.core.settings import (
 
 DEFAULT_COORDINATOR_BOUND_S = 2.0
 MOST_STALENESS = 10**6
+LEAST_TOKEN = 16
+"""Characters of a token: a shorter one could be guessed from one proof that was overheard."""
+_LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator and terms for it, in seconds. `node` is None for the host's name."""
+    """Place of a worker's coordinator, its tenant's token and terms for it, in seconds. `node` None: the host's name."""
 
     address: str
-    token_file: Path
-    tenant: str | None
+    tenant: str
+    token: str
     bound_s: float
     node: str | None
     staleness: int | None = None
@@ -44,11 +49,11 @@ class CoordinatorSettings:
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
-    """Return the two parts of `HOST:PORT`. Raises UserError that names `where` it stands."""
-    host, _, port = text.rpartition(":")
+    """Return the parts of `HOST:PORT`, before which tcp:// may be. Raises UserError that names `where` it stands."""
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
@@ -77,16 +82,64 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
         raise UserError(f"{REPLICA} is set, and {COORDINATOR} is not: name the coordinator that is to order copies")
     if not address:
         return None
-    host, port = host_and_port(address.removeprefix("tcp://"), COORDINATOR)
+    host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
     if not token_file:
         raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
+    bound_s = number(environ.get(COORDINATOR_BOUND_S, str(DEFAULT_COORDINATOR_BOUND_S)), COORDINATOR_BOUND_S, 0.05)
     return CoordinatorSettings(
-        f"tcp://{host}:{port}",
-        Path(token_file),
-        environ.get(COORDINATOR_TENANT) or None,
-        number(environ.get(COORDINATOR_BOUND_S, str(DEFAULT_COORDINATOR_BOUND_S)), COORDINATOR_BOUND_S, 0.05),
+        address,
+        *token_of(Path(token_file), environ.get(COORDINATOR_TENANT) or None),
+        bound_s,
         environ.get(NODE) or None,
         int(staleness) if staleness else None,
         host_and_port(environ[REPLICA], REPLICA) if environ.get(REPLICA) else None,
     )
+
+
+def parse_tokens(text: str, where: str) -> dict[str, str]:
+    """Tokens by tenant, from lines `TENANT TOKEN`; empty lines and those that begin with # do not count.
+
+    `where` names the text in errors. Raises UserError, which never has a token in it.
+    """
+    tokens: dict[str, str] = {}
+    for place, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        match = _LINE.fullmatch(stripped)
+        if match is None:
+            raise UserError(f"{where}, line {place}: write `TENANT TOKEN`, a name and a token without spaces")
+        if len(match["token"]) < LEAST_TOKEN:
+            raise UserError(f"{where}, line {place}: a token has at least {LEAST_TOKEN} characters")
+        if match["tenant"] in tokens:
+            raise UserError(f"{where}, line {place}: tenant {match['tenant']} has a token already")
+        tokens[match["tenant"]] = match["token"]
+    if not tokens:
+        raise UserError(f"{where} has no tenant: write a line `TENANT TOKEN`")
+    return tokens
+
+
+def load_tokens(path: Path) -> dict[str, str]:
+    """The same from a file. Raises UserError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
+    return parse_tokens(text, str(path))
+
+
+def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
+    """The tenant and its token from a file of tokens; the only one where `tenant` is None. Raises UserError.
+
+    `where` is the variable or option that says the tenant.
+    """
+    tokens = load_tokens(file)
+    if tenant is None:
+        if len(tokens) > 1:
+            raise UserError(f"{file} has {len(tokens)} tenants: say in {where} which one this job is")
+        tenant = next(iter(tokens))
+    if tenant not in tokens:
+        raise UserError(f"{file} has no tenant {tenant}, which {where} says")
+    return tenant, tokens[tenant]

@@ -35,18 +35,16 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.delay_bound is not None and self.delay_bound < 1:
-            raise UserError(f"delay bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+            raise UserError(f"--delay-bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
         if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
-            raise UserError(f"divergence bound {self.divergence_bound}: it is a norm; give a number above 0")
-        for name in ("rate", "dead_s", "lease_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
-        if not 0 <= self.batch_s < math.inf:
-            raise UserError(f"batch_s {self.batch_s}: give a number of 0 or more")
-        if any(not 0 < rate < math.inf for pair in self.rates.values() for rate in pair):
-            raise UserError("rates: give numbers above 0")
-        if self.most_workers < 1 or self.most_waiting < 1:
-            raise UserError("most_workers and most_waiting: give 1 or more")
+            raise UserError(f"--divergence-bound {self.divergence_bound:g}: it is a norm; give a number above 0")
+        if not self.server:
+            raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
+        rates = (rate for pair in self.rates.values() for rate in pair)
+        if not all(0 < number < math.inf for number in (self.rate, self.dead_s, self.lease_s, *rates)):
+            raise UserError("a rate or time of a coordinator: give a number above 0")
+        if not 0 <= self.batch_s < math.inf or self.most_workers < 1 or self.most_waiting < 1:
+            raise UserError("batch_s, most_workers and most_waiting of a coordinator: give 0 or more, and 1 or more")
 
 
 @dataclass

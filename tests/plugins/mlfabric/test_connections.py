@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Ask, Beat, Challenge, Denied, Grant, Hello, Wait, Welcome, encode, prove
 from prophet_mlfabric.terms import Terms
@@ -14,16 +14,18 @@ from prophet_mlfabric.terms import Terms
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 
 
-def connections() -> tuple[Connections, dict[str, Coordination]]:
+def connections() -> tuple[Connections[bytes], dict[str, Coordination]]:
     jobs = {name: Coordination(Terms(), epoch=1) for name in TOKENS}
-    return Connections({name: Tenant(TOKENS[name], jobs[name]) for name in TOKENS}, b"secret"), jobs
+    return Connections(TOKENS, jobs), jobs
 
 
 def hello(tenant: str = "a", worker: int = 0, proof: str = "") -> Hello:
     return Hello(tenant=tenant, worker=worker, incarnation=1, node="machine", proof=proof)
 
 
-def enter(all_: Connections, connection: bytes, tenant: str = "a", worker: int = 0, token: str = "") -> list[Outgoing]:
+def enter(
+    all_: Connections[bytes], connection: bytes, tenant: str = "a", worker: int = 0, token: str = ""
+) -> list[Outgoing[bytes]]:
     ((_, challenge),) = all_.receive(connection, encode(hello(tenant, worker)), 0.0)
     assert isinstance(challenge, Challenge)
     proof = prove(token or TOKENS[tenant], challenge.nonce, hello(tenant, worker))
@@ -126,4 +128,5 @@ def test_connections_that_prove_nothing_leave_nothing_behind(data: bytes) -> Non
     all_, _ = connections()
     for number in range(2000):
         all_.receive(str(number).encode(), data, 0.0)
-    assert len(all_) == 0
+        all_.closed(str(number).encode())
+    assert len(all_) == len(all_._nonces) == 0

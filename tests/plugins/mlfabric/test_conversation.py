@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from prophet_mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Pass, Result, SumPermission
+from prophet_mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Result
 from prophet_mlfabric.messages import (
     MOST_REASON,
     Applied,
@@ -16,7 +16,6 @@ from prophet_mlfabric.messages import (
     Challenge,
     Clock,
     Collect,
-    Collected,
     Copied,
     Copy,
     Denied,
@@ -28,18 +27,18 @@ from prophet_mlfabric.messages import (
     Parting,
     Proceed,
     Request,
-    Summed,
     Wait,
     Welcome,
     proves,
 )
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Permission
+from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 HELLO = Hello(tenant="job", worker=0, incarnation=1, node="machine")
 TOKEN = "a token of the tests"
 ASK = Ask(update=0, size_bytes=100, version=0)
 DONE = Done(update=0, version=0, size_bytes=100)
+SUM = Ask(update=5, sum=True)
 WELCOME = Welcome(epoch=1, version=0)
 
 
@@ -65,8 +64,9 @@ def asked() -> Conversation:
 
 def went(aggregator: int | None = None) -> Conversation:
     talk = asked()
-    talk.receive(Grant(update=0, aggregator=aggregator, version=0), 0.0)
-    assert turn(talk, 0.0) == ([], [Permission(0, True, "", aggregator, 0, True)])
+    address = "" if aggregator is None else "a:1"
+    talk.receive(Grant(update=0, aggregator=aggregator, address=address, version=0), 0.0)
+    assert turn(talk, 0.0) == ([], [Permission(0, True, "", aggregator, 0, True, address)])
     return talk
 
 
@@ -92,10 +92,10 @@ def test_a_welcome_for_what_it_was_before_is_none() -> None:
     turn(talk, 0.0)
     talk.receive(Challenge(nonce="ab" * 32), 0.1)
     turn(talk, 0.1)
-    talk.aggregates()
+    talk.aggregates("a:1")
     talk.receive(WELCOME, 0.2)
     assert not talk.welcomed
-    assert turn(talk, 0.2)[0] == [HELLO.model_copy(update={"aggregates": True})]
+    assert turn(talk, 0.2)[0] == [HELLO.model_copy(update={"sums_at": "a:1"})]
     talk.receive(Challenge(nonce="ab" * 32), 0.3)
     talk.receive(WELCOME, 0.4)
     assert talk.welcomed
@@ -251,18 +251,18 @@ def test_a_member_of_a_sum_hears_what_became_of_it() -> None:
 
 def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk = welcomed()
-    talk.receive(Collect(sum=5, members=((0, 1), (2, 3))), 0.1)
+    talk.receive(Collect(number=5, members=((0, 1), (2, 3))), 0.1)
     assert turn(talk, 0.1)[1] == [Collection(5, ((0, 1), (2, 3)))]
     talk.collected(5, 0.2)
-    assert turn(talk, 0.2)[0] == [Collected(sum=5)]
-    talk.receive(Grant(update=0, start_s=0.1, version=2, sum=5), 0.3)
+    assert turn(talk, 0.2)[0] == [SUM]
+    talk.receive(Grant(update=5, sum=True, start_s=0.1, version=2), 0.3)
     assert turn(talk, 0.3) == ([], [])
-    assert turn(talk, 0.4)[1] == [SumPermission(5, Permission(0, True, "", None, 2, True))]
-    talk.done_sum(5, 100, 1.0)
-    assert turn(talk, 1.0)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
-    assert turn(talk, 1.5)[0] == [Done(update=0, version=0, size_bytes=100, sum=5)]
-    talk.receive(Summed(sum=5, version=4), 1.6)
-    assert turn(talk, 1.9) == ([], [])
+    assert turn(talk, 0.4)[1] == [Permission(5, True, "", None, 2, True, sum=True)]
+    talk.done(5, 100, 1.0, sum=True)
+    assert turn(talk, 1.0)[0] == [Done(update=5, sum=True, size_bytes=100)]
+    assert turn(talk, 1.5)[0] == [Done(update=5, sum=True, size_bytes=100)]
+    talk.receive(Applied(update=5, sum=True, version=4), 1.6)
+    assert turn(talk, 1.9) == ([], [Outcome(5, True, 4, 0, sum=True)])
     assert talk.version == 4
 
 
@@ -271,8 +271,8 @@ def test_a_sum_that_is_answered_waits_on() -> None:
     talk.collected(5, 0.0)
     for second in range(1, 10):
         assert turn(talk, float(second))[1] == [], second
-        talk.receive(Wait(update=0, start_s=0.0, sum=5), second + 0.1)
-    assert turn(talk, 11.2)[1] == [SumPermission(5, Permission(0, True, AWAY, None, 0, False))]
+        talk.receive(Wait(update=5, sum=True), second + 0.1)
+    assert turn(talk, 11.2)[1] == [Permission(5, True, AWAY, None, 0, False, sum=True)]
 
 
 def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None:
@@ -293,30 +293,34 @@ def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_al
     talk = welcomed()
     talk.collected(5, 0.0)
     turn(talk, 0.0)
-    assert turn(talk, 2.0)[1] == [SumPermission(5, Permission(0, True, AWAY, None, 0, False))]
+    assert turn(talk, 2.0)[1] == [Permission(5, True, AWAY, None, 0, False, sum=True)]
     talk.collected(6, 2.1)
-    assert turn(talk, 2.1)[1] == [SumPermission(6, Permission(0, True, AWAY, None, 0, False))]
+    assert turn(talk, 2.1)[1] == [Permission(6, True, AWAY, None, 0, False, sum=True)]
     talk = welcomed()
     talk.collected(5, 0.0)
-    talk.receive(Collect(sum=5, members=()), 0.1)
-    nothing = Permission(0, False, "nothing is left to sum", None, 0, True)
-    assert turn(talk, 0.1)[1] == [Collection(5, ()), SumPermission(5, nothing)]
+    talk.receive(Collect(number=5, members=()), 0.1)
+    why = "nothing is left to sum"
+    nothing = [Permission(5, False, why, None, 0, True, sum=True), Outcome(5, False, 0, None, why, sum=True)]
+    assert turn(talk, 0.1)[1] == [Collection(5, ()), *nothing]
 
 
 def test_a_sum_of_which_the_coordinator_knows_nothing_is_given_up() -> None:
     talk = welcomed()
     talk.collected(5, 0.0)
     turn(talk, 0.0)
-    talk.receive(Denied(text="there is none", sum=5), 0.1)
-    assert turn(talk, 0.1)[1] == [SumPermission(5, Permission(0, False, "there is none", None, 0, True))]
+    talk.receive(Denied(text="there is none", update=5, sum=True), 0.1)
+    assert turn(talk, 0.1)[1] == [
+        Permission(5, False, "there is none", None, 0, True, sum=True),
+        Outcome(5, False, 0, None, "there is none", sum=True),
+    ]
     # One that was pushed already: its members say what became of it, and nobody is away for that.
     talk.collected(6, 0.2)
-    talk.receive(Grant(update=0, version=0, sum=6), 0.3)
+    talk.receive(Grant(update=6, sum=True, version=0), 0.3)
     turn(talk, 0.3)
-    talk.done_sum(6, 100, 0.4)
+    talk.done(6, 100, 0.4, sum=True)
     turn(talk, 0.4)
-    talk.receive(Denied(text="there is none", sum=6), 0.5)
-    assert turn(talk, 0.9) == ([], [])
+    talk.receive(Denied(text="there is none", update=6, sum=True), 0.5)
+    assert turn(talk, 0.9) == ([], [Outcome(6, True, 0, None, "there is none", sum=True)])
     assert turn(talk, 2.9)[0] == [Beat()] and not talk.away
 
 

@@ -16,7 +16,6 @@ from prophet_mlfabric.messages import (
     Bye,
     Clock,
     Collect,
-    Collected,
     Denied,
     Done,
     Grant,
@@ -25,7 +24,6 @@ from prophet_mlfabric.messages import (
     NicRates,
     Parting,
     Proceed,
-    Summed,
     Wait,
     Welcome,
 )
@@ -41,7 +39,7 @@ def hello(worker: int, node: str = "", incarnation: int = 1, aggregates: bool = 
         worker=worker,
         incarnation=incarnation,
         node=node or f"machine{worker}",
-        aggregates=aggregates,
+        sums_at=f"machine{worker}:1" if aggregates else None,
         version=version,
     )
 
@@ -255,23 +253,23 @@ def aggregated() -> tuple[Coordination, int, list[tuple[int, int]], int, dict[in
     while len(told) < 3:
         assert coordination.next_s < 5.0
         told.update(grants(coordination.turn(coordination.next_s)))
-    return coordination, collect.sum, list(collect.members), aggregator, told
+    return coordination, collect.number, list(collect.members), aggregator, told
 
 
 def test_a_sum_is_one_push_and_as_many_versions_as_it_has_updates() -> None:
     coordination, number, members, aggregator, told = aggregated()
     assert {worker: grant.aggregator for worker, grant in told.items()} == {worker: aggregator for worker, _ in members}
-    coordination.receive(aggregator, Collected(sum=number), 5.0)
+    coordination.receive(aggregator, Ask(update=number, sum=True), 5.0)
     assert grants(coordination.turn(5.0)) == []  # the wire is busy with worker 0's
     coordination.receive(0, done(size=1000), 6.0)
     ((worker, grant),) = grants(coordination.turn(6.0))
-    assert (worker, grant.sum) == (aggregator, number)
-    pushed = Done(update=0, version=0, size_bytes=100, sum=number)
+    assert (worker, grant.sum, grant.update) == (aggregator, True, number)
+    pushed = Done(update=number, size_bytes=100, sum=True)
     said = coordination.receive(aggregator, pushed, 7.0)
-    assert [(w, a.version) for w, a in said if isinstance(a, Applied)] == [
+    assert [(w, a.version) for w, a in said[:-1] if isinstance(a, Applied)] == [
         (w, place) for place, (w, _) in enumerate(members, start=2)
     ]
-    assert said[-1] == (aggregator, Summed(sum=number, version=1 + len(members)))
+    assert said[-1] == (aggregator, Applied(update=number, sum=True, version=1 + len(members)))
     assert coordination.receive(aggregator, pushed, 7.1) == [said[-1]]
     assert coordination.version == coordination.counts.applied == 1 + len(members)
     assert coordination.counts.applied_bytes == 1100
@@ -282,12 +280,12 @@ def test_a_member_that_dies_before_its_sum_is_left_out_and_one_that_is_in_it_cou
     first, second = [worker for worker, _ in members if worker != aggregator][:2]
     said = coordination.receive(first, Bye(), 3.0)
     left = tuple(member for member in members if member[0] != first)
-    assert (aggregator, Collect(sum=number, members=left)) in said
-    coordination.receive(aggregator, Collected(sum=number), 4.0)
+    assert (aggregator, Collect(number=number, members=left)) in said
+    coordination.receive(aggregator, Ask(update=number, sum=True), 4.0)
     coordination.receive(second, Bye(), 4.1)
     coordination.receive(0, done(size=1000), 5.0)
     coordination.turn(5.0)
-    coordination.receive(aggregator, Done(update=0, version=0, size_bytes=100, sum=number), 6.0)
+    coordination.receive(aggregator, Done(update=number, size_bytes=100, sum=True), 6.0)
     assert coordination.version == 1 + len(left)
 
 
@@ -305,14 +303,12 @@ def test_a_sum_is_lost_with_its_aggregator() -> None:
     [
         (9, ask(), "worker 9 has not said hello"),
         (0, ask(update=1, version=5), "version 5 is newer than the model, which has 0"),
-        (0, Collected(sum=3), "there is no collection 3 of worker 0"),
-        (0, Done(update=0, version=0, size_bytes=1, sum=3), "there is no collection 3 of worker 0"),
+        (0, Ask(update=3, sum=True), "there is no collection 3 of worker 0"),
+        (0, Done(update=3, size_bytes=1, sum=True), "there is no collection 3 of worker 0"),
         (0, Clock(rounds=1, models=1), "worker 0 has said hello without a staleness"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
-    worker: int, request_: Ask | Collected | Done | Clock, text: str
-) -> None:
+def test_what_cannot_be_is_refused_and_changes_nothing(worker: int, request_: Ask | Done | Clock, text: str) -> None:
     coordination = job(1)
     coordination.receive(0, ask(), 0.0)
     before = state(coordination)
@@ -370,16 +366,16 @@ def test_a_sum_of_before_a_new_start_is_not_taken_for_another() -> None:
     _, number, _, aggregator, _ = aggregated()
     anew = Coordination(TERMS, epoch=8)
     anew.join(hello(aggregator), 0.0)
-    ((to, answer),) = anew.receive(aggregator, Done(update=0, version=0, size_bytes=100, sum=number), 0.1)
-    assert isinstance(answer, Denied) and (to, answer.sum) == (aggregator, number)
+    ((to, answer),) = anew.receive(aggregator, Done(update=number, size_bytes=100, sum=True), 0.1)
+    assert isinstance(answer, Denied) and (to, answer.update) == (aggregator, number)
     assert anew.version == 0
 
 
 def test_a_lost_update_that_is_in_the_model_after_all_counts_once() -> None:
     coordination, number, members, aggregator, _ = aggregated()
     coordination.receive(aggregator, Bye(), 3.0)
-    pushed = Done(update=0, version=0, size_bytes=100, sum=number)
-    assert coordination.receive(aggregator, pushed, 3.1) == [(aggregator, Summed(sum=number, version=0))]
+    pushed = Done(update=number, size_bytes=100, sum=True)
+    assert coordination.receive(aggregator, pushed, 3.1) == [(aggregator, Applied(update=number, sum=True, version=0))]
     for worker, update in members:
         for time_s in (4.0, 4.1):
             coordination.receive(worker, done(update), time_s)

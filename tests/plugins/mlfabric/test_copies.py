@@ -15,7 +15,6 @@ from prophet_mlfabric.messages import (
     Ask,
     Bye,
     Collect,
-    Collected,
     Copied,
     Copy,
     Denied,
@@ -36,7 +35,7 @@ def hello(worker: int, incarnation: int = 1, aggregates: bool = False, replicate
         worker=worker,
         incarnation=incarnation,
         node=f"machine{worker}",
-        aggregates=aggregates,
+        sums_at=f"machine{worker}:1" if aggregates else None,
         replicates=replicates,
     )
 
@@ -56,7 +55,7 @@ class Job:
         self.now_s += after_s
         self.said += self.coordination.turn(self.now_s)
 
-    def hear(self, worker: int, request: Ask | Done | Copied | Collected | Bye) -> None:
+    def hear(self, worker: int, request: Ask | Done | Copied | Bye) -> None:
         self.said += self.coordination.receive(worker, request, self.now_s)
         self.turn()
 
@@ -68,7 +67,7 @@ class Job:
 
     def grants(self) -> list[tuple[int, int]]:
         """Worker and update of what went since the last call."""
-        found = [(worker, said.update) for worker, said in self.said if isinstance(said, Grant) and said.sum is None]
+        found = [(worker, said.update) for worker, said in self.said if isinstance(said, Grant) and not said.sum]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Grant)]
         return found
 
@@ -200,7 +199,7 @@ def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_tog
 
 
 def sum_grants(job: Job) -> list[int]:
-    return [said.sum for _, said in job.said if isinstance(said, Grant) and said.sum is not None]
+    return [said.update for _, said in job.said if isinstance(said, Grant) and said.sum]
 
 
 def test_no_sum_moves_the_model_by_more_than_the_bound_and_one_that_is_held_is_answered() -> None:
@@ -209,15 +208,15 @@ def test_no_sum_moves_the_model_by_more_than_the_bound_and_one_that_is_held_is_a
     for worker in (1, 2, 3):
         job.ask(worker, 0, norm=1.5)
     job.turn(0.2)
-    sums = {said.sum: (worker, said.members) for worker, said in job.said if isinstance(said, Collect)}
+    sums = {said.number: (worker, said.members) for worker, said in job.said if isinstance(said, Collect)}
     assert sums and all(len(members) <= 2 for _, members in sums.values()), "three would be 4.5"
     (number, aggregator) = next((number, worker) for number, (worker, members) in sums.items() if len(members) == 2)
-    job.hear(aggregator, Collected(sum=number))
+    job.hear(aggregator, Ask(update=number, sum=True))
     job.now_s = 10.0
     job.said.clear()
     job.done(0, 0, norm=1.5)
-    job.hear(aggregator, Collected(sum=number))
-    assert (aggregator, Wait(update=0, start_s=0.0, sum=number)) in job.said
+    job.hear(aggregator, Ask(update=number, sum=True))
+    assert (aggregator, Wait(update=number, sum=True)) in job.said
     assert number not in sum_grants(job), "1.5 is there, and 3 would be too much"
     job.copied()
     assert number in sum_grants(job)

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, beside
-from prophet_mlfabric.engine.token import TENANT, make_token
-from prophet_mlfabric.settings import coordinator_from_environ
-from prophet_mlfabric.tokens import token_of
+from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, TENANT, beside, make_token
+from prophet_mlfabric.settings import coordinator_from_environ, token_of
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.spec import RunNetwork
 
@@ -23,10 +21,10 @@ def environment(node: str, folder: Path) -> dict[str, str]:
 
 
 def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) -> None:
+    make_token(tmp_path / "coordinator.token")
     of_worker = coordinator_from_environ(environment("worker1", tmp_path))
     assert of_worker is not None
-    assert (of_worker.address, of_worker.node) == ("tcp://10.0.0.1:33007", "worker1")
-    assert of_worker.token_file == tmp_path / "coordinator.token"
+    assert (of_worker.address, of_worker.node, of_worker.tenant) == ("10.0.0.1:33007", "worker1", TENANT)
     assert environment("server0", tmp_path)["DMLC_ROLE"] == "server"
 
 

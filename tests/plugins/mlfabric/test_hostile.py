@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_mlfabric.connections import Connections, Outgoing, Tenant
+from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import (
@@ -24,7 +24,6 @@ from prophet_mlfabric.messages import (
     Challenge,
     Clock,
     Collect,
-    Collected,
     Copied,
     Copy,
     Denied,
@@ -36,7 +35,6 @@ from prophet_mlfabric.messages import (
     Parting,
     Proceed,
     Request,
-    Summed,
     Wait,
     Welcome,
     decode_answer,
@@ -68,10 +66,8 @@ NASTY: tuple[Any, ...] = (
     [[]],
     {"a": 1},
 )
-KINDS = [
-    kind.model_fields["kind"].default for kind in (Hello, Ask, Done, Collected, NicRates, Clock, Beat, Copied, Bye)
-]
-KEYS = sorted({key for kind in (Hello, Ask, Done, Collected, NicRates, Clock, Copied) for key in kind.model_fields})
+KINDS = [kind.model_fields["kind"].default for kind in (Hello, Ask, Done, NicRates, Clock, Beat, Copied, Bye)]
+KEYS = sorted({key for kind in (Hello, Ask, Done, NicRates, Clock, Copied) for key in kind.model_fields})
 NONSENSE = [
     b"[" * 4000,
     b'{"a":' * 800,
@@ -94,8 +90,8 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Ask, update=st.integers(0, 9), size_bytes=SIZES, version=st.just(0), norm=NORMS),
     st.builds(Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, norm=NORMS),
     st.builds(Done, update=st.integers(0, 9), version=LIMITS, size_bytes=SIZES, norm=NORMS),
-    st.builds(Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, sum=st.integers(2**20, 2**20 + 4)),
-    st.builds(Collected, sum=st.integers(2**20, 2**20 + 4)),
+    st.builds(Done, update=st.integers(2**20, 2**20 + 4), size_bytes=SIZES, sum=st.just(True)),
+    st.builds(Ask, update=st.integers(2**20, 2**20 + 4), sum=st.just(True)),
     st.builds(NicRates, up=RATES, down=RATES),
     st.builds(Clock, rounds=LIMITS, models=LIMITS),
     st.builds(Copied, copy_number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
@@ -109,17 +105,17 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
         node=st.sampled_from(["server", "n0", "n1"]),
         version=st.sampled_from([0, 2**52]),
         epoch=st.sampled_from([None, 0, 1, 2**53]),
-        aggregates=st.booleans(),
+        sums_at=st.sampled_from([None, "a:1"]),
         replicates=st.booleans(),
     ),
 )
-CALLS = ("", "ask", "done", "collected", "clock", "leave")
+CALLS = ("", "ask", "done", "collected", "pushed", "clock", "leave")
 WHOLE = st.sampled_from([0, 1, 7, 2**53])
 START_S = st.sampled_from([0.0, 1.0, 1e308])
 ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     st.just(Challenge(nonce="0" * 64)),
     st.builds(Welcome, epoch=WHOLE, version=WHOLE),
-    st.builds(Wait, update=WHOLE, start_s=START_S, sum=st.one_of(st.none(), WHOLE)),
+    st.builds(Wait, update=WHOLE, start_s=START_S, sum=st.booleans()),
     st.builds(
         Grant,
         update=WHOLE,
@@ -127,14 +123,13 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
         aggregator=st.sampled_from([None, 0, 2**20 - 1]),
         dropped=st.booleans(),
         version=WHOLE,
-        sum=st.one_of(st.none(), WHOLE),
+        sum=st.booleans(),
     ),
-    st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE),
-    st.builds(Summed, sum=WHOLE, version=WHOLE),
-    st.builds(Collect, sum=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
+    st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE, sum=st.booleans()),
+    st.builds(Collect, number=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
     st.builds(Copy, copy_number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
     st.builds(Lost, update=WHOLE, reason=st.text(max_size=3)),
-    st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.one_of(st.none(), WHOLE)),
+    st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.booleans()),
     st.builds(Proceed, rounds=WHOLE, now=st.booleans()),
     st.builds(Parting, working=WHOLE, died=st.sampled_from([(), (0, 2**20 - 1)])),
 )
@@ -193,24 +188,24 @@ class Coordinating:
 
     def __init__(self, terms: Terms) -> None:
         self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
-        self.all = Connections({name: Tenant(TOKENS[name], self.jobs[name]) for name in TOKENS}, b"secret")
+        self.all: Connections[bytes] = Connections(TOKENS, self.jobs)
         self.now_s = 0.0
 
-    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing]:
+    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing[bytes]]:
         ((_, challenge),) = self.all.receive(connection, encode(hello), self.now_s)
         assert isinstance(challenge, Challenge)
         proof = prove(TOKENS[hello.tenant], challenge.nonce, hello)
         return self.say(connection, hello.model_copy(update={"proof": proof}))
 
-    def say(self, connection: bytes, request: Request) -> list[Outgoing]:
+    def say(self, connection: bytes, request: Request) -> list[Outgoing[bytes]]:
         return self.all.receive(connection, encode(request), self.now_s)
 
-    def turn(self) -> list[Outgoing]:
+    def turn(self) -> list[Outgoing[bytes]]:
         return self.all.turn(self.now_s)
 
 
 def worker(tenant: str, number: int = 0, **more: Any) -> Hello:
-    return Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", aggregates=True, **more)
+    return Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", sums_at="a:1", **more)
 
 
 def seen_by_b(requests: list[tuple[int, Request, float]], terms: Terms) -> list[Any]:
@@ -341,6 +336,8 @@ def test_a_worker_lives_with_whatever_a_coordinator_answers(steps: list[tuple[An
                 talk.done(7, 1000, now_s)
             case "collected":
                 talk.collected(7, now_s)
+            case "pushed":
+                talk.done(7, 1000, now_s, sum=True)
             case "clock":
                 talk.clock(7, 7, now_s)
             case "leave":

@@ -167,7 +167,7 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
             number += 1
         rates = random.uniform(0.5, 4, (2, 6)).tolist()
         schedule = scheduler.schedule(batch, NetworkState.of_rates(*rates), 0.0)
-        order = [update for arrival in schedule.commits for update in arrival.updates]
+        order = [update for arrival in schedule.commits for update in arrival.transfer.updates]
         assert sorted(update.id for update in order) == [update.id for update in batch]
         for update in order:
             ledger.add(update.norm)
@@ -179,9 +179,9 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
             may_copy = waiting_copies and waiting_copies[0].needs <= len(server)
             assert may_commit or may_copy
             if may_commit and (not may_copy or random.random() < 0.5):
-                server += waiting_commits.pop(0).updates
+                server += waiting_commits.pop(0).transfer.updates
             else:
-                replica += waiting_copies.pop(0).updates
+                replica += waiting_copies.pop(0).transfer.updates
             assert ledger.divergence(len(server), len(replica)) <= bound * (1 + 1e-9)
     # The replica has a prefix of the server's updates, and the rest is punted: nothing is lost.
     assert [*replica, *scheduler.punted] == server
@@ -192,8 +192,8 @@ def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> 
     schedule = scheduler.schedule([Update(place, 1 + place, 1.0) for place in range(4)], even(6), 0.0)
     kinds = [transfer.kind for transfer in schedule.transfers]
     assert kinds == [Kind.DIRECT, Kind.DIRECT, Kind.TO_AGGREGATOR, Kind.TO_AGGREGATOR, Kind.SUM]
-    assert schedule.transfers[4].after == (2, 3)
-    assert [arrival.transfer for arrival in schedule.commits] == [0, 1, 4]
+    assert schedule.transfers[4].after == schedule.transfers[2:4]
+    assert [schedule.transfers.index(arrival.transfer) for arrival in schedule.commits] == [0, 1, 4]
     assert (schedule.transfers[-1].end_s, scheduler.version) == (3.0, 4)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import client as client_module
+from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient, client_from_environ
 from prophet_mlfabric.coordination import Coordination
@@ -27,7 +28,7 @@ from prophet_mlfabric.messages import (
     prove,
     take_frames,
 )
-from prophet_mlfabric.ports import Collection, CoordinatorPort, ModelCopy
+from prophet_mlfabric.ports import Collection, ModelCopy
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import coordinator_from_environ
 from prophet_mlfabric.terms import Terms
@@ -51,8 +52,8 @@ class Running:
         divergence_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        connections, jobs = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
-        self.job: Coordination = jobs["job"]
+        connections = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
+        self.job: Coordination = connections.jobs["job"]
         self.server = CoordinatorServer(listen, connections, clock)
         self.address = self.server.address
         self.thread = threading.Thread(target=self.server.serve)
@@ -89,14 +90,13 @@ def answer_of(own: socket.socket) -> bytes:
 
 def test_an_update_there_and_back(running: Running) -> None:
     with connect(running.address) as client:
-        port: CoordinatorPort = client
         assert client.wait_welcome(LONG_S)
-        asking = port.ask(1000, 0, 1.0)
+        asking = client.ask(1000, 0, 1.0)
         permission = asking.permission.result(LONG_S)
         assert (permission.goes, permission.coordinated, permission.aggregator) == (True, True, None)
-        outcome = port.done(asking, 1000).result(LONG_S)
+        outcome = client.done(asking, 1000).result(LONG_S)
         assert (outcome.applied, outcome.version, outcome.delay) == (True, 1, 1)
-        assert port.version == 1
+        assert client.version == 1
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
     ):
         collections: list[Collection] = []
         for client in (busy, member, other):
-            client.on_collect(collections.append)
+            client.on_collect(collections.append, "127.0.0.1:1")
             assert client.wait_welcome(LONG_S)
         # The wire is busy for 10 s, so what comes in the same tenth of a second meanwhile is summed on the way.
         first = busy.ask(10**10, 0, 1.0)
@@ -237,7 +237,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
         return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
 
     monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
-    monkeypatch.setattr(client_module, "sample_nic", sample)
+    monkeypatch.setattr(nic_rates, "sample_nic", sample)
     with CoordinatorClient(running.address, TOKEN, "job", 0, BOUND_S, node="machine0") as client:
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
@@ -300,7 +300,7 @@ ZMTP = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
     ids=["nothing", "a byte", "half a length", "all but a byte", "a huge length", "ZeroMQ", "HTTP"],
 )
 def test_a_stranger_is_disconnected_in_time_and_a_worker_beside_it_is_served(opening: bytes) -> None:
-    connections, _ = coordinator({"job": TOKEN}, Terms(rate=1e9))
+    connections = coordinator({"job": TOKEN}, Terms(rate=1e9))
     server = CoordinatorServer("tcp://127.0.0.1:0", connections, stranger_s=0.3)
     thread = threading.Thread(target=server.serve)
     thread.start()
@@ -391,7 +391,7 @@ def test_a_coordinator_that_sends_nonsense_is_away_and_its_worker_goes_on() -> N
 def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
     with pytest.raises(UserError, match=r"^--listen "):
         Running(running.address)
-    with pytest.raises(UserError, match="write tcp://HOST:PORT"):
+    with pytest.raises(UserError, match="the coordinator is 'nowhere'; it must be HOST:PORT"):
         connect("nowhere")
     with pytest.raises(UserError, match="one cannot be"):
         CoordinatorClient(running.address, TOKEN, "two words", 0)
@@ -434,6 +434,6 @@ def test_settings_that_cannot_be_name_the_variable(environ: dict[str, str], line
 
 def test_no_tenant_can_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_most_files", lambda: 1024)
-    _, jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms())
+    jobs = coordinator({"a": TOKEN, "b": TOKEN}, Terms()).jobs
     most = sum(job.terms.most_workers for job in jobs.values())
     assert 0 < most <= 1024 - server_module.MOST_STRANGERS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.tokens import load_tokens, parse_tokens, token_of
+from prophet_mlfabric.settings import load_tokens, parse_tokens, token_of
 from prophet_scheduler.core.errors import UserError
 
 LINES = "# jobs\n\na  0123456789abcdef\nb fedcba9876543210\n"

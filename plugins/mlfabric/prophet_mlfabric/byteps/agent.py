@@ -11,19 +11,17 @@ one warning.
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
-from prophet_mlfabric.byteps.replica import Replica, parameter_names
-from prophet_mlfabric.ports import CoordinatorPort
+from prophet_mlfabric.byteps.replica import Named, Replica
 from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
@@ -32,6 +30,10 @@ from prophet_scheduler.core.settings import Settings, from_environ
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet_scheduler.frontends.records import require_records, write_records
+
+if TYPE_CHECKING:  # not before the settings are known to be right
+    from prophet_mlfabric.client import CoordinatorClient
+    from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 
 WELCOME_S = 5.0
 """Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
@@ -51,7 +53,7 @@ class AsynchronousAgent:
         self._library = library
         self._hook = hook
         self._aside = no_hook
-        self._coordinator: CoordinatorPort | None = None
+        self._coordinator: CoordinatorClient | None = None
         self._taken = False
         self._closes: list[Callable[[], None]] = []
         self._died: tuple[int, ...] | None = None
@@ -113,8 +115,8 @@ class AsynchronousAgent:
 
         module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
-    def take_coordinator(self) -> tuple[bool, CoordinatorPort | None]:
-        """Return True for the first optimizer to ask, and the coordinator, which it alone has: it counts one model."""
+    def take_coordinator(self) -> CoordinatorClient | None:
+        """Return the coordinator to the first optimizer that asks, which alone has it: it counts one model."""
         first, self._taken = not self._taken, True
         if not first and self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
@@ -122,7 +124,7 @@ class AsynchronousAgent:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
         if not first and self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
-        return first, self._coordinator if first else None
+        return self._coordinator if first else None
 
     def at_end(self, close: Callable[[], None]) -> None:
         """Call `close` before BytePS is shut down. Later ones are called first."""
@@ -207,12 +209,8 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
     if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
         raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
-    coordinator = coordinator_from_environ(environ)
+    coordinator_from_environ(environ)
     resumed_from(environ)
-    if coordinator is not None:
-        from prophet_mlfabric.tokens import token_of
-
-        token_of(coordinator.token_file, coordinator.tenant)
 
 
 def find_replica(environ: Mapping[str, str]) -> Replica:
@@ -223,7 +221,7 @@ def find_replica(environ: Mapping[str, str]) -> Replica:
         end_process(str(error), WRONG)
 
 
-def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorPort | None:
+def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
     """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
 
     The process ends if the coordinator refuses it, as for a wrong token. It does not wait for one that is not there
@@ -249,55 +247,31 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
     return client
 
 
-def sum_at_workers(
-    bps: Any, agent: AsynchronousAgent, coordinator: CoordinatorPort | None, rounds: Any, blocks: Any, wire: Any
-) -> None:
-    """Let updates of this worker be summed with others', if all workers can. Every worker has to call it."""
-    from prophet_mlfabric.byteps.broadcast import gather_numbers
-
-    host, peers = "0.0.0.0", None
+def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
+    """Let updates of this worker be summed with others', and others' here, from now on."""
+    settings = coordinator_from_environ(os.environ)
+    if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
+        return
     try:
-        if coordinator is not None and os.environ.get(names.AGGREGATE, "1") != "0":
-            from prophet_mlfabric.peers import Peers
-            from prophet_mlfabric.tokens import token_of
+        from prophet_mlfabric.exchange import key_of
+        from prophet_mlfabric.torch.aggregating import SummingWorker
 
-            settings = coordinator_from_environ(os.environ)
-            assert settings is not None  # there is a coordinator
-            _, token = token_of(settings.token_file, settings.tenant)
-            host = own_address(os.environ)
-            peers = Peers(token, bps.rank(), host, 2 * blocks.size_bytes + 4096)
-            agent.at_end(peers.close)
+        key = key_of(settings.tenant, settings.token)
+        agent.at_end(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
-    own = (int(ipaddress.IPv4Address(host)), 0 if peers is None else peers.port)
-    rows = gather_numbers(bps, own, hook_module.wait_activity, agent.stall_s)
-    if coordinator is None or peers is None or any(port == 0 for _, port in rows):
-        return  # one that cannot would not know what to do with an update's place
-    from prophet_mlfabric.torch.aggregating import SummingWorker
-
-    peers.know({worker: (str(ipaddress.IPv4Address(at)), port) for worker, (at, port) in enumerate(rows)})
-    models = agent.staleness is None
-    summing = SummingWorker(blocks, wire, rounds.pulls, bps.rank(), coordinator, peers.send, models)
-    agent.at_end(summing.close)
-    peers.listen(summing.receive)
-    rounds.aggregate(summing)
 
 
 def copy_to_replica(
-    agent: AsynchronousAgent,
-    coordinator: CoordinatorPort | None,
-    named: list[tuple[str, Any]] | None,
-    rounds: Any,
-    blocks: Any,
+    agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named
 ) -> None:
     """Hand copies of the model to the job's replica, if it has one, from now on."""
     store = None if agent.replica is None else agent.replica.store
-    if coordinator is None or store is None:
-        return
-    from prophet_mlfabric.torch.replicating import ReplicatingWorker
+    if store is not None:
+        from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
 
-    of_parameters = parameter_names(blocks.parameters, named)
-    agent.at_end(ReplicatingWorker(blocks, rounds.pulls, of_parameters, coordinator, store).close)
+        of_parameters = names_of(rounds.blocks.parameters, named)
+        agent.at_end(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
 
 
 def own_address(environ: Mapping[str, str]) -> str:
@@ -316,7 +290,7 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     return (("MLfabric", ok, line),)
 
 
-def _begin(agent: AsynchronousAgent, optimizer: Any, named: list[tuple[str, Any]] | None) -> int:
+def _begin(agent: AsynchronousAgent, optimizer: Any, named: Named) -> int:
     """Return the number of updates the job begins with. The process ends if they are of another model."""
     try:
         return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
@@ -342,21 +316,18 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
             raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_mlfabric.byteps.wire import BLOCK_BYTES, wrap
 
-        first, coordinator = agent.take_coordinator()
+        coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
-        summing = functools.partial(sum_at_workers, bps, agent, coordinator) if first else None
-        return wrap(
-            bps,
-            optimizer,
-            coordinator,
-            hook_module.wait_activity,
-            block_bytes=agent.block_bytes or BLOCK_BYTES,
-            summing=summing,
-            staleness=agent.staleness,
-            stall_s=agent.stall_s,
-            before=before,
-            copying=functools.partial(copy_to_replica, agent, coordinator, named),
-        )
+        block_bytes = agent.block_bytes or BLOCK_BYTES
+        wait = hook_module.wait_activity
+        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.stall_s)
+        rounds: AsynchronousRounds = wrapped.asynchronous
+        if coordinator is not None:
+            sum_at_workers(agent, coordinator, rounds)
+        rounds.start(before)
+        if coordinator is not None:
+            copy_to_replica(agent, coordinator, rounds, named)
+        return wrapped
 
     bps.DistributedOptimizer = distributed_optimizer
     broadcast_parameters = bps.broadcast_parameters
@@ -365,7 +336,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     def broadcast(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
         if bps.size() == 1:
             return broadcast_parameters(params, root_rank, prefix)  # type: ignore[no-any-return]
-        from prophet_mlfabric.byteps.broadcast import broadcast_tensors
+        from prophet_mlfabric.byteps.wire import broadcast_tensors
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]

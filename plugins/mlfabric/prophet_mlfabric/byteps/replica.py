@@ -9,20 +9,24 @@ A job that did not begin with its replica's model would replace it by less, so t
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
+from prophet_mlfabric.settings import coordinator_from_environ, resumed_from, token_of
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import is_first_machine
 from prophet_scheduler.frontends.ending import say
 
 if TYPE_CHECKING:  # a job without a replica loads none of it
+    from prophet_mlfabric.replica import ReplicaStore
     from prophet_mlfabric.replica_model import ReplicaModel
-    from prophet_mlfabric.replica_store import ReplicaStore
+
+Named: TypeAlias = Iterable[tuple[str, Any]] | None
+"""A program's names of parameters."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +70,17 @@ class Replica:
         """True if anything here belongs to one optimizer's model alone."""
         return self.store is not None or self.resumes
 
-    def begin(self, optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None) -> int:
+    def begin(self, optimizer: Any, named: Named) -> int:
         """Give an optimizer's parameters the values that the job begins with, on the one worker that has them.
 
         Returns the number of updates in them. Raises UserError if they are of another model.
         """
         if self.model is None:
             return 0
-        from prophet_mlfabric.torch.replicating import begin_with
+        from prophet_mlfabric.torch.replicating import begin_with, names_of
 
         parameters = parameters_of(optimizer)
-        begin_with(self.model, parameters, parameter_names(parameters, named_parameters), self.where)
+        begin_with(self.model, parameters, names_of(parameters, named), self.where)
         say(
             f"this job begins with the {self.model.updates} updates that {self.where} has; what its server had "
             f"besides, by norm at most {self.model.bound:g}, is lost"
@@ -89,16 +93,8 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
 
 
-def parameter_names(parameters: list[Any], named: Iterable[tuple[str, Any]] | None) -> list[str]:
-    """Return the program's names of the parameters, or their places."""
-    from prophet_mlfabric.torch.replicating import names_of
-
-    return names_of(parameters, {id(param): name for name, param in named or ()})
-
-
 def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
-    from prophet_mlfabric.replica_store import ReplicaStore
-    from prophet_mlfabric.tokens import token_of
+    from prophet_mlfabric.replica import ReplicaStore
 
     file = environ.get(names.COORDINATOR_TOKEN_FILE, "")
     if not file:
@@ -108,14 +104,14 @@ def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
 
 
 def _model(source: tuple[str, int] | Path, environ: Mapping[str, str]) -> tuple[ReplicaModel, str]:
-    from prophet_mlfabric.replica_model import decoded, load
+    from prophet_mlfabric.replica_model import load
 
     if isinstance(source, Path):
         return load(source, f"{names.RESUME}: {source}"), str(source)
     store = _store(source, environ)
     where = f"replica {store.address}"
     try:
-        return decoded(store.model(), f"{names.RESUME}: {where}"), where
+        return load(io.BytesIO(store.model()), f"{names.RESUME}: {where}"), where
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         raise UserError(f"{names.RESUME}: {where} cannot be reached ({why}); start it, or name its file") from None

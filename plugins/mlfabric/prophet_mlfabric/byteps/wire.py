@@ -27,7 +27,7 @@ import torch
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
 from prophet_byteps.stall import StallDetector, Verdict
 from prophet_mlfabric.byteps.replica import parameters_of
-from prophet_mlfabric.ports import CoordinatorPort
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
@@ -50,7 +50,7 @@ LOOK_S = 0.5
 """Seconds between two checks that anything moves, while a transfer is waited for."""
 
 logger = logging.getLogger("prophet_scheduler")
-_numbers = itertools.count()
+_numbers, _broadcasts = itertools.count(), itertools.count()
 
 
 class BytePSWire:
@@ -152,25 +152,59 @@ def _act(verdict: Verdict, line: str) -> None:
         logger.warning("Prophet: %s", line)
 
 
+def broadcast_tensors(
+    bps: Any,
+    tensors: Sequence[torch.Tensor],
+    root: int,
+    wait_activity: Callable[[float], None],
+    stall_s: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Set `tensors` of all workers to those of worker `root`, in place. Every worker has to call it.
+
+    BytePS's own broadcast is a sum to which all but the root add zeros, but an asynchronous server answers before the
+    root has added anything. Here the root's bytes and a mark go as one update, and the others ask until the mark is
+    there. All tensors travel as one, byte for byte, as 32-bit integers: the sum of a number and zeros is the number.
+
+    The process ends if one is not heard of for `stall_s`; None for never.
+    """
+    sizes = [tensor.nbytes for tensor in tensors]
+    page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
+    wire = BytePSWire(bps, f"broadcast.{next(_broadcasts)}", 1, wait_activity, stall_s)
+    wire.open([page])
+    held = page[1:].view(torch.uint8)
+    if bps.rank() == root:
+        page[0] = 1
+        place = 0
+        for tensor, size in zip(tensors, sizes, strict=True):
+            held[place : place + size] = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            place += size
+        wire.push([page])
+        return
+    wire.pull_until(page, lambda: int(page[0]) == 1, f"worker {root}, which has the parameters,", sleep)
+    place = 0
+    with torch.no_grad():
+        for tensor, size in zip(tensors, sizes, strict=True):
+            if size:
+                # A copy, since a tensor may be of a type that cannot begin at any byte.
+                tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
+            place += size
+
+
 def wrap(
     bps: Any,
     optimizer: torch.optim.Optimizer,
-    coordinator: CoordinatorPort | None,
+    coordinator: CoordinatorClient | None,
     wait_activity: Callable[[float], None],
     block_bytes: int = BLOCK_BYTES,
-    summing: Callable[[AsynchronousRounds, WeightBlocks, BytePSWire], None] | None = None,
     staleness: int | None = None,
     stall_s: float | None = None,
-    before: int = 0,
-    copying: Callable[[AsynchronousRounds, WeightBlocks], None] | None = None,
-) -> torch.optim.Optimizer:
+) -> Any:
     """Return an object of a subclass of the optimizer's own class, sharing its groups and state, whose step() is a
     round.
 
-    When it returns, the weights are the root's on every worker: all have to call it. `summing`, where updates may be
-    summed at workers, is called before that. `staleness` bounds the lead of a worker, `stall_s` the seconds without an
-    answer of a server. `before` is the number of updates that the root's weights have had. `copying` is called when the
-    server has them. Raises ValueError for parameters that cannot be sent.
+    Every worker has to call it, and then to start `asynchronous`, the rounds. `staleness` bounds the lead of a worker,
+    `stall_s` the seconds without an answer of a server. Raises ValueError for parameters that cannot be sent.
     """
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
@@ -181,32 +215,23 @@ def wrap(
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
     # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    wrapped._prophet = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
+    wrapped.asynchronous = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
     wrapped._prophet_class = user_class
     wire.open(blocks.blocks)
-    if summing is not None:
-        summing(wrapped._prophet, blocks, wire)
-    wrapped._prophet.start(before)
-    if copying is not None:
-        copying(wrapped._prophet, blocks)
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped
 
 
 class _Methods:
     """Methods in which the returned optimizer differs from the class it extends."""
 
-    _prophet: AsynchronousRounds
+    asynchronous: AsynchronousRounds
+    """Rounds of this worker: version and delay of its weights, and the totals."""
     _prophet_class: type[torch.optim.Optimizer]
-
-    @property
-    def asynchronous(self) -> AsynchronousRounds:
-        """Rounds of this worker: version and delay of its weights, and the totals."""
-        return self._prophet
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run the optimizer's own step; then send its change to the server, and take the server's newest weights."""
         loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
-        self._prophet.round()
+        self.asynchronous.round()
         return loss
 
     step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.

@@ -24,10 +24,10 @@ def coordinate(
     status: Annotated[Path | None, typer.Option(help="File (JSON) for what came of all updates.")] = None,
 ) -> None:
     """Be the coordinator of asynchronous jobs (MLfabric), until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.cli.coordinate import serve, terms_of
+    from prophet_mlfabric.cli import serving
 
-    terms = terms_of(delay_bound, server, server_rate, rate, batch, dead_after, divergence_bound)
-    serve(listen, token_file, terms, status, typer.echo)
+    terms = serving.terms_of(delay_bound, server, server_rate, rate, batch, dead_after, divergence_bound)
+    serving.coordinate(listen, token_file, terms, status, typer.echo)
 
 
 def replicate(
@@ -37,6 +37,6 @@ def replicate(
     tenant: Annotated[str | None, typer.Option(help="Which line of the file of tokens; the only one.")] = None,
 ) -> None:
     """Be the replica of an MLfabric job's model, until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.cli.replicate import serve
+    from prophet_mlfabric.cli import serving
 
-    serve(listen, token_file, tenant, file, typer.echo)
+    serving.replicate(listen, token_file, tenant, file, typer.echo)

@@ -8,9 +8,11 @@ Started as BytePS is, with BYTEPS_ENABLE_ASYNC (its docs/env.md) for workers and
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from prophet_scheduler.core import settings
+from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.engines import byteps
 from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, Variant, role_of
@@ -24,8 +26,18 @@ BATCH = settings.LAB_BATCH
 RATES = settings.LAB_RATES
 """The options of `prophet coordinate` that say how fast NICs are."""
 TOKEN_FILE = "coordinator.token"
+TENANT = "experiment"
 PORTS_APART = 10_000
 """The coordinator's port is so far above that of the job's scheduler."""
+
+
+def make_token(path: Path) -> None:
+    """Write the file of tokens. Every process of a run writes the same, so that none has to wait for another.
+
+    It keeps one run's workers apart from another run's coordinator, and nobody out: the folder does that.
+    """
+    if not path.exists():
+        write_whole(f"{TENANT} {hashlib.sha256(str(path).encode()).hexdigest()}\n", path)
 
 
 def _environment(node: str, network: RunNetwork) -> dict[str, str]:

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from prophet_mlfabric.engine import BATCH, DELAY_BOUND, RATES
-from prophet_mlfabric.engine.token import make_token
+from prophet_mlfabric.engine import BATCH, DELAY_BOUND, RATES, make_token
 from prophet_scheduler.core import settings
 
 STATUS = "coordinator.json"

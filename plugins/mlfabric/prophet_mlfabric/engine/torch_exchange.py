@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from prophet_mlfabric.engine.token import make_token
+from prophet_mlfabric.engine import make_token
 from prophet_scheduler.core import settings
 
 

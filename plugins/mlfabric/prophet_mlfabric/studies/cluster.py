@@ -22,7 +22,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Action, Agenda
@@ -105,48 +105,30 @@ METHODS: Mapping[str, Method] = {
 """Section 7's methods, with the stale synchronous ones of section 6."""
 
 
-class Trainee(Protocol):
-    """Model and data of a job. Models and updates are values that the cluster only passes on."""
+class Trainee:
+    """Model and data of a job. Models and updates are values that the cluster only passes on.
+
+    This one has no model, for runs in which only times matter: every norm is 1.
+    """
 
     def read(self) -> Any:
-        """The server's model as it is now; later steps do not change it."""
+        """Return the server's model as it is now; later steps do not change it."""
 
     def begin(self, worker: int, model: Any, now_s: float) -> None:
         """The worker has this model and begins to compute."""
 
     def compute(self, worker: int, model: Any) -> tuple[Any, float]:
-        """An update from this model, and its norm."""
+        """Return an update from this model, and its norm."""
+        return None, 1.0
 
     def apply(self, updates: Sequence[Any]) -> None:
         """Move the server's model by the sum of these updates (Eq. 2)."""
 
     def replicate(self, updates: Sequence[Any]) -> None:
-        """The same step of the replica's model."""
+        """Move the replica's model by the same step."""
 
     def observe(self, now_s: float, applied: int) -> None:
-        """Called whenever the server or the replica has moved; `applied` counts workers' updates."""
-
-
-class Counting:
-    """A learner without a model, for runs in which only times matter. Every norm is 1."""
-
-    def read(self) -> None:
-        return None
-
-    def begin(self, worker: int, model: Any, now_s: float) -> None:
-        pass
-
-    def compute(self, worker: int, model: Any) -> tuple[None, float]:
-        return None, 1.0
-
-    def apply(self, updates: Sequence[Any]) -> None:
-        pass
-
-    def replicate(self, updates: Sequence[Any]) -> None:
-        pass
-
-    def observe(self, now_s: float, applied: int) -> None:
-        pass
+        """Note that the server or the replica has moved; `applied` counts workers' updates."""
 
 
 @dataclass
@@ -204,7 +186,7 @@ def run(
         raise UserError(f"{iterations} iterations: give 1 or more")
     limit = HORIZON_S if horizon_s is None else horizon_s
     known = Rates.draw(setting, limit) if rates is None else rates
-    return StudiedCluster(setting, method, learner or Counting(), limit, known, iterations).run(updates, stop)
+    return StudiedCluster(setting, method, learner or Trainee(), limit, known, iterations).run(updates, stop)
 
 
 class StudiedCluster:

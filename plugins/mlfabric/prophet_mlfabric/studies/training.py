@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet_mlfabric.studies.cluster import Consistency, Method, Record, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import Consistency, Method, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Setting
 from prophet_scheduler.core.errors import UserError
 
@@ -88,13 +88,13 @@ class StepSize:
         return self.constant / math.sqrt(self.delay_bound * max(1, step))
 
 
-@dataclass(frozen=True)
+@dataclass
 class LossCurve:
     """Loss of the server's model: at `times_s[i]`, after `updates[i]` updates, it was `losses[i]`."""
 
-    times_s: tuple[float, ...]
-    updates: tuple[int, ...]
-    losses: tuple[float, ...]
+    times_s: list[float] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
     def time_to(self, loss: float) -> float:
         """Return the time at which the loss was first at or below this; infinity if never."""
@@ -105,11 +105,12 @@ class LossCurve:
 
 
 @dataclass
-class Sgd:
+class Sgd(Trainee):
     """SGD with momentum on a problem (Eqs. 1 and 2): a learner for the cluster, with a replica's model beside it.
 
     A worker's batches are drawn from its own stream: its i-th update uses the same samples whatever else happens.
-    `every` is after how many updates the loss is taken down.
+    `every` is after how many updates the loss is taken down. `most_diverged` is the greatest distance that server and
+    replica had, None without a replica, and `record` that of the run that `train` made.
     """
 
     problem: SgdProblem
@@ -118,11 +119,9 @@ class Sgd:
     batch: int = 32
     every: int = 30
     seed: int = 0
-    curve_times: list[float] = field(default_factory=list)
-    curve_updates: list[int] = field(default_factory=list)
-    curve_losses: list[float] = field(default_factory=list)
-    most_diverged: float = 0.0
-    """The greatest distance of server and replica that there was, where there is a replica."""
+    curve: LossCurve = field(default_factory=LossCurve)
+    record: Record = field(default_factory=Record)
+    most_diverged: float | None = None
 
     def __post_init__(self) -> None:
         zero = np.zeros(self.problem.features.shape[1])
@@ -131,21 +130,13 @@ class Sgd:
         self._streams: dict[int, np.random.Generator] = {}
         self._steps = 0
         self._due = 0
-        self._replicates = False
 
     @property
     def model(self) -> Vector:
         return self._server
 
-    @property
-    def curve(self) -> LossCurve:
-        return LossCurve(tuple(self.curve_times), tuple(self.curve_updates), tuple(self.curve_losses))
-
     def read(self) -> Vector:
         return self._server
-
-    def begin(self, worker: int, model: Vector, now_s: float) -> None:
-        pass
 
     def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
         stream = self._streams.get(worker)
@@ -160,33 +151,20 @@ class Sgd:
         self._server, self._server_before = self._moved(self._server, self._server_before, updates), self._server
 
     def replicate(self, updates: Sequence[Vector]) -> None:
-        self._replicates = True
+        self.most_diverged = self.most_diverged or 0.0
         self._replica, self._replica_before = self._moved(self._replica, self._replica_before, updates), self._replica
 
     def observe(self, now_s: float, applied: int) -> None:
-        if self._replicates:
+        if self.most_diverged is not None:
             self.most_diverged = max(self.most_diverged, float(np.linalg.norm(self._server - self._replica)))
         if applied >= self._due:
             self._due = applied + self.every
-            self.curve_times.append(now_s)
-            self.curve_updates.append(applied)
-            self.curve_losses.append(self.problem.loss(self._server))
+            self.curve.times_s.append(now_s)
+            self.curve.updates.append(applied)
+            self.curve.losses.append(self.problem.loss(self._server))
 
     def _moved(self, now: Vector, before: Vector, updates: Sequence[Vector]) -> Vector:
         return now + sum(updates[1:], updates[0]) + self.momentum * (now - before)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A job's record, its loss over time, and the model it ended with.
-
-    `most_diverged` is the greatest distance that server and replica had, None without a replica.
-    """
-
-    record: Record
-    curve: LossCurve
-    model: Vector
-    most_diverged: float | None = None
 
 
 def train(
@@ -197,18 +175,17 @@ def train(
     horizon_s: float,
     target: float | None = None,
     every: int = 30,
-) -> Trained:
-    """Trains for `horizon_s` virtual seconds, or until the loss is at or below `target`."""
+) -> Sgd:
+    """Return a learner that has trained for `horizon_s` virtual seconds, or until the loss was at or below `target`."""
     learner = Sgd(problem, step, method.momentum, every=every, seed=setting.seed)
     learner.observe(0.0, 0)
 
     def reached() -> bool:
-        return target is not None and learner.curve_losses[-1] <= target
+        return target is not None and learner.curve.losses[-1] <= target
 
-    record = run(setting, method, learner, horizon_s=horizon_s, stop=reached)
-    learner.observe(record.end_s, len(record.applied_s))
-    diverged = None if method.divergence_bound is None else learner.most_diverged
-    return Trained(record, learner.curve, learner.model, diverged)
+    learner.record = run(setting, method, learner, horizon_s=horizon_s, stop=reached)
+    learner.observe(learner.record.end_s, len(learner.record.applied_s))
+    return learner
 
 
 def loss_curves(
@@ -217,13 +194,13 @@ def loss_curves(
     problem: SgdProblem,
     constant: float,
     horizon_s: float,
-) -> Mapping[int | None, Trained]:
+) -> Mapping[int | None, Sgd]:
     """Loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
 
     The step is C / sqrt(tau_max t) with one C for all (section 3.1). Without a bound tau_max is the greatest delay that
     such a job is seen to have, as people set it today; that takes a run that counts and does not train.
     """
-    trained: dict[int | None, Trained] = {}
+    trained: dict[int | None, Sgd] = {}
     for bound in delay_bounds:
         method = mlfabric_a(bound)
         worst = bound if bound is not None else max(run(setting, method, horizon_s=horizon_s).delays)
@@ -233,14 +210,14 @@ def loss_curves(
 
 def best_step(
     setting: Setting, method: Method, problem: SgdProblem, constants: Sequence[float], target: float, horizon_s: float
-) -> tuple[float, Trained]:
+) -> tuple[float, Sgd]:
     """The constant step with which a method reaches `target` first, and that run.
 
     Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
     divided by their number. Raises UserError where none arrives.
     """
     share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
-    best: tuple[float, Trained] | None = None
+    best: tuple[float, Sgd] | None = None
     limit = horizon_s
     for constant in constants:
         trained = train(setting, method, problem, StepSize(constant / share), limit, target)

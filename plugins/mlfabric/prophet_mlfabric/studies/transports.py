@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prophet_mlfabric.distribution import distribute
 from prophet_mlfabric.network import NetworkState, end_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import BatchSchedule, Scheduler
+from prophet_mlfabric.scheduler import BatchSchedule, Scheduler, Transfer
 from prophet_mlfabric.studies.settings import Rates
 from prophet_mlfabric.studies.sharing import SharedNetwork
 from prophet_mlfabric.studies.wire import Sent, Wire
@@ -129,13 +129,13 @@ class Scheduled:
 
     def _carry_out(self, schedule: BatchSchedule) -> None:
         cluster, now = self._cluster, self._cluster.now_s
-        sent: list[Sent] = []
+        sent: dict[Transfer, Sent] = {}
         for transfer in schedule.transfers:
-            after = [sent[place] for place in transfer.after]
-            sent.append(self._wire.send(transfer.source, transfer.destination, transfer.size_bytes, now, after))
+            after = [sent[earlier] for earlier in transfer.after]
+            sent[transfer] = self._wire.send(transfer.source, transfer.destination, transfer.size_bytes, now, after)
         if self._scheduler.replica is not None:
             for arrival in schedule.commits:
-                self._copies.update({update.id: cluster.payload(update) for update in arrival.updates})
+                self._copies.update({update.id: cluster.payload(update) for update in arrival.transfer.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
         # Server and replica each wait for their own earlier updates and the other's position; one can always go on.
@@ -144,14 +144,16 @@ class Scheduled:
         while commits or copies:
             if commits and commits[0].needs < len(replica):
                 arrival = commits.pop(0)
+                updates = arrival.transfer.updates
                 time_s = max(sent[arrival.transfer].end_s, server[-1], replica[arrival.needs], now)
-                server += [time_s] * len(arrival.updates)
-                cluster.at(time_s, partial(cluster.applied, arrival.updates))
+                server += [time_s] * len(updates)
+                cluster.at(time_s, partial(cluster.applied, updates))
             else:
                 arrival = copies.pop(0)
+                updates = arrival.transfer.updates
                 time_s = max(sent[arrival.transfer].end_s, replica[-1], server[arrival.needs], now)
-                replica += [time_s] * len(arrival.updates)
-                copies_of = [self._copies.pop(update.id) for update in arrival.updates]
+                replica += [time_s] * len(updates)
+                copies_of = [self._copies.pop(update.id) for update in updates]
                 cluster.at(time_s, partial(cluster.copied, copies_of))
 
     def _distribute(self, workers: list[int], network: NetworkState) -> None:

@@ -1,7 +1,7 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
 Rule of this file: a worker's round, and what it does when something is missing. weight_blocks.py has the memory, an
-`UpdateWire` the transfers, and a coordinator (ports.py) gives permission.
+`UpdateWire` the transfers, and a coordinator (client.py) gives permission.
 
  compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
@@ -28,11 +28,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from prophet_mlfabric.ports import Asking, CoordinatorPort, Outcome, Permission
+from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch.weight_blocks import (
     WeightBlocks,
     behind,
@@ -43,6 +43,13 @@ from prophet_mlfabric.torch.weight_blocks import (
 )
 from prophet_scheduler.frontends.notices import warn_once
 
+if TYPE_CHECKING:  # a job without a coordinator loads none of it
+    from prophet_mlfabric.client import CoordinatorClient
+
+T = TypeVar("T")
+Give: TypeAlias = Callable[[Asking, Permission, torch.Tensor], bool]
+"""Sends an update to its aggregator and waits for its outcome (aggregating.py). It returns True if the memory then is a
+whole version of the model with the update in it."""
 START_POLL_S = 0.01
 """Seconds between a worker's looks for the root's first weights."""
 RETRY_S = 0.002
@@ -62,16 +69,6 @@ class UpdateWire(Protocol):
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         """Fill the blocks at these places with the server's."""
-
-
-class Aggregator(Protocol):
-    """Aggregator that sums updates of several workers on their way (aggregating.py)."""
-
-    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
-        """Send an update to worker `aggregator`, which may be this one, and wait for its outcome.
-
-        True if `memory` then is a whole version of the model with the update in it.
-        """
 
 
 class WholePulls:
@@ -135,19 +132,16 @@ class AsynchronousRounds:
         blocks: WeightBlocks,
         wire: UpdateWire,
         worker: int,
-        coordinator: CoordinatorPort | None = None,
+        coordinator: CoordinatorClient | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         staleness: int | None = None,
     ) -> None:
-        self._blocks = blocks
-        self._wire = wire
-        self._worker = worker
+        self.blocks, self.wire, self.worker, self.staleness = blocks, wire, worker, staleness
+        self.pulls = WholePulls(wire, blocks.counted, now, sleep)
         self._coordinator = coordinator
         self._sleep = sleep
-        self._pulls = WholePulls(wire, blocks.counted, now, sleep)
-        self._aggregator: Aggregator | None = None
-        self._staleness = staleness
+        self._give_to: Give | None = None
         self._share = 1 / (blocks.counted - 1) if staleness == 0 else 1.0
         self._lost: deque[Asking] = deque()
         self._rounds = self._own_before = 0
@@ -162,36 +156,32 @@ class AsynchronousRounds:
 
         The root's have had `before` updates; what other workers pass is ignored.
         """
-        blocks = self._blocks.blocks
-        if self._worker == 0:
-            self._blocks.hold_weights(before)
-            self._wire.push(blocks)
-        self._pulls.read(blocks, [0])
-        while not has_begun(self._blocks.counts(0)):
+        blocks = self.blocks.blocks
+        if self.worker == 0:
+            self.blocks.hold_weights(before)
+            self.wire.push(blocks)
+        self.pulls.read(blocks, [0])
+        while not has_begun(self.blocks.counts(0)):
             self._sleep(START_POLL_S)
-            self._pulls.read(blocks, [0])
-        self._pulls.whole(blocks)
+            self.pulls.read(blocks, [0])
+        self.pulls.whole(blocks)
         self._take()
-        self.resumed = updates_before(self._blocks.counts(0))
+        self.resumed = updates_before(self.blocks.counts(0))
         # A worker that was restarted goes on after the rounds it did before.
         self._rounds = self._own_before = self.own_updates
         self._clock(1)
 
-    @property
-    def pulls(self) -> WholePulls:
-        return self._pulls
-
-    def aggregate(self, aggregator: Aggregator) -> None:
-        """Sum others' updates from now on, and send this worker's to others, where told to."""
-        self._aggregator = aggregator
+    def aggregate(self, give: Give) -> None:
+        """Send this worker's updates to be summed from now on, where told to."""
+        self._give_to = give
 
     def round(self) -> bool:
         """Send the change of the weights since the last round, and take the server's newest.
 
         False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
         """
-        blocks = self._blocks
-        norm = blocks.hold_update(self._worker, self._share)
+        blocks = self.blocks
+        norm = blocks.hold_update(self.worker, self._share)
         asking = self._ask(norm)
         permission = None if asking is None else self._permission(asking)
         goes = permission is None or permission.goes
@@ -205,7 +195,7 @@ class AsynchronousRounds:
         self._rounds += 1
         self.tally.alone += not self._clock(0)
         if not has_model:
-            self.tally.pulled_again += self._pulls.whole(blocks.blocks)
+            self.tally.pulled_again += self.pulls.whole(blocks.blocks)
         before = self.version
         self._take()
         self._clock(1)
@@ -216,25 +206,25 @@ class AsynchronousRounds:
 
     def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
         """Send the update, to the server or to its aggregator. True if the blocks then have a model with it."""
-        aggregator = self._aggregator
         if asking is not None and permission is not None and permission.aggregator is not None:
-            if aggregator is not None:
+            if self._give_to is not None:
                 asking.outcome.add_done_callback(self._note)
-                return self._give(aggregator, asking, permission.aggregator)
+                return self._give(self._give_to, asking, permission)
             self._give_up(
                 ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
             )
-        self._wire.push(self._blocks.blocks)
+        self.wire.push(self.blocks.blocks)
         if asking is not None:
             self._done(asking)
         return False
 
-    def _give(self, aggregator: Aggregator, asking: Asking, worker: int) -> bool:
+    def _give(self, give: Give, asking: Asking, permission: Permission) -> bool:
         try:
-            has_model = aggregator.give(asking, worker, self._blocks.memory)
+            has_model = give(asking, permission, self.blocks.memory)
             applied = asking.outcome.result().applied
         except Exception as error:
-            warn_once(f"an update could not be sent to be summed at worker {worker}: {type(error).__name__}: {error}")
+            at = permission.aggregator
+            warn_once(f"an update could not be sent to be summed at worker {at}: {type(error).__name__}: {error}")
             has_model = applied = False
         if not applied:
             self.tally.lost += 1
@@ -252,48 +242,39 @@ class AsynchronousRounds:
             self.tally.lost -= 1
             self._done(self._lost.popleft())
 
-    # The coordinator. No failure of it, or of its client, is a reason to stop.
-
     def _ask(self, norm: float) -> Asking | None:
-        if self._coordinator is None:
-            return None
-        try:
-            # It takes from us nothing that it has yet to be told; an update then counts as older than it is.
-            version = min(self.version, self._coordinator.version)
-            return self._coordinator.ask(self._blocks.size_bytes, version, norm)
-        except Exception as error:
-            self._give_up(error)
-            return None
+        # It takes from us nothing that it has yet to be told; an update then counts as older than it is.
+        size = self.blocks.size_bytes
+        return self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm), None)
 
     def _permission(self, asking: Asking) -> Permission | None:
-        try:
-            return asking.permission.result()
-        except Exception as error:
-            self._give_up(error)
-            return None
+        return self._with_coordinator(lambda it: asking.permission.result(), None)
 
     def _done(self, asking: Asking) -> None:
-        if self._coordinator is None:
-            return
-        try:
-            self._coordinator.done(asking, self._blocks.size_bytes).add_done_callback(self._note)
-        except Exception as error:
-            self._give_up(error)
+        size = self.blocks.size_bytes
+        self._with_coordinator(lambda it: it.done(asking, size).add_done_callback(self._note), None)
 
     def _clock(self, unread: int) -> bool:
         """Report this worker's progress. If it has read no model since its last round, wait until it may.
 
         False if nobody was waited for, though a lead is bounded.
         """
-        if self._staleness is None:
+        if self.staleness is None:
             return True
+        return self._with_coordinator(lambda it: it.clock(self._rounds, self._rounds + unread).result(), False)
+
+    def _with_coordinator(self, act: Callable[[CoordinatorClient], T], otherwise: T) -> T:
+        """Return what `act` does with the coordinator, `otherwise` without one.
+
+        No failure of it, or of its client, is a reason to stop.
+        """
         if self._coordinator is None:
-            return False
+            return otherwise
         try:
-            return self._coordinator.clock(self._rounds, self._rounds + unread).result()
+            return act(self._coordinator)
         except Exception as error:
             self._give_up(error)
-            return False
+            return otherwise
 
     def _note(self, future: Any) -> None:
         """Note an update's outcome, in the client's thread."""
@@ -313,5 +294,5 @@ class AsynchronousRounds:
         )
 
     def _take(self) -> None:
-        counts = self._blocks.take()
-        self.version, self.own_updates = version_of(counts), counts[self._worker]
+        counts = self.blocks.take()
+        self.version, self.own_updates = version_of(counts), counts[self.worker]

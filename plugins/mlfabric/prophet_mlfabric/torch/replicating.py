@@ -1,7 +1,7 @@
 """Copies of the model for a replica, and a job that begins with one.
 
 Rule of this file: from the server's blocks to the replica's model and back. The coordinator (lag.py) decides
-when a copy is due; replica_store.py carries its bytes.
+when a copy is due; replica.py carries its bytes.
 
 A thread beside the training reads a copy when it is asked for, since training may be waiting for just that. A copy is a
 whole version, and says which updates are in it.
@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from prophet_mlfabric.ports import CopiesPort, ModelCopy
+from prophet_mlfabric.client import CoordinatorClient
+from prophet_mlfabric.ports import ModelCopy
+from prophet_mlfabric.replica import ReplicaStore
 from prophet_mlfabric.replica_model import ReplicaModel, encoded
-from prophet_mlfabric.torch.asynchronous import WholePulls
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
+from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
+from prophet_mlfabric.torch.weight_blocks import behind, counts_of, updates_before
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 
@@ -29,32 +30,16 @@ CLOSE_S = 30.0
 logger = logging.getLogger("prophet_scheduler")
 
 
-class CopyStore(Protocol):
-    """Destination of copies (ReplicaStore). Both methods may raise OSError and UserError."""
-
-    def updates(self) -> int | None:
-        """Return the number of updates in the model stored there."""
-
-    def keep(self, data: bytes, updates: int) -> None:
-        """Store a copy. Returns when it is there."""
-
-
 class ReplicatingWorker:
-    """Worker's part in copies of the model. `names` are those of the parameters in `blocks`.
+    """Worker's part in copies of the model. `names` are those of its parameters.
 
     Call `copy` for each order of the coordinator, from any thread. `close` ends the thread.
     """
 
     def __init__(
-        self,
-        blocks: WeightBlocks,
-        pulls: WholePulls,
-        names: Sequence[str],
-        coordinator: CopiesPort,
-        store: CopyStore,
+        self, rounds: AsynchronousRounds, names: Sequence[str], coordinator: CoordinatorClient, store: ReplicaStore
     ) -> None:
-        self._blocks = blocks
-        self._pulls = pulls
+        self._blocks, self._pulls = rounds.blocks, rounds.pulls
         self._names = list(names)
         self._coordinator = coordinator
         self._store = store
@@ -113,9 +98,10 @@ class ReplicatingWorker:
         self._store.keep(encoded(model), model.updates)
 
 
-def names_of(parameters: Sequence[torch.Tensor], named: Mapping[int, str]) -> list[str]:
-    """Return a name for each parameter: that of its id in `named`, or its place."""
-    return [named.get(id(param), f"parameter.{place}") for place, param in enumerate(parameters)]
+def names_of(parameters: Sequence[torch.Tensor], named: Iterable[tuple[str, torch.Tensor]] | None) -> list[str]:
+    """Return a name for each parameter: the program's in `named`, or its place."""
+    known = {id(param): name for name, param in named or ()}
+    return [known.get(id(param), f"parameter.{place}") for place, param in enumerate(parameters)]
 
 
 def begin_with(model: ReplicaModel, parameters: Sequence[torch.Tensor], names: Sequence[str], where: str) -> None:

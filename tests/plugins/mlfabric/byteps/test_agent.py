@@ -94,8 +94,8 @@ def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCapture
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     coordinator: Any = object()
     agent._coordinator = coordinator
-    assert agent.take_coordinator() == (True, coordinator)
-    assert agent.take_coordinator() == (False, None)
+    assert agent.take_coordinator() is coordinator
+    assert agent.take_coordinator() is None
     assert "a coordinator counts one model" in caplog.text
 
 
@@ -191,10 +191,11 @@ def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
 
 def test_only_one_optimizer_can_be_kept_in_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROPHET_COORDINATOR", "host:1")
-    monkeypatch.setenv("PROPHET_COORDINATOR_TOKEN_FILE", str(tmp_path))
+    (tmp_path / "tokens").write_text("job 0123456789abcdef\n")
+    monkeypatch.setenv("PROPHET_COORDINATOR_TOKEN_FILE", str(tmp_path / "tokens"))
     monkeypatch.setenv("PROPHET_STALENESS", "0")
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     assert agent.staleness == 0
-    assert agent.take_coordinator() == (True, None)
+    assert agent.take_coordinator() is None
     with pytest.raises(ValueError, match="PROPHET_STALENESS keeps the workers of one optimizer together"):
         agent.take_coordinator()

@@ -15,8 +15,8 @@ import torch
 from prophet_mlfabric.byteps import agent as agent_module
 from prophet_mlfabric.byteps.agent import AsynchronousAgent
 from prophet_mlfabric.byteps.replica import Replica
+from prophet_mlfabric.replica import KeptModel, replica_server
 from prophet_mlfabric.replica_model import ReplicaModel, encoded
-from prophet_mlfabric.replica_server import KeptModel, ReplicaServer
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import from_environ
 from support.ending import ProcessEnded, end_process
@@ -39,11 +39,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def address(tmp_path: Path, environ: dict[str, str]) -> Iterator[str]:
     """A replica that has the model."""
-    server = ReplicaServer("127.0.0.1", 0, "job", TOKEN.replace(" ", "-"), KeptModel(tmp_path / "model.npz"))
-    thread = threading.Thread(target=server.serve_forever)
+    server = replica_server("127.0.0.1", 0, "job", TOKEN.replace(" ", "-"), KeptModel(tmp_path / "model.npz"))
+    thread = threading.Thread(target=server.serve)
     thread.start()
-    yield server.address
-    server.shutdown()
+    yield "{}:{}".format(*server.address)
+    server.stop()
     thread.join()
     server.close()
 

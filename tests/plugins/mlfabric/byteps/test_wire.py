@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
-from prophet_mlfabric.byteps import broadcast, wire
-from prophet_mlfabric.byteps.broadcast import broadcast_tensors
-from prophet_mlfabric.byteps.wire import BEGINS, ENDS, BytePSWire, wrap
+from prophet_mlfabric.byteps import wire
+from prophet_mlfabric.byteps.wire import BEGINS, ENDS, BytePSWire, broadcast_tensors, wrap
 from support.ending import ProcessEnded, end_process
 
 
@@ -82,9 +80,7 @@ class BytePS:
 @pytest.fixture(autouse=True)
 def numbers_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker is a process of its own, and counts its optimizers."""
-    for module in (wire, broadcast):
-        monkeypatch.setattr(module, "_numbers", SimpleNamespace(__next__=lambda self: 0))
-        monkeypatch.setattr(module, "next", lambda numbers: 0, raising=False)
+    monkeypatch.setattr(wire, "next", lambda numbers: 0, raising=False)
 
 
 class Worker:
@@ -95,6 +91,7 @@ class Worker:
             self.model.weight.fill_(rank + 1.0)
         self.plain = torch.optim.SGD(self.model.parameters(), lr=0.5)
         self.optimizer: Any = wrap(self.bps, self.plain, None, lambda limit_s: None, block_bytes=16)
+        self.optimizer.asynchronous.start()
 
     def train(self, gradient: float) -> None:
         self.optimizer.zero_grad()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prophet_mlfabric.cli.coordinate import serve, summary, terms_of
+from prophet_mlfabric.cli.serving import coordinate, summary, terms_of
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Done, Hello
 from prophet_mlfabric.terms import Terms
@@ -60,7 +60,7 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> 
         (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
     ):
         with pytest.raises(UserError, match=line):
-            serve(listen, token_file, Terms(), status, lambda text: None)
+            coordinate(listen, token_file, Terms(), status, lambda text: None)
 
 
 def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> Non
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"^--listen tcp://{address}: Address already in use; choose another port$"):
-            serve(address, tokens, Terms(), None, said.append)
+        with pytest.raises(UserError, match=f"^--listen {address}: Address already in use; choose another port$"):
+            coordinate(address, tokens, Terms(), None, said.append)
     assert said == [], "what is wrong is said alone"
 
 

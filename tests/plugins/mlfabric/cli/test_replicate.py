@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet_mlfabric.cli.replicate import serve
+from prophet_mlfabric.cli.serving import replicate
+from prophet_mlfabric.replica import ReplicaStore
 from prophet_mlfabric.replica_model import ReplicaModel, encoded
-from prophet_mlfabric.replica_store import ReplicaStore
 from prophet_scheduler.core.errors import UserError
 
 
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
             ),
         ):
             with pytest.raises(UserError, match=line):
-                serve(listen, token_file, tenant, model, lambda text: None)
+                replicate(listen, token_file, tenant, model, lambda text: None)
     assert sorted(tmp_path.iterdir()) == [tokens]
 
 

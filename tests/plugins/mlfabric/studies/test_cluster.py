@@ -26,6 +26,7 @@ from prophet_mlfabric.studies.cluster import (
     TR_SYNC,
     Consistency,
     Method,
+    Trainee,
     Transport,
     mlfabric_a,
     run,
@@ -50,7 +51,7 @@ CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)))
 SMALL = Setting(workers=6, machines=3, seed=4)
 
 
-class Following:
+class Following(Trainee):
     """Models are the vectors of Eq. 2 with real momentum; everything that happens is written down."""
 
     def __init__(self, momentum: float = 0.0, seed: int = 0) -> None:

@@ -14,9 +14,9 @@ from prophet_mlfabric.studies.cluster import (
     PS_SYNC,
     RR_SYNC,
     Consistency,
-    Counting,
     Method,
     StudiedCluster,
+    Trainee,
     Transport,
     mlfabric_a,
     run,
@@ -39,7 +39,7 @@ def slow(setting: Setting, links: Mapping[tuple[int, int], float]) -> Rates:
     return Rates(setting, values)
 
 
-class Begun(Counting):
+class Begun(Trainee):
     """Keeps when each worker has had a model."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Begun(Counting):
 
 
 def ring(setting: Setting, rates: Rates) -> Ring:
-    return Ring(StudiedCluster(setting, RR_SYNC, Counting(), 100.0, rates), rates)
+    return Ring(StudiedCluster(setting, RR_SYNC, Trainee(), 100.0, rates), rates)
 
 
 def test_a_slow_computation_anywhere_holds_every_step_up() -> None:

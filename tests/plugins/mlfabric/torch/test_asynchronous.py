@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 import torch
 
-from prophet_mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Permission
+from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch.asynchronous import PATIENCE_S, AsynchronousRounds
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 
@@ -59,7 +60,7 @@ class Coordinator:
     def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
         if self.error is not None:
             raise self.error
-        asking = Asking(len(self.asked), size_bytes)
+        asking = Asking(len(self.asked))
         self.asked.append((size_bytes, version, norm))
         goes = asking.update not in self.drops
         permission = Permission(asking.update, goes, "", self.summed_at, self.version, self.coordinated)
@@ -73,24 +74,11 @@ class Coordinator:
             asking.outcome.set_result(Outcome(asking.update, True, self.version, 7 if self.coordinated else None))
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collection], None]) -> None: ...
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None: ...
-    def copied(self, number: int, reason: str = "") -> None: ...
-    def collected(self, number: int) -> Future[Permission]:
-        raise AssertionError
-
     def clock(self, rounds: int, models: int) -> Future[bool]:
         self.clocks.append((rounds, models))
         passes: Future[bool] = Future()
         passes.set_result(self.coordinated)
         return passes
-
-    def wait_for_others(self) -> tuple[int, ...]:
-        return ()
-
-    def pushed_sum(self, number: int, size_bytes: int) -> None: ...
-    def report(self, up: float | None = None, down: float | None = None) -> None: ...
-    def close(self) -> None: ...
 
 
 class Clock:
@@ -113,8 +101,9 @@ class Worker:
         self.weights = torch.nn.Parameter(torch.full((6,), float(number)))
         self.blocks = WeightBlocks([self.weights], WORKERS, 8)
         self.clock = Clock()
+        known: Any = coordinator
         self.rounds = AsynchronousRounds(
-            self.blocks, server, number, coordinator, self.clock.now, self.clock.sleep, staleness
+            self.blocks, server, number, known, self.clock.now, self.clock.sleep, staleness
         )
 
     def train(self, change: float) -> bool:
@@ -237,7 +226,7 @@ class DeadAggregator:
         self.kept: list[torch.Tensor] = []
         self.error: Exception | None = None
 
-    def give(self, asking: Asking, aggregator: int, memory: torch.Tensor) -> bool:
+    def give(self, asking: Asking, permission: Permission, memory: torch.Tensor) -> bool:
         if self.error is not None:
             raise self.error
         self.kept.append(memory.clone())
@@ -249,7 +238,7 @@ def test_an_update_that_was_lost_with_its_aggregator_counts_once_it_is_seen_in_t
     coordinator = Coordinator()
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
-    root.rounds.aggregate(aggregator)
+    root.rounds.aggregate(aggregator.give)
     coordinator.summed_at = 1
     assert root.train(1.0)
     assert root.values == [0.0] * 6
@@ -270,7 +259,7 @@ def test_an_update_that_cannot_be_sent_to_be_summed_is_one_warning(caplog: pytes
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
     aggregator.error = OSError("no route")
-    root.rounds.aggregate(aggregator)
+    root.rounds.aggregate(aggregator.give)
     coordinator.summed_at = 1
     pushed = server.pushed
     assert root.train(1.0) and root.train(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 import torch
 
 from prophet_mlfabric.ports import ModelCopy
-from prophet_mlfabric.replica_model import ReplicaModel, decoded
-from prophet_mlfabric.torch.asynchronous import WholePulls
+from prophet_mlfabric.replica_model import ReplicaModel, load
+from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin_with, names_of
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.core.errors import UserError
@@ -81,8 +82,10 @@ class Worker:
         self.wire = Wire(self.blocks.blocks)
         self.coordinator = Coordinator()
         self.store = Store()
-        pulls = WholePulls(self.wire, self.blocks.counted, lambda: 0.0, lambda seconds: None)
-        self.copying = ReplicatingWorker(self.blocks, pulls, ["first", "second"], self.coordinator, self.store)
+        rounds = AsynchronousRounds(self.blocks, self.wire, 0, now=lambda: 0.0, sleep=lambda seconds: None)
+        coordinator: Any = self.coordinator
+        store: Any = self.store
+        self.copying = ReplicatingWorker(rounds, ["first", "second"], coordinator, store)
 
     def update(self, worker: int, change: float) -> None:
         self.blocks.take()
@@ -109,7 +112,7 @@ def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worke
     worker.coordinator.order(ModelCopy(5, 2.5))
     assert worker.coordinator.wait() == (5, "")
     ((data, updates),) = worker.store.kept
-    model = decoded(data, "here")
+    model = load(io.BytesIO(data), "here")
     assert list(model.weights) == ["first", "second"]
     for array, param in zip(model.weights.values(), worker.parameters, strict=True):
         assert np.array_equal(array, param.detach().numpy())
@@ -146,7 +149,7 @@ def test_a_replica_that_takes_nothing_is_said_before_anything_is_read(
 
 def test_a_job_begins_with_the_replicas_weights() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(()))]
-    names = names_of(parameters, {id(parameters[0]): "layer.weight"})
+    names = names_of(parameters, [("layer.weight", parameters[0])])
     assert names == ["layer.weight", "parameter.1"]
     weights = {"layer.weight": np.ones((2, 3), np.float32), "parameter.1": np.full((), 4.0, np.float32)}
     begin_with(ReplicaModel(weights, (1,), 0, 1.0), parameters, names, "here")

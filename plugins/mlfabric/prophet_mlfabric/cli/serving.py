@@ -1,21 +1,22 @@
-"""Command `prophet coordinate`: options to terms, and a server until the end.
+"""What the commands `prophet coordinate` and `prophet replicate` do: options to a server, until the end.
 
-Rule of this file: the user's options and output. server.py has the coordinator.
+Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.settings import host_and_port
+from prophet_mlfabric.replica import KeptModel, replica_server
+from prophet_mlfabric.server import CoordinatorServer, coordinator
+from prophet_mlfabric.settings import host_and_port, load_tokens, token_of
 from prophet_mlfabric.terms import Terms
-from prophet_mlfabric.tokens import load_tokens
 from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import placed, require_places, write_whole
@@ -34,38 +35,29 @@ def terms_of(
     divergence_bound: float | None = None,
 ) -> Terms:
     """Return the options as a job's terms. Raises UserError naming the wrong option."""
-    batch_s, dead_s = parsed("--batch", batch, parse_time), parsed("--dead-after", dead_after, parse_time)
+    dead_s = parsed("--dead-after", dead_after, parse_time)
     if dead_s < LEAST_DEAD_S:
         raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
-    if delay_bound is not None and delay_bound < 1:
-        raise UserError(f"--delay-bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
-    if divergence_bound is not None and not 0 < divergence_bound < math.inf:
-        raise UserError(f"--divergence-bound {divergence_bound:g}: it is a norm of updates; give a number above 0")
-    if not server:
-        raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
-    of_server = parsed("--server-rate", server_rate, parse_rate) / 8 if server_rate is not None else None
+    of_server = None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8
     return Terms(
         delay_bound=delay_bound,
         server=server,
         rate=parsed("--rate", rate, parse_rate) / 8,
         rates={} if of_server is None else {server: (of_server, of_server)},
-        batch_s=batch_s,
+        batch_s=parsed("--batch", batch, parse_time),
         dead_s=dead_s,
         divergence_bound=divergence_bound,
     )
 
 
-def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
+def coordinate(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
     tokens = load_tokens(token_file)
     readable = token_file.stat().st_mode & stat.S_IROTH
-    host, port = host_and_port(listen.removeprefix("tcp://"), "--listen", 0)
     if status is not None:
         require_places({"--status": status})
-    from prophet_mlfabric.server import CoordinatorServer, coordinator
-
-    connections, jobs = coordinator(tokens, terms)
-    server = CoordinatorServer(f"tcp://{host}:{port}", connections, say=say)
+    connections = coordinator(tokens, terms)
+    server = CoordinatorServer(listen, connections, say=say)
     if readable:
         say(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
     try:
@@ -74,10 +66,10 @@ def serve(listen: str, token_file: Path, terms: Terms, status: Path | None, say:
     except KeyboardInterrupt:
         pass
     finally:
-        for line in summary(jobs):
+        for line in summary(connections.jobs):
             say(line)
         if status is not None:
-            write_whole(status_text(jobs, connections.refused), placed(status))
+            write_whole(status_text(connections.jobs, connections.refused), placed(status))
 
 
 def summary(jobs: Mapping[str, Coordination]) -> list[str]:
@@ -101,12 +93,33 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     `refused` counts messages refused before they reached a job. With a replica, `copies` and `copies_failed` count its
     copies, and `greatest_divergence` is the largest norm that it may have lacked while it was reached.
     """
-    tenants = {tenant: {"version": job.version, **asdict(job.counts), **_copies(job)} for tenant, job in jobs.items()}
+    tenants: dict[str, dict[str, float]] = {}
+    for tenant, job in jobs.items():
+        tenants[tenant] = {"version": job.version, **asdict(job.counts)}
+        if (lag := job.lag) is not None:
+            tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
 
 
-def _copies(job: Coordination) -> dict[str, float]:
-    lag = job.lag
-    if lag is None:
-        return {}
-    return {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
+def replicate(listen: str, token_file: Path, tenant: str | None, file: Path, say: Callable[[str], None]) -> None:
+    """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
+    name, token = token_of(token_file, tenant, "--tenant")
+    host, port = host_and_port(listen, "--listen", 0)
+    require_places({"--file": file})
+    try:
+        kept = KeptModel(file)
+    except UserError as error:
+        raise UserError(f"--file {error}") from None
+
+    def has() -> str:
+        return f"{file} has {'no model yet' if kept.updates is None else f'a model with {kept.updates} updates'}"
+
+    with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
+        placed(file)  # only once it listens, so that wrong input leaves no files
+        say("listening on {}:{} for {}; {}".format(*server.address, name, has()))
+        try:
+            server.serve()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            say(f"{kept.copies} copies were kept; {has()}")

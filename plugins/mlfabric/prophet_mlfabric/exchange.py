@@ -1,0 +1,259 @@
+"""Requests between processes of a job that have its token: bytes there, and bytes back.
+
+Rule of this file: sockets, proofs and limits. What is asked is peers.py's (updates to sum) and replica.py's (models).
+
+Sockets of their own, and not sends of torch.distributed: those need all workers in one process group, whose members
+may not die, and a receive posted for each send, where here nobody knows who will send next.
+
+Whoever is connected to sends a nonce. A message is a head (its kind, who sent it, a number, how long it is, its
+BLAKE2b, RFC 7693, and a nonce for the answer), a keyed BLAKE2b over the nonce and the head, and the bytes. The key is
+made from the token, which never travels. So before a proof no more than a head is read, and after it no more than a
+message may have. An answer is a message, too: it is believed of whoever has the token, and of nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import logging
+import math
+import queue
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
+
+logger = logging.getLogger("prophet_scheduler")
+
+TIMEOUT_S = 10.0
+"""Longest seconds for one who is asked to connect, to take the next bytes, or to answer when it has all."""
+MOST_STRANGERS = 256
+"""Connections without a proof; for one more the oldest goes."""
+NONCE_BYTES = DIGEST_BYTES = 32
+PIECE_BYTES = 1 << 16
+DONE, REFUSED = 0, 255
+"""Kinds of answers: as asked, or why not, in UTF-8. Other kinds are requests."""
+_HEAD = struct.Struct(f"<BIQQ{DIGEST_BYTES}s{NONCE_BYTES}s")
+HEAD_BYTES = _HEAD.size + DIGEST_BYTES
+"""Bytes of a head with its proof."""
+
+
+class Head(NamedTuple):
+    """Head of a message: its kind, who sent it, a number of that kind, and what its bytes are."""
+
+    kind: int
+    worker: int
+    number: int
+    length: int
+    digest: bytes
+    nonce: bytes
+
+
+def key_of(tenant: str, token: str) -> bytes:
+    """Return the key of a job's proofs."""
+    return hashlib.sha256(f"{tenant} {token}".encode()).digest()
+
+
+def message(
+    key: bytes, nonce: bytes, kind: int, worker: int, number: int, payload: bytes, own_nonce: bytes = bytes(NONCE_BYTES)
+) -> bytes:
+    """Return a whole message to whoever has sent `nonce`."""
+    head = _HEAD.pack(kind, worker, number, len(payload), _digest(payload), own_nonce)
+    return head + _proof(key, nonce, head) + payload
+
+
+def _head(key: bytes, nonce: bytes, said: bytes) -> Head | None:
+    """Return the head in HEAD_BYTES; None where it has no proof."""
+    head, proof = said[: _HEAD.size], said[_HEAD.size :]
+    return Head(*_HEAD.unpack(head)) if hmac.compare_digest(proof, _proof(key, nonce, head)) else None
+
+
+def _proof(key: bytes, nonce: bytes, head: bytes) -> bytes:
+    return hashlib.blake2b(nonce + head, key=key, digest_size=DIGEST_BYTES).digest()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request with a proof. `answer` may be called once, from any thread."""
+
+    kind: int
+    worker: int
+    number: int
+    payload: bytes
+    answer: Callable[[int, int, bytes], None]
+    """Takes the kind, the number and the bytes of the answer, and returns at once."""
+
+
+@dataclass
+class _Incoming:
+    """A connection's nonce, and the head whose bytes are to come next."""
+
+    nonce: bytes
+    head: Head | None = None
+
+
+class Listener:
+    """Takes requests at `host`, from construction on; they wait until `serve`, which calls `handle` with each.
+
+    A message has at most `largest_bytes`. A stranger has `stranger_s` seconds for its head. Construction raises OSError
+    where nothing can listen.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: bytes,
+        largest_bytes: int,
+        handle: Callable[[Request], None],
+        stranger_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key = key
+        self._largest_bytes = largest_bytes
+        self._handle = handle
+        listener = listener_at(host, port)
+        self.address: tuple[str, int] = listener.getsockname()[:2]
+        self._hub = Hub(MOST_STRANGERS, stranger_s)
+        self._hub.listen(listener, Owner(HEAD_BYTES, self._made, self._received, self._closed))
+        self._incoming: dict[Connection, _Incoming] = {}
+        self._answers: queue.SimpleQueue[tuple[Connection, bytes]] = queue.SimpleQueue()
+        self._stopping = False
+
+    def serve(self) -> None:
+        """Answer until `stop` or KeyboardInterrupt."""
+        while not self._stopping:
+            self._hub.turn(math.inf)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    connection, answer = self._answers.get_nowait()
+                    connection.send(answer)
+
+    def stop(self) -> None:
+        """Have `serve` return soon. From any thread."""
+        self._stopping = True
+        self._hub.wake()
+
+    def close(self) -> None:
+        """Close all sockets, once nobody serves."""
+        self._hub.close()
+
+    def _made(self, connection: Connection) -> None:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self._incoming[connection] = _Incoming(nonce)
+        lives_or_ends(connection.socket)
+        connection.send(nonce)
+
+    def _closed(self, connection: Connection) -> None:
+        del self._incoming[connection]
+
+    def _received(self, connection: Connection) -> None:
+        incoming, received = self._incoming[connection], connection.received
+        if incoming.head is None and len(received) == HEAD_BYTES:
+            head = _head(self._key, incoming.nonce, bytes(received))
+            received.clear()
+            if head is None:
+                # Nothing that the token has made; whoever asked knows it for what it is.
+                connection.send(_HEAD.pack(REFUSED, 0, 0, 0, b"", b"") + bytes(DIGEST_BYTES))
+                connection.end()
+                return
+            if head.length > self._largest_bytes:
+                logger.debug("a message of %d bytes; %d is the most", head.length, self._largest_bytes)
+                connection.close()
+                return
+            incoming.head = head
+            connection.admit(max(head.length, 1), self._largest_bytes)
+        if incoming.head is not None and len(received) == incoming.head.length:
+            head, incoming.head = incoming.head, None
+            payload = bytes(received)
+            received.clear()
+            connection.admit(HEAD_BYTES, self._largest_bytes)
+            if hmac.compare_digest(head.digest, _digest(payload)):
+                self._take(connection, head, payload)
+            else:
+                connection.close()
+
+    def _take(self, connection: Connection, head: Head, payload: bytes) -> None:
+        def answer(kind: int, number: int, data: bytes) -> None:
+            self._answers.put((connection, message(self._key, head.nonce, kind, 0, number, data)))
+            self._hub.wake()
+
+        try:
+            self._handle(Request(head.kind, head.worker, head.number, payload, answer))
+        except Exception as error:
+            logger.warning("a request was not answered: %s: %s", type(error).__name__, error)
+            connection.close()
+
+
+class Asked:
+    """A request on its way to `address`, from construction on, and its answer. For `with`.
+
+    Each step may take `timeout_s`. Construction raises OSError where nobody takes the request.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        key: bytes,
+        kind: int,
+        worker: int = 0,
+        number: int = 0,
+        payload: bytes = b"",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._key = key
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._socket = socket.create_connection(address, timeout_s)
+        try:
+            lives_or_ends(self._socket)
+            nonce = self._read(NONCE_BYTES)
+            said = memoryview(message(key, nonce, kind, worker, number, payload, self._nonce))
+            while said:  # a timeout is of one send, so it is pieces that are sent
+                said = said[self._socket.send(said[:PIECE_BYTES]) :]
+        except OSError:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._socket.close()
+
+    def answer(self, most_bytes: float = math.inf) -> tuple[int, bytes]:
+        """Return the answer's number and bytes, at most `most_bytes`.
+
+        Raises OSError where none comes, and UserError where it is a refusal, or of one without the token.
+        """
+        said = self._read(HEAD_BYTES)
+        head = _head(self._key, self._nonce, said)
+        if head is None:
+            raise UserError(
+                "the token is wrong" if said[0] == REFUSED else "what answers there has not the job's token"
+            )
+        if head.length > most_bytes:
+            raise UserError(f"an answer of {head.length} bytes; {most_bytes:g} is the most")
+        payload = self._read(head.length)
+        if not hmac.compare_digest(head.digest, _digest(payload)):
+            raise UserError("an answer has changed on its way")
+        if head.kind == REFUSED:
+            raise UserError(payload.decode(errors="replace"))
+        return head.number, payload
+
+    def _read(self, count: int) -> bytes:
+        pieces = bytearray()
+        while len(pieces) < count:
+            piece = self._socket.recv(min(count - len(pieces), 16 * PIECE_BYTES))
+            if not piece:
+                raise ConnectionError("the connection was closed")
+            pieces += piece
+        return bytes(pieces)

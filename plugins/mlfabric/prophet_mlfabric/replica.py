@@ -1,0 +1,127 @@
+"""A replica of one job's model: a file that is always a whole version, and a worker's way to it.
+
+Rule of this file: which copy takes whose place, and requests of exchange.py. When a copy is due is lag.py's, what is in
+one replica_model.py's.
+
+A copy is written beside the file and takes its place when all of it is there, is a model, and is no older than what is
+there. So whenever this process ends the file is a model, and a worker that was told that its copy is kept was told the
+truth.
+"""
+
+from __future__ import annotations
+
+import enum
+import glob
+import io
+from pathlib import Path
+
+from prophet_mlfabric.exchange import DONE, REFUSED, TIMEOUT_S, Asked, Listener, Request, key_of
+from prophet_mlfabric.replica_model import updates_in
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import whole_file
+
+NO_MODEL = 2**64 - 1
+"""Number of updates of a replica that has no model yet."""
+MOST_BYTES = 1 << 40
+"""Most bytes of a model."""
+
+
+class Ask(enum.IntEnum):
+    """Requests. Their number, and that of their answers, is how many updates the model has."""
+
+    STATE = 1
+    KEEP = 2
+    """The model is the payload."""
+    MODEL = 3
+
+
+class KeptModel:
+    """File of a replica. `updates` is the number of updates in its model, None while there is none."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError where there is a file that is no replica of a model."""
+        self.path = path
+        self.updates = updates_in(path, str(path)) if path.exists() else None
+        self.copies = 0
+        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # of a process that was killed
+            left.unlink(missing_ok=True)
+
+    def take(self, data: bytes, updates: int) -> None:
+        """Let this model take the place of what was there. Raises UserError where it may not, or cannot be written."""
+        if self.updates is not None and updates < self.updates:
+            raise UserError(
+                f"it has a model with {self.updates} updates, and this one has {updates}: it keeps the newer one"
+            )
+        if updates_in(io.BytesIO(data), str(self.path)) != updates:
+            raise UserError(f"this model has not {updates} updates, as was said")
+        try:
+            with whole_file(self.path) as file:
+                file.write(data)
+        except OSError as error:
+            raise UserError(f"it could not write the model ({error.strerror})") from None
+        self.updates = updates
+        self.copies += 1
+
+    def handle(self, request: Request) -> None:
+        """Answer a request of a worker."""
+        data = b""
+        try:
+            match request.kind:
+                case Ask.KEEP:
+                    self.take(request.payload, request.number)
+                case Ask.MODEL if self.updates is None:
+                    raise UserError("it has no model yet")
+                case Ask.MODEL:
+                    data = self.path.read_bytes()
+                case Ask.STATE:
+                    pass
+                case _:
+                    raise UserError("there is no such request")
+        except UserError as error:
+            request.answer(REFUSED, 0, str(error).encode())
+        else:
+            request.answer(DONE, NO_MODEL if self.updates is None else self.updates, data)
+
+
+def replica_server(
+    host: str, port: int, tenant: str, token: str, kept: KeptModel, stranger_s: float = TIMEOUT_S
+) -> Listener:
+    """Return the listener of a replica. Raises UserError where nothing can listen there."""
+    try:
+        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle, stranger_s)
+    except OSError as error:
+        raise UserError(f"--listen {host}:{port}: {error.strerror}; choose an address of this machine") from None
+
+
+class ReplicaStore:
+    """The replica of `tenant` at an address. Any thread may use it; each call is a connection of its own.
+
+    Raises OSError where it cannot be reached or does not answer for `timeout_s`, and UserError where it refuses, or
+    where what answers has not the job's token.
+    """
+
+    def __init__(self, host: str, port: int, tenant: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = f"{host}:{port}"
+        self._place = host, port
+        self._key = key_of(tenant, token)
+        self._timeout_s = timeout_s
+
+    def updates(self) -> int | None:
+        """Return the number of updates in the model that it has; None where it has none."""
+        updates, _ = self._ask(Ask.STATE)
+        return None if updates == NO_MODEL else updates
+
+    def keep(self, data: bytes, updates: int) -> None:
+        """Return when it has this model, with so many updates in it, on its disk."""
+        self._ask(Ask.KEEP, data, updates)
+
+    def model(self) -> bytes:
+        """Return the model that it has."""
+        return self._ask(Ask.MODEL)[1]
+
+    def _ask(self, kind: Ask, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:
+        try:
+            with Asked(self._place, self._key, kind, number=updates, payload=data, timeout_s=self._timeout_s) as asked:
+                return asked.answer()
+        except UserError as error:
+            raise UserError(f"replica {self.address}: {error}") from None
