@@ -13,10 +13,6 @@ import torch
 from prophet_scheduler.frontends.torch import aliases
 
 
-def key_of(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def test_what_is_gone_is_forgotten_and_what_is_held_is_not() -> None:
     held = [torch.zeros(3) for _ in range(50)]
     for tensor in held:
@@ -36,7 +32,17 @@ def test_what_is_gone_is_forgotten_and_what_is_held_is_not() -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    assert all(aliases.lent(key_of(tensor)) for tensor in held)
+    assert all(aliases.is_unseen(tensor.untyped_storage()) for tensor in held)
     # Of threads that look for what is gone at once, one may have set the limit by a count of before.
     aliases._note(torch.zeros(3))
     assert len(aliases._lent) <= aliases._most_lent + 1
+
+
+def test_a_storage_that_somebody_keeps_is_told_from_one_that_is_asked_for() -> None:
+    tensor = torch.nn.Parameter(torch.zeros(3))
+    for _ in range(2):
+        asked = tensor.untyped_storage()
+        assert not aliases.is_unseen(asked) and not aliases.is_kept(asked)
+        kept = [asked]
+        assert aliases.is_unseen(asked) and aliases.is_kept(asked)
+        del kept, asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
-from prophet_scheduler.frontends.torch.between import after
+from prophet_scheduler.frontends.torch.between import after, call_before
 
 
 def caught(action: Callable[[], object]) -> Exception:
@@ -90,7 +91,8 @@ def test_a_function_in_c_is_called_after_what_comes_first_with_no_frame_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = Script()
-    monkeypatch.setattr(Script, "in_c", after(lambda *args: script.seen.append(args), len))
+    monkeypatch.setattr(Script, "in_c", len)
+    call_before(Script, "in_c", lambda *args: script.seen.append(args))
     error = caught(lambda: script.in_c())
     assert isinstance(error, ValueError) and script.seen == [(script,)]
     assert files_of(error)[1:] == [__file__, __file__], "the lambda here, and __len__"
@@ -116,9 +118,19 @@ def test_scripts_of_torch_warn_of_the_programs_line(monkeypatch: pytest.MonkeyPa
 
     script: Any = torch.jit.script(add)  # type: ignore[no-untyped-call]
     kind, seen = torch.jit.ScriptFunction, list[object]()
-    monkeypatch.setattr(kind, "__call__", after(lambda *args: seen.append(args), kind.__call__))
+    monkeypatch.setattr(kind, "__call__", kind.__call__)
+    call_before(kind, "__call__", lambda *args: seen.append(args))
     with pytest.warns(UserWarning, match="resized") as warned:
         script(torch.ones(2), torch.ones(5))
         line = sys._getframe().f_lineno - 1
     assert len(seen) == 1
     assert (warned[0].filename, warned[0].lineno) == (__file__, line)
+
+
+def test_what_stands_in_a_module_can_be_hashed() -> None:
+    # torch.compile has a table of torch's functions.
+    module, seen = types.ModuleType("module"), list[object]()
+    vars(module)["length"] = len
+    call_before(module, "length", lambda *args: seen.append(args))
+    assert vars(module)["length"]([1, 2]) == 2 and seen == [([1, 2],)]
+    assert {vars(module)["length"]: 1}

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 models, losses = [], []
-for kind in ("module", "wrapper", "block"):
+for kind in ("wrapper", "module", "block"):
     model = nn.Sequential(nn.Linear(32, 64), nn.Sequential(nn.Linear(64, 64), nn.GELU()), nn.Linear(64, 10))
     if kind == "module":
         ddp = DistributedDataParallel(torch.compile(model, backend="aot_eager"))

@@ -4,6 +4,9 @@ Rule of this file: uses that references.py cannot see, because they call no func
 holds the memory. Then the parameter's update must be made when step() returns, and so must the average in its `.grad`
 when backward returns, if the engine averages there.
 
+A program may also keep a storage object, which is written and read past torch's functions: Python's count of
+references tells.
+
 Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
 other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which this file
 watches. No mode of torch sees the last one, so the patch here counts it as a use. The storage's count of references
@@ -16,6 +19,7 @@ array of NumPy keeps the tensor itself, and no other reference to its storage.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +76,23 @@ def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
     return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
 
 
+def is_kept(storage: torch.UntypedStorage) -> bool:
+    """True if anybody has this storage object besides one variable of the caller's."""
+    return sys.getrefcount(storage) > _IN_ONE_VARIABLE
+
+
+def _in_one_variable() -> int:
+    def count(storage: torch.UntypedStorage) -> int:
+        return sys.getrefcount(storage)
+
+    tensor = torch.empty(0, device="cpu")  # It may keep the object too, by torch's release.
+    storage = tensor.untyped_storage()
+    return count(storage)
+
+
+_IN_ONE_VARIABLE = _in_one_variable()
+
+
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """Memory of parameters on the CPU, by the key of the storage."""
 _lent: dict[int, StorageWeakRef] = {}
@@ -81,9 +102,11 @@ _MOST_LENT = 1000
 _most_lent = _MOST_LENT
 
 
-def lent(key: int) -> bool:
-    """True if NumPy or the like got the living storage with this key, which is no parameter's."""
-    return key in _lent
+def is_unseen(storage: torch.UntypedStorage) -> bool:
+    """True if somebody may use this living storage, which is no parameter's, without being noticed. The caller has it
+    in one variable.
+    """
+    return sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent
 
 
 def _note_lent(key: int, storage: torch.UntypedStorage) -> None:

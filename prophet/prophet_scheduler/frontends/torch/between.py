@@ -21,11 +21,14 @@ def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
     """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
     original = getattr(holder, name, None)
     if original is not None:
-        setattr(holder, name, after(first, original))
+        both = after(first, original)
+        # What Python makes of no function is bound to an object only so, and torch.compile hashes what modules have.
+        is_method = isinstance(holder, type) and not isinstance(both, types.FunctionType)
+        setattr(holder, name, method(both) if is_method else both)
 
 
 def after(first: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `first`, unless torch.compile traces it, and then `original`."""
+    """Return a function that calls `first`, unless torch.compile traces it, and then `original`. It is no method."""
 
     def unless_traced(*args: Any, **kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -33,9 +36,7 @@ def after(first: Callable[..., object], original: Callable[..., Any]) -> Callabl
 
     if not isinstance(original, types.FunctionType):
         # C++ warns of the innermost frame of Python's, so there is none of ours.
-        both = functools.partial(call_both, unless_traced, original)
-        bound: Callable[..., Any] = method(functools.update_wrapper(both, original))
-        return bound
+        return functools.update_wrapper(functools.partial(call_both, unless_traced, original), original)
 
     @passed_over
     @functools.wraps(original)

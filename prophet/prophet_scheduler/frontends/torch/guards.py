@@ -182,13 +182,17 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             if storage is None:  # It is not of the usual kind, so its uses cannot be noticed.
                 exposed.add(slot)
                 continue
-            if slot.watched.memory.exposed(storage, param.is_cpu):
+            if slot.watched.memory.exposed(storage, param.is_cpu) or torch_aliases.is_kept(storage):
                 exposed.add(slot)
             _add_pending(storage._cdata, slot)
-            if torch_aliases.lent(_add_sent(slot)):
+            if _add_sent(slot)[1]:
                 exposed.add(slot)
             for tensor in owner.state_of(slot):
-                _add_pending(references.storage_key(tensor), slot)
+                memory = references.storage_of(tensor)
+                if memory is not None:
+                    _add_pending(memory._cdata, slot)
+                    if torch_aliases.is_unseen(memory):
+                        exposed.add(slot)
     _watch_references()
     return exposed
 
@@ -201,11 +205,11 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     """
     _kept[rounds] = list(slots)
     with references.unhandled():
-        keys = {slot: _add_sent(slot) for slot in _kept[rounds]}
+        sent = {slot: _add_sent(slot) for slot in _kept[rounds]}
     _watch_references()
-    together = [_pending[key] for key in set(keys.values()) if len(_pending.get(key, ())) > 1]
+    together = [_pending[key] for key in {key for key, _ in sent.values()} if len(_pending.get(key, ())) > 1]
     shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
-    return shared, [slot for slot, key in keys.items() if torch_aliases.lent(key)]
+    return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
 
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
@@ -237,17 +241,18 @@ def release(owner: Any) -> None:
     leave_references()
 
 
-def _add_sent(slot: Slot) -> references.StorageKey:
+def _add_sent(slot: Slot) -> tuple[references.StorageKey, bool]:
+    """Return its key, 0 for none, and True if somebody may read or write it unseen."""
     sent = slot.seen[0]() if slot.seen is not None else None
     storage = references.storage_of(sent) if sent is not None else None
     if storage is None:
-        return 0
+        return 0, False
     key: references.StorageKey = storage._cdata
     if key not in _sent:
         storage._weak_ref()
         _sent.add(key)
     _add_pending(key, slot)
-    return key
+    return key, torch_aliases.is_unseen(storage)
 
 
 def awaited_by(gradient: torch.Tensor) -> Slot | None:
