@@ -27,7 +27,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
-from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch import life, references
 from prophet_scheduler.frontends.torch.life import END, STAGE, Life, Sight, Transition, move
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
@@ -347,6 +347,8 @@ class Arena:
 
         Raises RuntimeError while anything is staged or in flight.
         """
+        if life.validating:
+            self.validate()
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
         blocks: list[ArenaBlock] = []
@@ -433,11 +435,22 @@ class Arena:
 
     def next_round(self) -> None:
         """End the round, and open the next one."""
+        if life.validating:
+            self.validate()
         for block in self.blocks:
             block.open()
         move(self.slots, END)
         for slot in self.slots:
             slot.sight = Sight.UNSEEN
+
+    def validate(self) -> None:
+        """Check that blocks are as full as their gradients' states say, and that what is at home is back."""
+        for block in self.blocks:
+            missing = [slot.name for slot in block.slots if not slot.life.staged]
+            assert block.missing == len(missing), (block.id, block.missing, missing)
+            assert block.flight is None or not 0 < len(missing) < len(block.slots), (block.id, missing)
+        for slot in self.slots:
+            assert slot.life is not Life.HOME or all(block.flight is None for block in slot.blocks), slot.name
 
     def restart(self) -> None:
         """Forget all blocks: the workers begin anew, and some have never had any. `recut` must follow."""

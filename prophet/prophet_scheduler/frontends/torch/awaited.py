@@ -24,7 +24,7 @@ import torch
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
-from prophet_scheduler.frontends.torch import clipping, references
+from prophet_scheduler.frontends.torch import clipping, life, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
@@ -191,6 +191,13 @@ class AwaitedRounds:
         if unseen:
             self.settle(unseen)
         self._graphs = [slot for slot in graphs if slot.life.staged]
+        if life.validating:
+            self.validate()
+
+    def validate(self) -> None:
+        """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
+        for slot in self._slots:
+            assert not slot.life.due or torch_guards.is_kept(slot), (slot.name, slot.life)
 
     def _gathered(self) -> None:
         """Note that it has made gradients of this module."""

@@ -27,7 +27,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -40,7 +40,9 @@ from prophet_scheduler.frontends.torch import compiled, references, threads, uns
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
-from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
+
+if TYPE_CHECKING:
+    from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
 class Watched:
@@ -192,6 +194,13 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
                 _add_pending(references.storage_key(tensor), slot)
     _watch_references()
     return exposed
+
+
+def is_kept(slot: Slot) -> bool:
+    """True if a use of the parameter, or of the gradient that was sent, waits for what is to come."""
+    tensor = slot.param if slot.life.pending else slot.sent()
+    key = 0 if tensor is None else references.storage_key(tensor)
+    return not key or slot in _pending.get(key, ())
 
 
 def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:

@@ -1,7 +1,7 @@
 """The life of a parameter's gradient: its states, and the events that move it.
 
 Rule of this file: the states and the table of events. arena.py, awaited.py and updates.py say when an event happens;
-`move` alone changes `Slot.life`.
+`move` alone changes `Slot.life`. What must hold between events is in the `validate` of each of these.
 
 A round of a gradient whose `.grad` gets the average, in the words of the table:
 
@@ -15,15 +15,21 @@ ranks want zeros for a parameter that has no part in this rank's loss. It is STA
 from __future__ import annotations
 
 import enum
+import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from prophet_scheduler.core.settings import VALIDATE
 from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.arena import Slot
+
+
+validating = VALIDATE in os.environ
+"""True if the `validate` of arenas, rounds and updates is called wherever its condition must hold."""
 
 
 class Life(enum.IntEnum):

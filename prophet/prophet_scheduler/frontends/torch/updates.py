@@ -31,7 +31,7 @@ from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import guards as torch_guards
-from prophet_scheduler.frontends.torch import program_state, references
+from prophet_scheduler.frontends.torch import life, program_state, references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import DEFER, UPDATE, Sight, move
 from prophet_scheduler.frontends.torch.streams import Event, Streams
@@ -129,10 +129,19 @@ class Updates:
                 if not self._wait_for(due, patience_s):
                     return False
                 self._update([slot for slot in due if slot.life.pending] + self._back_after(due[-1]))
+                if life.validating:
+                    self.validate()
         if self._pending == 0:
             torch_guards.release(self)
             self._none_pending()
         return True
+
+    def validate(self) -> None:
+        """Check that each pending update is this optimizer's, counted, and noticed where its parameter is used."""
+        pending = [slot for slot in self._order if slot.life.pending]
+        assert len(pending) == self._pending, (len(pending), self._pending)
+        for slot in pending:
+            assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_kept(slot), slot.name
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Drop these updates: nobody can look at the parameters any more, or no average will come."""
@@ -183,6 +192,8 @@ class Updates:
                 with references.aside():
                     self._run_optimizer(local)
                 self._sort_states()
+            if life.validating:
+                self.validate()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
