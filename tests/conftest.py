@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["PROPHET_VALIDATE"] = "1"  # before the first import of what reads it
+
 from prophet_scheduler.frontends import notices  # noqa: F401  # Prophet's lines begin as in a job.
 from support.golden import FOLDER, Golden
 

@@ -14,6 +14,7 @@ from torch import nn
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.life import END, PROMISE, move
 from prophet_scheduler.frontends.torch.streams import streams_of
 from support.front_end import forget
 
@@ -37,7 +38,9 @@ class Rounds(AwaitedRounds):
         assert grad is not None
         torch.mul(grad, 2, out=slot.view)
         slot.see(grad)
-        slot.awaited, slot.home, self._fresh = True, False, True
+        move((slot,), PROMISE)
+        move((slot,), END)
+        self._fresh = True
 
     def arrived(self, slot: Slot) -> bool:
         return slot.name not in self.missing

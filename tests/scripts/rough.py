@@ -159,7 +159,7 @@ def _count_late() -> None:
 
     def defer(self: Any, slots: list[Slot], *args: Any, **kwargs: Any) -> None:
         original(self, slots, *args, **kwargs)
-        _counts["late"] += sum(slot.pending for slot in slots)
+        _counts["late"] += sum(slot.life.pending for slot in slots)
 
     Updates._defer = defer  # type: ignore[method-assign]
 

@@ -10,6 +10,7 @@ from torch import nn
 from prophet_scheduler.frontends.torch import guards
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.life import END, PROMISE, move
 from prophet_scheduler.frontends.torch.streams import streams_of
 
 
@@ -30,7 +31,9 @@ class LateRounds(AwaitedRounds):
         assert slot.param.grad is not None
         torch.mul(slot.param.grad, self._times, out=slot.view)
         slot.see(slot.param.grad)
-        slot.awaited, slot.home, self._fresh = True, False, True
+        move((slot,), PROMISE)
+        move((slot,), END)
+        self._fresh = True
 
     def arrived(self, slot: Slot) -> bool:
         return True

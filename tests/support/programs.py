@@ -32,8 +32,11 @@ def without_switches() -> dict[str, str]:
 
 
 def clean_environ() -> dict[str, str]:
-    """Return `without_switches`, with one thread for each library's loops, and without the cache."""
-    return without_switches() | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off"}
+    """Return `without_switches`, with one thread for each library's loops, and without the cache.
+
+    The front ends check the states of gradients there (frontends/torch/life.py).
+    """
+    return without_switches() | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off", "PROPHET_VALIDATE": "1"}
 
 
 def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -30,6 +30,7 @@ from prophet_ddp.device import DeviceStreams, EventWatch
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.life import STAGE, Transition
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 
@@ -103,7 +104,7 @@ class DeviceArena(DdpArena):
     def under_way(self) -> list[JointOperation]:
         return list(self._incomplete)
 
-    def stage(self, slot: Slot) -> None:
+    def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
         if self._streams.capturing():
             raise RuntimeError(
                 "backward is captured into a CUDA graph, which Prophet over NCCL cannot be part of; train without "
@@ -111,7 +112,7 @@ class DeviceArena(DdpArena):
             )
         # The last round's average may have been wanted by nobody, and the operation be at work there.
         self._streams.before_average(slot.ends())
-        super().stage(slot)
+        return super().stage(slot, how)
 
     def landed(self, slot: Slot) -> bool:
         return self.arrived(slot) and all(self._streams.passed(end) for end in slot.ends())

@@ -40,6 +40,7 @@ from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.clipping import NORM
+from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.sequence import backward_order
@@ -249,7 +250,7 @@ class ModuleRounds(AwaitedRounds):
         training.paused()
         self._began_s = None
         for slot in self._slots:
-            slot.touched = slot.late = False
+            slot.sight = Sight.UNSEEN
 
     def remove(self) -> None:
         """Give the module back to torch's reducer: flush, and gather nothing more."""
@@ -378,7 +379,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
-            if not slot.staged:
+            if not slot.life.staged:
                 self._stage(slot)
 
     def _stage(self, slot: Slot) -> None:
@@ -388,12 +389,9 @@ class ModuleRounds(AwaitedRounds):
         assert self._arena is not None
         while not self._arena.arrived(slot):  # an average that nobody wanted
             self._wait_activity()
-        slot.awaited = False
         if self._arranges:
             self._first_came.append(slot)
-        self._arena.stage(slot)
-        slot.awaited = self.uses.leaves(slot)
-        self._left(slot)
+        self._left(slot, self._arena.stage(slot, PROMISE if self.uses.leaves(slot) else STAGE))
         self._staged += 1
         if self._staged == len(self._slots):
             self._end()
@@ -447,7 +445,7 @@ class ModuleRounds(AwaitedRounds):
     def _clear(self, arena: DdpArena) -> None:
         """Wait until nothing is under way in the arena, and all averages have arrived."""
         for slot in self._slots:
-            slot.late |= slot.pending
+            slot.comes()
         self.flush()
         for slot in self._slots:
             while not arena.arrived(slot):
@@ -611,7 +609,7 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
 
     def _incomplete(self) -> str:
-        missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.staged}
+        missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.life.staged}
         return texts.unfinished(self.control.rank, missing, static=self.uses.counted, finds_unused=self.uses.vary)
 
 

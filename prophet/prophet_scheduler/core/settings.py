@@ -89,6 +89,8 @@ CHOSEN = "PROPHET_CHOSE_PARTITION_BYTES"
 """No setting: what Prophet handed to BytePS in a process whose environment this one has. It is nobody's wish."""
 USER_NAMESPACE = "PROPHET_USER_NAMESPACE"
 """Nor this: set in a command that has been started again in a user namespace (lab/testbed/namespaces.py)."""
+VALIDATE = "PROPHET_VALIDATE"
+"""Nor this: tests set it, and the front ends check at each round and step what must hold of all gradients."""
 LAB_BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
 LAB_DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
 LAB_BATCH = "PROPHET_LAB_BATCH"
@@ -97,7 +99,7 @@ LAB_RATES = "PROPHET_LAB_RATES"
 
 PREFIX = "PROPHET_"
 """How the names of all of Prophet's own variables begin."""
-HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
+HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, VALIDATE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
 """No settings of a job: what Prophet's own processes tell each other."""
 NAMES = frozenset(
     text for text in tuple(globals().values()) if isinstance(text, str) and text.startswith(PREFIX) and text != PREFIX

@@ -325,11 +325,11 @@ def test_an_update_is_made_before_its_average_is_there_and_waits_on_the_device(s
         for _ in range(3):  # probation, and one that may be late
             staged(job)
             made.step(None)
-        pending = [slot for slot in job.rounds.slots if slot.pending]
+        pending = [slot for slot in job.rounds.slots if slot.life.pending]
         assert pending, "step() does not wait"
         first = pending[0]
         made.finish([first])
-        assert not first.pending
+        assert not first.life.pending
         assert not all(end.passed for end in first.ends())
         job.rounds.flush()
         job.device.run()

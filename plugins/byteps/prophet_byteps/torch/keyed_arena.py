@@ -92,9 +92,9 @@ class KeyedArena(Arena):
         missing = 2 * self.new_blocks(cut) - (len(self._names) - self._names_used)
         return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
 
-    def restart(self, passes: int) -> None:
+    def restart(self) -> None:
         self._names_used = 0
-        super().restart(passes)
+        super().restart()
 
     def _reserve(self, count: int) -> None:
         while len(self._names) < count:

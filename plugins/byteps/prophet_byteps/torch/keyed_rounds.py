@@ -20,6 +20,7 @@ from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.life import STAGE, Transition
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.watch import training
@@ -146,19 +147,20 @@ class KeyedRounds:
     def _say(self) -> None:
         self._engine.board.goes_on(self._number, barrier=self._waits.holds, half=self._half is not None)
 
-    def stage(self, slot: Slot) -> None:
-        """Send one gradient of this round; before the first one, blocks may be cut anew."""
+    def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
+        """Send one gradient of this round, as `Arena.stage` does; before the first one, blocks may be cut anew."""
         assert self.arena is not None and self._control is not None
         if self.staged == 0:
             self._round_begins(self.arena)
             cut = self._control.round_begins(self.arena.why_not)
             if cut is not None:
                 self._recut(self.arena, cut)
-        self.arena.stage(slot)
+        in_graph = self.arena.stage(slot, how)
         self.staged += 1
         if self.whole:
             training.iteration_ended(self._number, time.monotonic())
             self._control.round_ends()
+        return in_graph
 
     def _round_begins(self, arena: KeyedArena) -> None:
         """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count:
@@ -178,14 +180,14 @@ class KeyedRounds:
         self.plan()
         if not self.whole:
             for slot in self._slots:
-                if not slot.staged:
+                if not slot.life.staged:
                     self.stage(slot)
 
-    def next_round(self, passes: int = 1) -> None:
-        """Open the next round: each gradient is due after `passes` backward passes."""
+    def next_round(self) -> None:
+        """End the round, and open the next one."""
         assert self.arena is not None
         self.staged = 0
-        self.arena.next_round(passes)
+        self.arena.next_round()
         if self._trace is not None:
             self._trace.next_round(self._blocks)
             if not self._trace.under_way:
@@ -200,20 +202,19 @@ class KeyedRounds:
         assert self.arena is not None
         return self.arena.arrived(slot)
 
-    def restart(self, passes: int = 1) -> None:
+    def restart(self) -> None:
         """Forget rounds: after a suspend all workers, some of them new, begin with the same keys."""
         self._planned = False
         self.staged = 0
         self._began_s, self._rounds = None, 0
         self._engine.restart()
         if self.arena is not None:
-            self.arena.restart(passes)
+            self.arena.restart()
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
         """Finish all that is under way, and go on in other blocks."""
         for slot in self._slots:
-            # As for a gradient that comes before its update: no watched use of the parameter has come so far.
-            slot.late |= slot.pending
+            slot.comes()
         self._flush()
         if not arena.recut(cut):
             raise RuntimeError("a cut was agreed on for which the names do not suffice")

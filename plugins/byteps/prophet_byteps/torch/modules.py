@@ -20,6 +20,7 @@ from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.life import PROMISE, SETTLE, move
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
@@ -51,14 +52,14 @@ class KeyedModuleRounds(AwaitedRounds):
         with self._lock, references.blind(), torch.no_grad():
             if self._keyed.staged == 0:
                 return
-            missing = [slot for slot in self._slots if not slot.staged]
+            missing = [slot for slot in self._slots if not slot.life.staged]
             absent = [slot for slot in missing if slot.param.grad is None]
             for slot in missing:
                 self._stage(slot)
             for slot in absent:  # Nobody would notice a look at these.
                 self._wait_for(slot)
                 slot.put_in_grad()
-                slot.awaited = False
+            move(absent, SETTLE)
         self.backward_ends()
 
     @property
@@ -88,7 +89,7 @@ class KeyedModuleRounds(AwaitedRounds):
             if not self._syncs():
                 return
             self._keyed.plan()
-            if slot.staged:
+            if slot.life.staged:
                 raise AssertionError(
                     f"{slot.name} has a second gradient before all others had their first. Call synchronize() after a "
                     "backward pass that leaves parameters out, and no_sync() around those that are not averaged"
@@ -101,9 +102,7 @@ class KeyedModuleRounds(AwaitedRounds):
         self._sent_any = True
         while not self.arrived(slot):  # an average that nobody wanted
             self.wait_activity(WAIT_LIMIT_S)
-        self._keyed.stage(slot)
-        slot.awaited = True
-        self._left(slot)
+        self._left(slot, self._keyed.stage(slot, PROMISE))
         if self._keyed.whole:
             self._keyed.next_round()
 

@@ -48,12 +48,14 @@ class OptimizerRounds(Updates):
         self.passes = passes
         self._engine = engine
         self._unnamed = unnamed
-        self._slots = {id(param): Slot(self, name, param, n, passes) for n, (name, param) in enumerate(named)}
+        self._slots = {id(param): Slot(self, name, param, n) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
         for slot in self._order:
             slot.owner = self
         self.number = engine.announce(described("without a barrier", (slot.name for slot in self._order), half))
         self._keyed = KeyedRounds(self._order, fusion, engine, self.number, half, self.flush)
+        self._came: dict[Slot, int] = {}
+        """Number of backward passes that each gradient of this round has had."""
         self._synchronized = False
         self._stepped = False
         self._probation = Probation()
@@ -93,7 +95,7 @@ class OptimizerRounds(Updates):
             local = self._take_groups()
             self._next_round()
         self._defer(self._order, local, barrier=self._probation.barrier or self._keyed.tracing)
-        late = self._probation.under_way or self._keyed.tracing or any(slot.pending for slot in self._order)
+        late = self._probation.under_way or self._keyed.tracing or any(slot.life.pending for slot in self._order)
         self._keyed.iterated(waited=not late)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
@@ -134,14 +136,14 @@ class OptimizerRounds(Updates):
 
     def set_passes(self, passes: int) -> None:
         self.passes = passes
-        for slot in self._order:
-            slot.left = passes
+        self._came.clear()
 
     def restart(self) -> None:
         """Forget rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
         with self._lock:
             self._synchronized = False
-            self._keyed.restart(self.passes)
+            self._came.clear()
+            self._keyed.restart()
 
     # Gradients on their way out.
 
@@ -150,14 +152,14 @@ class OptimizerRounds(Updates):
 
         The gradient's graph was made before step(), or by a use that nobody noticed.
         """
-        if slot.pending:
-            slot.late = True
+        if slot.life.pending:
+            slot.comes()
             self.finish([slot])
 
     def _gradient_ready(self, slot: Slot, *_param: Any) -> None:
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             self._plan()
-            if slot.staged:
+            if slot.life.staged:
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before call to step(). "
                     "Increase backward_passes_per_step to accumulate gradients locally."
@@ -165,8 +167,8 @@ class OptimizerRounds(Updates):
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             self._synchronized = False
-            slot.left -= 1
-            if slot.left == 0:
+            came = self._came[slot] = self._came.get(slot, 0) + 1
+            if came == self.passes:
                 self._keyed.stage(slot)
 
     def _plan(self) -> None:
@@ -180,7 +182,8 @@ class OptimizerRounds(Updates):
         self._keyed.plan()
 
     def _next_round(self) -> None:
-        self._keyed.next_round(self.passes)
+        self._came.clear()
+        self._keyed.next_round()
 
     def _push_missing(self) -> None:
         with self._lock, references.blind():
@@ -204,7 +207,7 @@ class OptimizerRounds(Updates):
     def _anything_since_step(self) -> bool:
         """True if a gradient came, or the program cleared or wrote one, since step()."""
         with references.blind():
-            return any(slot.staged or slot.left != self.passes or not slot.grad_as_seen() for slot in self._order)
+            return bool(self._came) or any(slot.life.staged or not slot.grad_as_seen() for slot in self._order)
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:
         """Keep the present hyper-parameters, and return, by group, parameters that are not averaged.

@@ -27,7 +27,8 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
-from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch import life, references
+from prophet_scheduler.frontends.torch.life import END, STAGE, Life, Sight, Transition, move
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
@@ -50,14 +51,10 @@ class Slot:
     - `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
       makes the pending update, None before the first.
     - `place`: position in forward order in the arena; `turn`: position in forward order among its owner's updates.
-    - `awaited`: `.grad` is still this worker's own, and its average is under way to it. `view`: its memory, where it is
-      gathered and where its average arrives. `blocks`: those of the present cut with a part of it. `home`: the average
-      is in `.grad` before anybody has looked there.
-    - `in_graph`: the gradient is a part of a graph (create_graph).
-    - `left`: backward passes until the gradient is due. `staged`: it is at its place in the arena.
-    - `pending`: step() was called, the update is still to come. `eager`: it must not outlast step(), since a gradient
-      came without a noticed use of the parameter. `late`: the parameter was unused when backward began.
-    - `touched`: the program reached the parameter in a watched way since the last step.
+    - `life`: its state (life.py). `sight`: the noticed use of the parameter since the last step. `eager`: its update
+      must not outlast step(), since a gradient came without a noticed use.
+    - `view`: its memory, where it is gathered and where its average arrives. `blocks`: those of the present cut with a
+      part of it.
     - `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
     - `position`: the parameter's place among all that the optimizer updates.
     - `change`: what the program did to the gradient, still to be done to the average; None for nothing.
@@ -70,7 +67,7 @@ class Slot:
     view: torch.Tensor
     streams: Streams
 
-    def __init__(self, rounds: Any, name: str, param: torch.Tensor, place: int, passes: int = 1) -> None:
+    def __init__(self, rounds: Any, name: str, param: torch.Tensor, place: int) -> None:
         self.rounds = rounds
         self.owner: Any = None
         self.name = name
@@ -80,15 +77,9 @@ class Slot:
         self.place = place
         self.turn = place
         self.blocks: tuple[ArenaBlock, ...] = ()
-        self.awaited = False
-        self.home = False
-        self.in_graph = False
-        self.left = passes
-        self.staged = False
-        self.pending = False
+        self.life = Life.LOCAL
+        self.sight = Sight.UNSEEN
         self.eager = False
-        self.late = False
-        self.touched = False
         self.group: int | None = None
         self.position = 0
         self.change: Callable[[torch.Tensor], object] | None = None
@@ -183,7 +174,7 @@ class Slot:
         A write to the other one is then none to it.
         """
         grad = self.param.grad
-        if grad is not None and self.awaited and not self.staged and self.grad_unchanged():
+        if grad is not None and self.life.due and self.grad_unchanged():
             sharing = [slot for slot in self.watched.slots if slot.sent() is grad]
             self.param.grad = grad.data
             for slot in sharing:
@@ -224,6 +215,11 @@ class Slot:
                     grad.mul_(1.0 / self.rounds.ranks)
             grad.copy_(self.average())
             self.see(grad)
+
+    def comes(self) -> None:
+        """Note that its next gradient comes, or may not: a use of the parameter before the update is late now."""
+        if self.life.pending and self.sight is Sight.UNSEEN:
+            self.sight = Sight.LATE
 
     def grad_as_seen(self) -> bool:
         """True while `.grad` is as the last step left it, which may be None."""
@@ -351,6 +347,8 @@ class Arena:
 
         Raises RuntimeError while anything is staged or in flight.
         """
+        if life.validating:
+            self.validate()
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
             raise RuntimeError("blocks are cut anew while some are on their way")
         blocks: list[ArenaBlock] = []
@@ -389,18 +387,21 @@ class Arena:
         # Two buffers share no gradient, so the first one identifies its buffer.
         return first.gradient, start, start + block.size_bytes // buffer.item_bytes
 
-    def stage(self, slot: Slot) -> None:
-        """Copy the parameter's gradient (zeros if it has none) to its place, and send blocks that are complete."""
+    def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
+        """Copy the parameter's gradient (zeros if it has none) to its place, and send blocks that are complete.
+
+        `how` is STAGE or PROMISE. Returns True if the gradient is a part of a graph (create_graph).
+        """
         # The update that read the last average here comes first.
         slot.streams.follow(slot.updated)
         seen = grad = slot.param.grad
-        slot.in_graph = grad is not None and grad.requires_grad
-        if grad is not None and (grad.is_sparse or (slot.in_graph and not self.graphs)):
+        in_graph = grad is not None and grad.requires_grad
+        if grad is not None and (grad.is_sparse or (in_graph and not self.graphs)):
             what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
             raise ValueError(f"the gradient of {slot.name} is {what}, which cannot be sent in blocks")
-        if grad is not None and slot.in_graph:
+        if grad is not None and in_graph:
             grad = grad.detach()
-        if slot.pending or any(block.flight is not None for block in slot.blocks):
+        if slot.life.pending or any(block.flight is not None for block in slot.blocks):
             raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
         with references.unhandled():  # No mode of the program sees or changes what torch's reducer does here.
             if grad is None:
@@ -412,8 +413,7 @@ class Arena:
             if self.divisor is not None:
                 slot.view.div_(self.divisor)
         slot.see(seen)
-        slot.staged = True
-        slot.home = False
+        move((slot,), how)
         slot.change = None
         copied = slot.streams.mark()
         for block in slot.blocks:
@@ -422,6 +422,7 @@ class Arena:
             if block.missing == 0:
                 slot.streams.before_push(block.copies)
                 block.flight = self._send(block)
+        return in_graph
 
     def arrived(self, slot: Slot) -> bool:
         """True if all blocks of the last round with a part of the gradient are back."""
@@ -432,18 +433,29 @@ class Arena:
                 block.flight = None
         return True
 
-    def next_round(self, passes: int = 1) -> None:
-        """Open the next round: each gradient is due after `passes` backward passes."""
+    def next_round(self) -> None:
+        """End the round, and open the next one."""
+        if life.validating:
+            self.validate()
         for block in self.blocks:
             block.open()
+        move(self.slots, END)
         for slot in self.slots:
-            slot.staged = slot.touched = slot.late = False
-            slot.left = passes
+            slot.sight = Sight.UNSEEN
 
-    def restart(self, passes: int) -> None:
+    def validate(self) -> None:
+        """Check that blocks are as full as their gradients' states say, and that what is at home is back."""
+        for block in self.blocks:
+            missing = [slot.name for slot in block.slots if not slot.life.staged]
+            assert block.missing == len(missing), (block.id, block.missing, missing)
+            assert block.flight is None or not 0 < len(missing) < len(block.slots), (block.id, missing)
+        for slot in self.slots:
+            assert slot.life is not Life.HOME or all(block.flight is None for block in slot.blocks), slot.name
+
+    def restart(self) -> None:
         """Forget all blocks: the workers begin anew, and some have never had any. `recut` must follow."""
         self.cut, self.blocks = None, []
         self._known = {}
         for slot in self.slots:
             slot.blocks = ()
-        self.next_round(passes)
+        self.next_round()

@@ -24,9 +24,10 @@ import torch
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
-from prophet_scheduler.frontends.torch import clipping, references
+from prophet_scheduler.frontends.torch import clipping, life, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.updates import COMPLAIN_S, Abandoned
 from prophet_scheduler.watch import training
@@ -73,6 +74,8 @@ class AwaitedRounds:
         self._held: Any = None
         """Parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
         self._is_dropped = False
+        self._graphs: list[Slot] = []
+        """Gradients that are part of a graph, since the last round ended."""
 
     def watch(self) -> None:
         """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
@@ -170,14 +173,14 @@ class AwaitedRounds:
         with references.at_work():
             self._fresh = False
             self._gathered()
-            awaited = [slot for slot in self._slots if slot.awaited]
-            if not any(slot.staged for slot in self._slots):  # A round has ended.
+            awaited = [slot for slot in self._slots if slot.life.awaited]
+            if not any(slot.life.staged for slot in self._slots):  # A round has ended.
                 for slot in awaited:
                     slot.expect()
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
-        graphs = [slot for slot in awaited if slot.in_graph]
+        graphs = [slot for slot in self._graphs if slot.life.awaited]
         if graphs:
             warn_once(
                 "backward(create_graph=True) waits for its averages, and their graphs are this rank's own, as with "
@@ -187,6 +190,14 @@ class AwaitedRounds:
         unseen = awaited if self._out_of_sight or elsewhere else [*lent, *graphs]
         if unseen:
             self.settle(unseen)
+        self._graphs = [slot for slot in graphs if slot.life.staged]
+        if life.validating:
+            self.validate()
+
+    def validate(self) -> None:
+        """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
+        for slot in self._slots:
+            assert not slot.life.due or torch_guards.is_kept(slot), (slot.name, slot.life)
 
     def _gathered(self) -> None:
         """Note that it has made gradients of this module."""
@@ -194,8 +205,10 @@ class AwaitedRounds:
     def _nothing_came(self) -> None:
         """Note that it has made none."""
 
-    def _left(self, slot: Slot) -> None:
-        """Note that a gradient has left."""
+    def _left(self, slot: Slot, in_graph: bool) -> None:
+        """Note that a gradient has left, which may be a part of a graph."""
+        if in_graph:
+            self._graphs.append(slot)
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
         if not self._fresh and not begun and torch._C._current_graph_task_id() != -1:
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
@@ -217,14 +230,14 @@ class AwaitedRounds:
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         """Put the last round's average into `.grad`, before backward adds a new gradient to it."""
-        slot.late |= slot.pending
+        slot.comes()
         self._bring_home(slot)
 
     def _bring_home(self, slot: Slot) -> None:
         """Make the last round's pending update, or settle its average."""
-        if slot.pending:
+        if slot.life.pending:
             slot.owner.finish([slot])
-        elif slot.awaited:
+        elif slot.life.awaited:
             self.settle([slot])
 
     # Averages on their way back.
@@ -234,34 +247,34 @@ class AwaitedRounds:
         torch: a later backward pass makes the rest.
         """
         with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
-            due = [slot for slot in slots if slot.awaited and not slot.staged]
+            due = [slot for slot in slots if slot.life.due]
             there: list[Slot] = []
             for slot in due:
-                if not slot.home and not self.arrived(slot):
+                if slot.life is AWAITED and not self.arrived(slot):
                     self._land(there)
                     there = []
                     self._wait_for(slot)
                 there.append(slot)
             self._land(there)
+            move(due, SETTLE)
             for slot in due:
-                slot.awaited = False
                 slot.streams.before_look(slot.updated)
             self.let_go()
 
     def let_go(self) -> None:
         """Stop watching where no average is under way to a `.grad`."""
         # Who looks at all of them, one after another, begins with the first.
-        if not any(slot.awaited for slot in reversed(self._slots)):
+        if not any(slot.life.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
             self.end()
 
     def _land(self, slots: Sequence[Slot]) -> None:
         with references.unhandled():
             for slot in slots:
-                if not slot.home:  # While another was awaited, a signal's handler may have looked at this one.
+                if slot.life is AWAITED:  # While another was awaited, a signal's handler may have looked at this one.
                     slot.streams.before_average(slot.ends())
                     slot.bring_home()
-                    slot.home = True
+                    move((slot,), LAND)
                     slot.updated = slot.streams.mark()
 
     def _land_meanwhile(self) -> bool:
@@ -270,7 +283,7 @@ class AwaitedRounds:
         """
         landed: list[Slot] = []
         for slot in reversed(self._slots):  # mostly the order of generation
-            if slot.home or not slot.awaited or slot.staged or len(slot.watched.slots) > 1:
+            if slot.life is not AWAITED or len(slot.watched.slots) > 1:
                 continue
             if not self.landed(slot):
                 break
@@ -281,7 +294,7 @@ class AwaitedRounds:
     def flush(self, patience_s: float | None = None) -> bool:
         """Settle every average under way to a `.grad`, and make every update of these parameters."""
         whole = True
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
+        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
             whole = owner.flush(patience_s) and whole
         self.settle(self._slots)
         return whole
@@ -298,8 +311,8 @@ class AwaitedRounds:
         return told
 
     def _give_up(self) -> None:
-        pending = [slot for slot in self._slots if slot.pending]
-        if not pending and not any(slot.awaited for slot in self._slots):
+        pending = [slot for slot in self._slots if slot.life.pending]
+        if not pending and not any(slot.life.awaited for slot in self._slots):
             return
         model = f"the model is of step {self.iteration - 1}"
         if 0 < len(pending) < len(self._slots):
@@ -311,8 +324,7 @@ class AwaitedRounds:
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Expect no averages for these gradients: they are unreachable, or a peer is gone."""
-        for slot in slots:
-            slot.awaited = False
+        move(slots, FORGET)
         self.let_go()
 
     def dropped(self) -> None:
@@ -327,7 +339,7 @@ class AwaitedRounds:
 
     def end(self) -> None:
         """Free memory now if the module is gone and nothing is to come: garbage is collected seldom."""
-        if self._is_dropped and not any(slot.pending or slot.awaited for slot in self._slots):
+        if self._is_dropped and not any(slot.life.to_come for slot in self._slots):
             torch_guards.unwatch(self, self._slots)
             for slot in self._slots:
                 slot.let_memory_go()
@@ -342,7 +354,7 @@ class AwaitedRounds:
         """Keep every update within its step(), from now on."""
         self._probation.for_good()
         torch_guards.learned(self)
-        for owner in {slot.owner for slot in self._slots if slot.pending}:
+        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
             owner.flush()
 
     def before_compilation(self) -> None:
@@ -351,14 +363,14 @@ class AwaitedRounds:
     def stepped(self) -> None:
         """Note that an optimizer of these parameters has stepped and made some updates late."""
         for slot in self._slots:
-            slot.touched = slot.late = False
-        self._outlasted |= self.learning or any(slot.pending for slot in self._slots)
+            slot.sight = Sight.UNSEEN
+        self._outlasted |= self.learning or any(slot.life.pending for slot in self._slots)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
 
     def _iterated(self) -> bool:
         """Note that the next iteration has begun. True if nothing of the last one was still to come."""
-        waited = not self._outlasted and not any(slot.awaited for slot in self._slots)
+        waited = not self._outlasted and not any(slot.life.awaited for slot in self._slots)
         self._outlasted = False
         if waited:
             self._probation.in_vain()

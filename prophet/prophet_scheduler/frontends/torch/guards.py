@@ -27,7 +27,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,7 +39,10 @@ from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before
-from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
+from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
+
+if TYPE_CHECKING:
+    from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
 
 
 class Watched:
@@ -76,7 +79,7 @@ _installed = False
 def watch(owner: Watcher, slots: list[Slot]) -> None:
     """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
 
-    Until `learned(owner)` every use is noted in `Slot.touched`, and not only a use of a pending parameter.
+    Until `learned(owner)` every use is noted in `Slot.sight`, and not only a use of a pending parameter.
     """
     _install()
     _owners.add(owner)
@@ -104,7 +107,7 @@ def may_go(slots: Iterable[Slot]) -> None:
     with references.at_work(), references.unhandled():
         for slot in slots:
             param = slot.param
-            memory = param.detach() if slot.pending or slot.awaited else None
+            memory = param.detach() if slot.life.to_come else None
             slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
 
 
@@ -123,17 +126,17 @@ def forget_dropped() -> None:
         return
     _some_dropped = False
     kept = [slot for slots in list(_kept.values()) for slot in slots]
-    dropped = {slot for slot in kept if slot.dropped and (slot.pending or slot.awaited)}
+    dropped = {slot for slot in kept if slot.dropped and slot.life.to_come}
     with references.at_work(), references.unhandled():
         ours = Counter(references.storage_key(slot.param) for slot in dropped)
         lost: dict[Any, list[Slot]] = {}
         for slot in dropped:
             shared = ours[references.storage_key(slot.param)]
             held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
-            if held or (slot.pending and slot.owner.state_is_held(slot)):
+            if held or (slot.life.pending and slot.owner.state_is_held(slot)):
                 _some_dropped = True  # It may go later.
             else:
-                lost.setdefault(slot.owner if slot.pending else slot.rounds, []).append(slot)
+                lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)
     for owner, slots in lost.items():
         owner.forget(slots)
 
@@ -150,7 +153,7 @@ def learned(owner: Any) -> None:
 
 
 def note_uses(owner: Any, wanted: bool) -> None:
-    """Set if every use of its parameters is noted from now on (`Slot.touched`), as it is from `watch` on."""
+    """Set if every use of its parameters is noted from now on (`Slot.sight`), as it is from `watch` on."""
     if wanted == (id(owner) in _learning):
         return
     if wanted:
@@ -197,6 +200,13 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
+def is_kept(slot: Slot) -> bool:
+    """True if a use of the parameter, or of the gradient that was sent, waits for what is to come."""
+    tensor = slot.param if slot.life.pending else slot.sent()
+    key = 0 if tensor is None else references.storage_key(tensor)
+    return not key or slot in _pending.get(key, ())
+
+
 def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
     """Note that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
 
@@ -224,12 +234,12 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 def release(owner: Any) -> None:
     """Note that `owner` has nothing pending any more."""
     with references.at_work():  # A signal's handler that releases another owner does so before or after.
-        over = [slot for slot in _kept.pop(owner, ()) if not (slot.pending or slot.awaited)]
+        over = [slot for slot in _kept.pop(owner, ()) if not slot.life.to_come]
         if not _kept:
             _pending.clear()
         elif over:  # step() may now own what backward had under way.
             for key, slots in list(_pending.items()):
-                others = tuple(slot for slot in slots if slot.pending or slot.awaited)
+                others = tuple(slot for slot in slots if slot.life.to_come)
                 if not others:
                     del _pending[key]
                 elif len(others) < len(slots):
@@ -258,7 +268,7 @@ def _add_sent(slot: Slot) -> tuple[references.StorageKey, bool]:
 def awaited_by(gradient: torch.Tensor) -> Slot | None:
     """Return the slot whose average is under way to this `.grad`. None if more than one parameter or module has it."""
     found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
-    if len(found) != 1 or not found[0].awaited or found[0].staged or found[0].home:
+    if len(found) != 1 or found[0].life is not Life.AWAITED:
         return None
     return found[0] if len(found[0].watched.slots) == 1 else None
 
@@ -272,7 +282,7 @@ def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
     """Finish what optimizers other than `owner` still have to do to these parameters."""
     own: set[int] = set()
     for other, slots in list(_kept.items()):  # A signal's handler may change it meanwhile.
-        theirs = [slot for slot in slots if slot.pending and slot.owner is not owner] if other is not owner else []
+        theirs = [slot for slot in slots if slot.life.pending and slot.owner is not owner] if other is not owner else []
         if theirs and not own:
             own = set(map(id, params))
         for slot in theirs:
@@ -305,7 +315,7 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
         return
     awaited: dict[Any, list[Slot]] = {}
     for slot in dict.fromkeys(used):
-        if slot.awaited:
+        if slot.life.awaited:
             # The gradient is used, not the parameter, of which no update is pending.
             awaited.setdefault(slot.rounds, []).append(slot)
         else:
@@ -315,8 +325,8 @@ def _use(used: Watched | tuple[Slot, ...]) -> None:
 
 
 def _reach(slot: Slot) -> None:
-    slot.touched = True
-    if slot.pending:
+    slot.sight = Sight.SEEN
+    if slot.life.pending:
         slot.owner.finish([slot])
     elif slot.updated is not None:
         slot.streams.follow(slot.updated)
@@ -365,8 +375,8 @@ def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
         if watched is None:
             continue
         for slot in watched.slots:
-            if slot.pending:
-                slot.touched = True
+            if slot.life.pending:
+                slot.sight = Sight.SEEN
                 pending.setdefault(slot.owner, []).append(slot)
             else:
                 _reach(slot)
@@ -402,8 +412,9 @@ def _before_fork() -> None:
 def _in_the_child() -> None:
     """Expect no averages in the child: it keeps as it is what another thread has begun."""
     references.stop_here(for_good=True)
-    for slot in (slot for watched in list(_watched.values()) for slot in watched.slots):
-        slot.pending = slot.awaited = False
+    slots = [slot for watched in list(_watched.values()) for slot in watched.slots]
+    for event in (UPDATE, FORGET):
+        move(slots, event)
     for table in (_kept, _pending, _sent, _learning):
         table.clear()  # type: ignore[attr-defined]
 

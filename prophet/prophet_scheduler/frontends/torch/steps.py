@@ -26,6 +26,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
+from prophet_scheduler.frontends.torch.life import FORGET, move
 from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
 from prophet_scheduler.frontends.torch.updates import Updates, own_hooks
 
@@ -58,7 +59,7 @@ class ModuleUpdates(Updates):
         """True if nothing in this step is or was late: no gradient was averaged, or torch's reducer did it."""
         if self._needs_whole_step():
             return False
-        return not any(slot.awaited or slot.pending or slot.staged for slot in self._slots())
+        return not any(slot.life.to_come or slot.life.staged for slot in self._slots())
 
     def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
         """Run the class's own step, in which the program has no part."""
@@ -78,15 +79,15 @@ class ModuleUpdates(Updates):
         with references.at_work(), references.unhandled():
             for number, position, param in self._freeze_groups():
                 slot = self._awaited(param)
-                if slot is not None and slot.awaited and not slot.staged and slot.grad_unchanged():
+                if slot is not None and slot.life.due and slot.grad_unchanged():
                     slot.group, slot.position, slot.owner = number, position, self
-                    slot.awaited = False  # by `.grad`; from here on by the update
                     late.append(slot)
                     continue
                 if param.grad is not None:
                     local.setdefault(number, []).append(param)
-                if slot is not None and not slot.staged and slot.sent() is None:
-                    slot.awaited = False  # cleared or written, and nobody has it any more to look at its average
+                if slot is not None and slot.life.due and slot.sent() is None:
+                    # Cleared or written, and nobody has it any more to look at its average.
+                    move((slot,), FORGET)
             self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
             for turn, slot in enumerate(self._order):
                 slot.turn = turn
@@ -112,7 +113,7 @@ class ModuleUpdates(Updates):
         slots = torch_guards.slots_of(param)
         if len(slots) == 1:
             return slots[0]
-        awaited = [slot for slot in slots if slot.awaited and not slot.staged]
+        awaited = [slot for slot in slots if slot.life.due]
         if len(awaited) > 1:
             for slot in awaited:
                 slot.rounds.settle([slot])

@@ -31,8 +31,9 @@ from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import guards as torch_guards
-from prophet_scheduler.frontends.torch import program_state, references
+from prophet_scheduler.frontends.torch import life, program_state, references
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.life import DEFER, UPDATE, Sight, move
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 from prophet_scheduler.watch import training
 
@@ -123,22 +124,31 @@ class Updates:
         """
         with self._lock, references.at_work(), contextlib.suppress(Abandoned):
             # Each once: a module may have a parameter twice, and its parameters in another order.
-            due = sorted({slot for slot in slots if slot.pending}, key=lambda slot: slot.turn)
+            due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.turn)
             if due:
                 if not self._wait_for(due, patience_s):
                     return False
-                self._update([slot for slot in due if slot.pending] + self._back_after(due[-1]))
+                self._update([slot for slot in due if slot.life.pending] + self._back_after(due[-1]))
+                if life.validating:
+                    self.validate()
         if self._pending == 0:
             torch_guards.release(self)
             self._none_pending()
         return True
 
+    def validate(self) -> None:
+        """Check that each pending update is this optimizer's, counted, and noticed where its parameter is used."""
+        pending = [slot for slot in self._order if slot.life.pending]
+        assert len(pending) == self._pending, (len(pending), self._pending)
+        for slot in pending:
+            assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_kept(slot), slot.name
+
     def forget(self, slots: Iterable[Slot]) -> None:
         """Drop these updates: nobody can look at the parameters any more, or no average will come."""
         with references.at_work():
-            for slot in slots:
-                self._pending -= slot.pending
-                slot.pending = False
+            gone = [slot for slot in slots if slot.life.pending]
+            self._pending -= len(gone)
+            move(gone, UPDATE)
             if self._pending == 0:
                 if self._reference() is not None:
                     self._sort_states()
@@ -172,8 +182,7 @@ class Updates:
             barrier = barrier or not program_state.can_hold_later(self._stepped_in)
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
-            for slot in slots:
-                slot.pending = True
+            move(slots, DEFER)
             self._pending = len(slots)
             self._look_at_state(slots)
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
@@ -183,6 +192,8 @@ class Updates:
                 with references.aside():
                     self._run_optimizer(local)
                 self._sort_states()
+            if life.validating:
+                self.validate()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
@@ -261,7 +272,7 @@ class Updates:
         for _ in range(min(LOOK_AT, len(self._order))):
             self._look = (self._look + 1) % len(self._order)  # The last step may have had more.
             slot = self._order[self._look]
-            if slot.pending and slot not in awaited and self._wire.landed(slot):
+            if slot.life.pending and slot not in awaited and self._wire.landed(slot):
                 back.append(slot)
         return back
 
@@ -269,7 +280,7 @@ class Updates:
         """Return the parameters after `last` in forward order that can be updated, up to the first that cannot."""
         back = []
         for slot in self._order[last.turn + 1 :]:
-            if not (slot.pending and self._wire.landed(slot)):
+            if not (slot.life.pending and self._wire.landed(slot)):
                 break
             back.append(slot)
         return back
@@ -296,7 +307,7 @@ class Updates:
             streams.follow(mark)
         for slot in slots:
             slot.updated = marks[slot.streams]
-            slot.pending = False
+        move(slots, UPDATE)
         self._pending -= len(slots)
         if self._pending == 0:
             self._sort_states()
@@ -358,7 +369,7 @@ class Updates:
 
     def _own_of_dropped(self) -> dict[str, Any]:
         """Return the attributes that the dropped optimizer would have."""
-        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.pending}
+        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.life.pending}
         return {**self._own, "state": defaultdict(dict, known)}
 
     def _look_at_state(self, slots: Iterable[Slot]) -> None:
@@ -387,17 +398,18 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
 
     On probation this is learned for each parameter, whose updates do not outlast step() then.
     """
-    if slot.touched:
+    if slot.sight is Sight.SEEN:
         return False
     if on_probation:
         slot.eager = True
-    if slot.late:
+    late = slot.sight is Sight.LATE
+    if late:
         warn_once(
             f"{slot.title} was used before its update had arrived, by a reference that the program kept; "
             "from now on step() waits for all updates",
             of_this_rank=True,
         )
-    return slot.late
+    return late
 
 
 def _of_now(value: Any) -> Any:
