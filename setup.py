@@ -102,7 +102,7 @@ setup(
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_fsdp": ["py.typed"],
-        "prophet_byteps.build": ["include/*.h"],
+        "prophet_byteps.build": ["include/*.h", "edits/*.toml"],
     },
     ext_modules=[
         Pybind11Extension(

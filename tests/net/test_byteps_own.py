@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.build.releases import NEWEST
+from prophet_byteps.build.rules import NEWEST
 from prophet_byteps.build.store import Store
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.programs import clean_environ

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prophet_byteps import faults
-from prophet_byteps.build.corrections import CORRECTIONS
+from prophet_byteps.build.rules import CORRECTIONS
 from prophet_byteps.faults import State, look, parts_of
 from prophet_byteps.library import byteps_folder
 
