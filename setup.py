@@ -112,7 +112,10 @@ setup(
             extra_compile_args=COMPILE,
             depends=[
                 f"{NATIVE}/{name}.h"
-                for name in (*SHARED, "calls", "link", "simulation_spec", "simulator", "simulator_module")
+                for name in (
+                    *(*SHARED, "calls", "layouts", "link", "servers"),
+                    *("simulation_spec", "simulator", "simulator_module"),
+                )
             ],
         ),
         # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.
