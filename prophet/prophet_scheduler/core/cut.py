@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 import struct
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,9 +31,10 @@ RECUT_ROUNDS = 4
 """Later they look every so many rounds."""
 MOST_SEGMENTS = 339
 """So many fit into what workers tell each other (Cut.encode)."""
-LIKELY_BLOCKS = 256
-"""Blocks of a job whose blocks have the size that is likely to be its best."""
-LEAST_LIKELY_BYTES, MOST_LIKELY_BYTES = 512 << 10, 2 << 20
+LEARNING_BLOCKS = 724
+"""Number of the smallest first blocks that make up the arena. Some 256 of the largest, four times as large, do so: a
+size that is likely to be near the best."""
+LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
 """Minimum length of a stretch of the learning cut."""
@@ -216,7 +216,7 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     From one size nobody could tell the cost of a message from the cost of its bytes. Each size comes early and late in
     backward, so that no change over time is taken for a property of a size.
     """
-    own = _learning_sizes(total_bytes) if sizes is None else sizes
+    own = sizes_in_turn(total_bytes) if sizes is None else sizes
     least = max(LEAST_STRETCH_BYTES, *own)
     if sizes is None:
         # Where new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
@@ -229,11 +229,13 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 
-def _learning_sizes(total_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks where new ones cost something. Forward needs the smallest first."""
-    wanted = round(math.log2(max(1, total_bytes) / LIKELY_BLOCKS))
-    likely = min(max(1 << max(0, wanted), LEAST_LIKELY_BYTES), MOST_LIKELY_BYTES)
-    return likely // 4, likely, likely // 2, likely
+def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4) -> tuple[int, ...]:
+    """Return the sizes of a job's first blocks. Forward needs the smallest first, of which about `blocks` make up the
+    arena. The last one is `largest` times as large.
+    """
+    wanted = 1 << max(1, total_bytes // blocks).bit_length() - 1
+    least = min(max(wanted, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
+    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, largest))
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:

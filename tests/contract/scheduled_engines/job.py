@@ -155,7 +155,7 @@ class ForcedBytePS:
         of_file["prophet"] = dataclasses.replace(of_file["prophet"], build=lambda options, size: ForwardOrder())
 
         def holds(_called: Any) -> object:
-            (cut,) = {board.in_force for board in boards}
+            (cut,) = {board.in_force.cut for board in boards}
             return None if cut is None else [[segment.start, segment.block_bytes] for segment in cut.segments]
 
         return holds

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Measured, Question
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, sizes_in_turn
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import Policy
@@ -39,7 +39,6 @@ small for what they tell."""
 LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
 LEARNING_DELAY_S = 0.2
 """Where each is delayed, so few that the delays come to about this for as many as are under way at once."""
-LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 EVENTS_A_BLOCK = 10
 """What playing one block to the queue takes, in events of the simulator's core, in which a search is measured out."""
 
@@ -51,10 +50,7 @@ def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
     what each takes besides its bytes while others may be under way.
     """
     most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
-    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
-    wanted = max(1, total_bytes // blocks).bit_length()
-    least = min(max(1 << wanted - 1, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
-    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, 8))
+    return sizes_in_turn(total_bytes, int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS))), largest=8)
 
 
 class CollectivePolicy:
