@@ -41,7 +41,7 @@ at about the same time in any order."""
 
 
 class Stores:
-    """What is kept of this process's job: of its optimizers, or of what the program itself pushes."""
+    """Results kept of this process's job: of its optimizers, or of the program's own pushes."""
 
     def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
         self._framework = framework

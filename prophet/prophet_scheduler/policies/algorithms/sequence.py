@@ -1,4 +1,4 @@
-"""One order of blocks for all ranks, and what it comes to: collectives on a virtual clock.
+"""One order of blocks for all ranks, and its times: collectives on a virtual clock.
 
 Rule of this file: pure functions of a profile, a network and a plan. Times are seconds, sizes bytes.
 
@@ -35,12 +35,12 @@ class IssueOrder:
 
 
 def backward_order(count: int) -> tuple[int, ...]:
-    """What is issued while nothing is known of a job: the last gradient first, as backward generates them."""
+    """Return the order while nothing is known of a job: the last gradient first, as backward generates them."""
     return tuple(reversed(range(count)))
 
 
 def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
-    """What a queue with this plan does when the gradients of `profile`, each a block, come at their times."""
+    """Return the order of a queue with this plan if the gradients of `profile`, each a block, come at their times."""
     queue = TwoLaneQueue(watchdog_s=float("inf"))
     queue.set_plan(replace(plan, push=replace(plan.push, credit=1)))
     gradients = profile.gradients
@@ -75,14 +75,14 @@ TORCH_AT_ONCE = 2
 LEAST_AT_ONCE = 3
 """Operations of Prophet's group: one that travels, one behind it, and one that ends."""
 MOST_AT_ONCE = 8
-"""More are never worth having under way at once."""
+"""Maximum operations worth having under way at once."""
 SPARE = 4 / 3
-"""The delay is to be hidden with so much to spare. Operations that are under way together may wait together, and with
-just enough of them it is a matter of chance, iteration by iteration, whether the wire idles meanwhile."""
+"""Margin with which the delay is hidden. Operations under way together may wait together, and with just enough of
+them the wire idles now and then."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
-    """How many of so many bytes each must be under way for the wire to be busy while each is delayed, up to `most`."""
+    """Return the number of operations, up to `most`, whose delays the wire's work hides; each has this size."""
     travels_s = network.transfer_s(size_bytes)
     return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(SPARE * network.ack_delay_s / travels_s)))
 
@@ -100,11 +100,11 @@ class _Wire:
 
     @property
     def next_issue_s(self) -> float:
-        """When the next one is to be issued for the wire to be busy, or when there is room if that is later."""
+        """Time at which the next one is to be issued for the wire to be busy, or at which there is room if that is later."""
         return max(self._ends_s[0], self._ends_s[-1] - self._network.ack_delay_s)
 
     def carry(self, size_bytes: int, ready_s: float) -> float:
-        """When it is back, of an operation that is issued when it is ready and there is room."""
+        """Return the end of an operation that is issued when it is ready and there is room."""
         issue_s = max(ready_s, self._ends_s[0])
         begin_s = max(issue_s + self._network.ack_delay_s, self._ends_s[-1])
         self._ends_s.append(begin_s + self._network.transfer_s(size_bytes))
@@ -112,7 +112,7 @@ class _Wire:
 
 
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
-    """What this order comes to: each is issued when it is there, those before it are issued, and there is room."""
+    """Return the times of this order: each is issued once it is there, those before it are issued, and there is room."""
     wire = _Wire(profile, network)
     ends_s = [0.0] * len(profile.gradients)
     now = 0.0
@@ -124,7 +124,7 @@ def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> I
 
 
 def iteration_s(profile: Profile, sequence: IssueOrder, barrier: bool = False) -> float:
-    """Seconds from the beginning of backward to the end of the next forward pass, in which each layer waits for its
+    """Return seconds from the begin of backward to the end of the next forward pass, in which each layer waits for its
     gradient (paper, Eq. 3); with a `barrier` the first layer waits for all of them.
     """
     if barrier:

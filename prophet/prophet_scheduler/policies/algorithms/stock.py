@@ -1,4 +1,4 @@
-"""What an iteration would take in an engine's own order, with its barrier: predicted from the same profile and network.
+"""Prediction of an iteration in an engine's own order, with its barrier, from the same profile and network.
 
 Rule of this file: pure functions of a profile and a network; it is what a status calls predicted, and no policy plans
 by it. Times are seconds, sizes bytes.
@@ -21,7 +21,7 @@ from prophet_scheduler.policies.ddp import buckets
 
 
 def stock_iteration_s(profile: Profile, network: Network, collectives: bool) -> float:
-    """Seconds of one iteration. `collectives`: of DistributedDataParallel, otherwise of BytePS.
+    """Return seconds of one iteration: of DistributedDataParallel for `collectives`, otherwise of BytePS.
 
     The gradients of `profile` may be blocks: these say well enough when which bytes are there.
     """
@@ -30,7 +30,7 @@ def stock_iteration_s(profile: Profile, network: Network, collectives: bool) -> 
 
 
 def _buckets_back_s(profile: Profile, network: Network) -> float:
-    """When the last all-reduce has ended."""
+    """Return the end of the last all-reduce."""
     now = 0.0
     for size_bytes, ready_s in _buckets(profile):
         now = max(now, ready_s) + network.transfer_s(size_bytes)
@@ -38,7 +38,7 @@ def _buckets_back_s(profile: Profile, network: Network) -> float:
 
 
 def _pulls_back_s(profile: Profile, network: Network) -> float:
-    """When the last pull is answered: one line for pushes and questions, first come, first served, and one back."""
+    """Return the time of the last answer: one line for pushes and questions, first come, first served, and one back."""
     pushes = deque(_partitions(profile))
     questions: deque[tuple[int, float]] = deque()
     sent_s = back_s = 0.0
@@ -55,7 +55,7 @@ def _pulls_back_s(profile: Profile, network: Network) -> float:
 
 
 def _partitions(profile: Profile) -> Iterable[tuple[int, float]]:
-    """(bytes, when it is there) in the order of generation."""
+    """Yield (bytes, time at which it is there) in the order of generation."""
     for gradient in reversed(profile.gradients):
         left = gradient.size_bytes
         while left > 0:
@@ -65,7 +65,7 @@ def _partitions(profile: Profile) -> Iterable[tuple[int, float]]:
 
 
 def _buckets(profile: Profile) -> Iterable[tuple[int, float]]:
-    """As `_partitions`: a bucket is there with its last gradient."""
+    """Yield the same of buckets: one is there with its last gradient."""
     gradients = profile.gradients
     for members in buckets([gradient.size_bytes for gradient in gradients]):
         yield sum(gradients[place].size_bytes for place in members), gradients[members[-1]].generation_s
