@@ -124,7 +124,7 @@ def expected_improvement(tried: Floats, values: Floats, places: Floats) -> Float
 
 
 def _predict(tried: Floats, values: Floats, places: Floats) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, algorithm 2.1)."""
+    """Return mean and deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, algorithm 2.1)."""
     from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
     best: tuple[float, tuple[float, ...], float] = (math.inf, (), 0.0)

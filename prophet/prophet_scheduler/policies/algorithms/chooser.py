@@ -166,8 +166,8 @@ class ChoiceSearch:
                 worse = 0 if self._best_s < before else worse + 1
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
-        """Find the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many as
-        leave while an acknowledgement comes, since far fewer are all too bad to show a direction.
+        """Find the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
+        as leave while an acknowledgement comes, since far fewer are all too bad to show a direction.
 
         Give up a prediction beyond `near` times the best and beyond `least_s`.
         """

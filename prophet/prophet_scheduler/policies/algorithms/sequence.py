@@ -100,7 +100,7 @@ class _Wire:
 
     @property
     def next_issue_s(self) -> float:
-        """Time at which the next one is to be issued for the wire to be busy, or at which there is room if that is later."""
+        """Time at which the next one is issued for the wire to be busy, or at which there is room if that is later."""
         return max(self._ends_s[0], self._ends_s[-1] - self._network.ack_delay_s)
 
     def carry(self, size_bytes: int, ready_s: float) -> float:
@@ -112,7 +112,7 @@ class _Wire:
 
 
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
-    """Return the times of this order: each is issued once it is there, those before it are issued, and there is room."""
+    """Return the times of this order: each is issued once it is there, those before it are, and there is room."""
     wire = _Wire(profile, network)
     ends_s = [0.0] * len(profile.gradients)
     now = 0.0
