@@ -40,7 +40,7 @@ PATIENCE_S = 120.0
 
 
 class Forced(Protocol):
-    """What the suite does to Prophet on one engine. To be made before the exchange, in a worker's process."""
+    """Changes of the suite to Prophet on one engine. To be made before the exchange, in a worker's process."""
 
     def fail(self) -> threading.Event:
         """From now on the agent of this worker, which decides, fails at each turn; set when it has."""

@@ -229,7 +229,7 @@ class BytePS(SimpleNamespace):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What was agreed on or renewed."""
+    """Calls of agreements and renewals."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))

@@ -1,4 +1,4 @@
-"""What an iteration would take in the engine's own order."""
+"""Prediction of an iteration in the engine's own order."""
 
 from __future__ import annotations
 

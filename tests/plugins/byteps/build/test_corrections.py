@@ -14,7 +14,7 @@ from prophet_byteps.build.rules import CORRECTIONS, Correction, Rule
 
 PAGE = Path(__file__).parents[4] / "docs" / "corrections.md"
 LINKER_SCRIPT = "{ global: *byteps*; local: *; };\n"
-"""What BytePS's own comes to."""
+"""The effect of BytePS's own."""
 
 
 def sections() -> dict[str, str]:
