@@ -351,31 +351,36 @@ class Simulation {
     Worker& worker = workers_[w];
     for (;;) {
       if (spec_.at_once > 0 && operations_under_way_ >= spec_.at_once) return;
-      Decision decision = worker.queue->get(lane, now_);
-      if (!decision.start) {
-        double& asks_again = worker.asks_again[static_cast<int>(lane)];
-        if (decision.retry_at < asks_again) {
-          asks_again = std::max(decision.retry_at, now_);
-          schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
-        }
-        return;
+      if (spec_.delay_first && up_[0].free_at - spec_.latency_s > now_) {
+        return ask_again(w, lane, up_[0].free_at - spec_.latency_s);
       }
+      Decision decision = worker.queue->get(lane, now_);
+      if (!decision.start) return ask_again(w, lane, decision.retry_at);
       uint32_t p = static_cast<uint32_t>(decision.task.id);
       note(w, p, lane, EventKind::kStart);
       // A tensor is on its way only between its generation and the start of the next iteration that needs it.
       const Partition& partition = layouts_.partition(p);
       uint32_t round = worker.round[partition.tensor];
       if (spec_.exchange == Exchange::kCollective) {
-        auto [start, end] = up_[0].take(now_, partition.bytes, true);
+        double delayed_s = spec_.latency_s * pieces(partition.bytes);
+        double issued = now_ + (spec_.delay_first ? delayed_s : 0);
+        auto [start, end] = up_[0].take(issued, partition.bytes, true);
         if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partition.bytes, 0, 0});
         ++operations_under_way_;
-        double delayed_s = spec_.latency_s * pieces(partition.bytes);
+        if (spec_.delay_first) delayed_s = 0;
         double ready = std::max({end, operated(partition.bytes), now_ + spec_.meanwhile * delayed_s});
         schedule(ready + (1 - spec_.meanwhile) * delayed_s, kCollectiveEnds, w, p, round);
       } else {
         send(lane == kPush ? kPushData : kRequest, w, p, round);
       }
     }
+  }
+
+  void ask_again(uint32_t w, QueueKind lane, double at) {
+    double& asks_again = workers_[w].asks_again[static_cast<int>(lane)];
+    if (at >= asks_again) return;
+    asks_again = std::max(at, now_);
+    schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
   }
 
   double bytes_of(const Happening& event) const {

@@ -70,8 +70,8 @@ class Predictor:
         ids = self.profile.gradient_ids
         return [Load(id_, size, place) for place, (id_, size) in enumerate(zip(ids, sizes, strict=True))]
 
-    def begin(self, cut: Cut, credit: int) -> Prediction:
-        """Begin a prediction of this cut, with this credit in forward order."""
+    def begin(self, cut: Cut, credit: int | None) -> Prediction:
+        """Begin a prediction of this cut, with this credit in forward order; None for arrival order without limits."""
         layout, operations = self._made(cut)
         spec = ClusterSpec()
         spec.operations = operations
@@ -94,9 +94,9 @@ class Predictor:
         shared = rate * max(1.0, self._workers / self._servers)
         for server in range(0 if self.wide_servers else self._servers):
             simulation.set_link(self._workers + server, [(0.0, shared)], [(0.0, shared)], 0.0, 0.0)
-        credit = max(1, round(credit * self._credit_scale))
-        plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
-        simulation.set_plan(encode_plan(plan))
+        if credit is not None:
+            push = QueuePlan(order={}, credit=max(1, round(credit * self._credit_scale)))
+            simulation.set_plan(encode_plan(Plan(push=push, pull=QueuePlan(order={}))))
         return Prediction(simulation, self.profile.forward_s, EVENTS_A_TENSOR * len(layout.tensors))
 
     def _anew(self, cut: Cut) -> tuple[Layout, list[OperationSpec]]:
