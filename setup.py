@@ -103,7 +103,7 @@ setup(
         "prophet_byteps": ["py.typed"],
         "prophet_ddp": ["py.typed"],
         "prophet_fsdp": ["py.typed"],
-        "prophet_byteps.build": ["include/*.h"],
+        "prophet_byteps.build": ["include/*.h", "edits/*.toml"],
     },
     ext_modules=[
         Pybind11Extension(
@@ -113,7 +113,10 @@ setup(
             extra_compile_args=COMPILE,
             depends=[
                 f"{NATIVE}/{name}.h"
-                for name in (*SHARED, "calls", "link", "simulation_spec", "simulator", "simulator_module")
+                for name in (
+                    *(*SHARED, "calls", "layouts", "link", "servers"),
+                    *("simulation_spec", "simulator", "simulator_module"),
+                )
             ],
         ),
         # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.

@@ -21,7 +21,7 @@ from typing import Literal
 from rich.console import Console
 
 from prophet_byteps.build.build import provide
-from prophet_byteps.build.recipe import UNCORRECTED, recipe_for
+from prophet_byteps.build.recipe import UNCORRECTED, key_of
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
 from prophet_scheduler.core.settings import FUSION, SCHEDULER
@@ -121,7 +121,7 @@ def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
     if name == "corrected":
         return {}
     toolchain = find_toolchain()
-    folder = out / f"byteps-released-{recipe_for(toolchain, UNCORRECTED).key()}"
+    folder = out / f"byteps-released-{key_of(toolchain, UNCORRECTED)}"
     if not folder.is_dir():
         wheel = provide(Store.of_user(), toolchain, console, UNCORRECTED)
         out.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ def free_in_forks(lock: Lock) -> Lock:
 
 
 class _Held(threading.local):
-    """What this thread holds while it forks."""
+    """Locks that this thread holds while it forks."""
 
     def __init__(self) -> None:
         self.locks: list[Any] = []

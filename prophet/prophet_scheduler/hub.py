@@ -26,7 +26,7 @@ READ_BYTES = 1 << 20
 ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before others have their turn."""
 NO_FILES_S = 1.0
-"""Where no descriptor is left, nobody is accepted for so long."""
+"""Seconds without accepting anybody if no descriptor is left."""
 LONGEST_WAIT_S = 3600.0
 """A selector cannot wait for any length of time."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -38,9 +38,9 @@ def _nothing(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Owner:
-    """What is done with a connection: once it is made, when bytes have been received, and when it is closed.
+    """Callbacks of a connection: when it is made, when bytes have been received, and when it is closed.
 
-    `most_bytes` is what is kept of a stranger each way.
+    `most_bytes` are kept of a stranger each way.
     """
 
     most_bytes: int
@@ -300,7 +300,7 @@ class Hub:
         self._selector.unregister(connection.socket)
 
     def waits(self, connection: Connection, reads: bool, writes: bool) -> None:
-        """Whether it listens, and whether it has something to send. One of both."""
+        """Note if it listens, and if it has something to send; one of both is true."""
         events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)

@@ -1,4 +1,4 @@
-"""What every engine's description has to keep to, so that an experiment can run it."""
+"""Rules for every engine's description, so that an experiment can run it."""
 
 from __future__ import annotations
 

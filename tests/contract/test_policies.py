@@ -1,4 +1,4 @@
-"""What every policy owes: plans at any stage of knowledge, for the ids it is given, and options that can be set."""
+"""Duties of every policy: plans at any stage of knowledge, for the given ids, and options that can be set."""
 
 from __future__ import annotations
 

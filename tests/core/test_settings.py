@@ -1,4 +1,4 @@
-"""What a training process is told by its environment."""
+"""Settings of a training process from its environment."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_what_is_expected_of_the_overhead_gives_way_to_what_is_measured() -> Non
 
 
 def count_fits(monkeypatch: pytest.MonkeyPatch) -> list[Network]:
-    """What is fitted from here on, as it is."""
+    """Return the fits from here on, as they are."""
     fits: list[Network] = []
     fit = TransferFit.fit
 

@@ -1,4 +1,4 @@
-"""Whether a job's iterations wait for all averages: believed after several that say so, and again when they do not."""
+"""A barrier of a job's iterations: believed after several that show it, and given up after several that do not."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_the_latest_profile_outlasts_a_restart_until_there_is_a_new_one() -> Non
 
 
 def test_backward_does_not_begin_before_the_last_average_is_back() -> None:
-    """Of few steps that are far apart, as in VGG-19, a typical one is longer than what comes before the first."""
+    """In VGG-19 steps are few and far apart: a typical one is longer than the time before the first."""
     few = {5: 0.02, 4: 0.02, 3: 0.12, 2: 0.12, 1: 0.3, 0: 0.3}
     profiler = JobProfiler()
     for n in range(9):

@@ -12,7 +12,7 @@ from prophet_scheduler.learn.ranks import ranks_of, ranks_under
 
 
 def learned(ids: list[int], times: list[float]) -> Profile:
-    """Of blocks in order of generation, the last first."""
+    """Return the profile of blocks in order of generation, the last first."""
     return Profile(
         "learned", tuple(GradientProfile(str(i), 1000, t) for i, t in zip(ids, times, strict=True)), tuple(ids)
     )

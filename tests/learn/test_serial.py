@@ -1,4 +1,4 @@
-"""What an operation costs, found again from the events of operations that take turns."""
+"""The cost of an operation, found again from the events of operations that take turns."""
 
 from __future__ import annotations
 

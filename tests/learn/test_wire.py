@@ -55,7 +55,7 @@ def measured(
     server_rate: float | None = None,
     burst: float = 0.0,
 ) -> Network:
-    """What the first worker makes of its pushes; rates in bytes per second, servers' links wide."""
+    """Return the first worker's estimate from its pushes; rates in bytes per second, servers' links wide."""
     total = int(max(12e6, min(102.2e6, rate)))
     profile = zoo.profile("resnet50", total_bytes=total, backward_s=0.1, forward_s=0.05)
     profile = blocks_as_gradients(profile, learning_cut(total))

@@ -77,7 +77,7 @@ class Fed:
         self._process: subprocess.Popen[bytes] | None = None
 
     def do(self, what: bytes) -> bytes:
-        """What it says: an empty line where all that must hold did. One that stands still, or is no more, ends here."""
+        """Return its line, which is empty if every check held. A program that stands still or is gone ends here."""
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = subprocess.Popen(

@@ -97,7 +97,7 @@ def launcher() -> ModuleType:
 def test_it_starts_with_any_number_of_cores(
     cores: int, bound_to: list[list[int]] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where BytePS has cores to give it gives the same as ever; where it has none, a process has all."""
+    """If BytePS has cores to give it gives the same as ever; if it has none, a process has all."""
     pytest.importorskip("byteps")
     bpslaunch = launcher()
     for core in range(cores):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.build.releases import NEWEST
+from prophet_byteps.build.rules import NEWEST
 from prophet_byteps.build.store import Store
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.programs import clean_environ
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 RUNNER = Path(__file__).with_name("jobs") / "byteps_own_tests.py"
 LIMIT_S = 240.0
 TESTS = {"mxnet": 3, "onebit": 1, "topk": 1, "randomk": 1, "dithering": 1}
-"""How many tests of each file run."""
+"""Number of tests of each file that run."""
 NODES: Mapping[str, Mapping[str, str]] = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet"}}
 """Each with what is set beside."""
 

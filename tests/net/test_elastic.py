@@ -39,7 +39,7 @@ class Stock:
     def and_prophet(
         self, folder: Path, port: int, replaced: str, by: tuple[str, ...] = ()
     ) -> tuple[list[Ended], list[Ended]]:
-        """How the workers ended without Prophet, and with it."""
+        """Ends of the workers without Prophet, and with it."""
 
         def scheduled() -> list[Ended]:
             return run(self._beside, folder, port, replaced, ON, by)

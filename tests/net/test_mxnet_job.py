@@ -28,7 +28,7 @@ STALL_S = 5
 
 
 Results = list[dict[str, Any]]
-"""What each worker wrote."""
+"""Results of each worker."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(
     testbed: Testbed, beside: Testbed, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Results, Results]:
-    """Of the job with stock BytePS, and with Prophet."""
+    """Results of the job with stock BytePS, and with Prophet."""
     records = {f"PROPHET_{kind}_OUT": name for kind, name in (("STATUS", "s.json"), ("EVENTS", "e.npz"))}
     records["PROPHET_PROFILE_OUT"] = "p.json"  # each worker has a folder of its own
     plain = tmp_path_factory.mktemp("stock")

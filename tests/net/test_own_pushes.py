@@ -1,4 +1,4 @@
-"""How real jobs cut the tensors that they push themselves: by one size on all workers, whatever each of them knows."""
+"""Cuts of tensors that real jobs push themselves: one size on all workers, whatever each of them knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON = dict.fromkeys(WORKERS, OFF)
 
 
 def partitions(urgent: int, lives: int = 1) -> list[str]:
-    """What a worker says: tensors of 2 MiB, of which the urgent ones go in so many parts."""
+    """Return a worker's line: tensors of 2 MiB, the urgent ones in so many parts."""
     first = [("urgent", urgent), ("plain", 1), ("urgent", urgent), ("zero", urgent)]
     resumed = [("plain", urgent), ("urgent", urgent), ("plain", urgent), ("urgent", urgent), ("zero", urgent)]
     said = [*first, ("plain", 1), *resumed * (lives - 1)]

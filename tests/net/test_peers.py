@@ -83,7 +83,7 @@ PUSHED = re.compile(
 
 
 def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:
-    """What server 8 got, in order of arrival, by worker: (place in the order of issue, bytes)."""
+    """Return the arrivals at server 8, by worker: (place in the order of issue, bytes)."""
     by_key: dict[str, list[tuple[int, int]]] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         match = PUSHED.search(line)
@@ -93,7 +93,7 @@ def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:
 
 
 def overtaken(arrivals: Sequence[tuple[int, int]]) -> int:
-    """How many messages came after one that their worker issued later."""
+    """Return the number of messages that came after one that their worker issued later."""
     latest, count = -1, 0
     for issued, _ in arrivals:
         count += issued < latest

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from prophet_byteps.build.build import provide
-from prophet_byteps.build.releases import NEWEST, RELEASES, Release
+from prophet_byteps.build.rules import NEWEST, RELEASES, Release
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import find_toolchain
 from prophet_scheduler.lab.testbed import Testbed

@@ -24,12 +24,12 @@ JOBS = Path(__file__).with_name("jobs")
 PORT = 25120
 SIZE = 192
 BOUND = 0.4
-"""Of a norm: some eight updates."""
+"""Distance of a norm: some eight updates."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was pushed or read: the weights, and which updates are in them."""
+    """Pushed or read weights, and the updates in them."""
 
     weights: torch.Tensor
     counts: Counts
@@ -72,7 +72,7 @@ class Recorded:
         return self.first.weights + torch.stack(sums).sum(0)
 
     def last_models(self) -> list[torch.Tensor]:
-        """What the server may have had when it died: the newest that was read, and any of what was pushed after it."""
+        """Return the possible weights of the server when it died: the newest read ones, with any later pushes."""
         pending = [push.weights for push in self._missing(self.newest.counts)]
         of_some = itertools.chain.from_iterable(
             itertools.combinations(pending, count) for count in range(len(pending) + 1)
@@ -86,7 +86,7 @@ def weights_of(model: ReplicaModel) -> torch.Tensor:
 
 
 def updates(file: Path) -> int:
-    """How many are in the file; none while there is none."""
+    """Return their number in the file; 0 while there is none."""
     return updates_in(file, str(file)) if file.exists() else 0
 
 

@@ -1,4 +1,4 @@
-"""How real jobs start and end where workers differ or die.
+"""Starts and ends of real jobs whose workers differ or die.
 
 Every worker ends with a line that says who has what, or all train. Who waits for the dead ends if that is asked for.
 """
@@ -64,7 +64,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(
 
 
 def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_path: Path) -> None:
-    """What stock BytePS makes of the other's keys is its own affair: it may wait, or its server may fail."""
+    """With the other's keys stock BytePS may wait, or its server may fail."""
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
     job = (JOB_WHERE, "patience_is_short", STEPS)
@@ -122,7 +122,7 @@ DEATHS = {"worker_1_dies": "the pull of ", "worker_1_dies_before_it_sends": "no 
 def after_deaths(
     testbed: Testbed, beside: Testbed, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, list[Ended]]:
-    """How the jobs of DEATHS end. Most of their time is waiting, which they do together."""
+    """Ends of the jobs of DEATHS. Most of their time is waiting, which they do together."""
     waits = {worker: {**ON, "PROPHET_STALL_S": f"{STALL_S}"} for worker in WORKERS}
 
     folders = {case: tmp_path_factory.mktemp(case) for case in DEATHS}  # not made by two threads at once

@@ -22,7 +22,7 @@ LINK_BPS = 20e6
 BRANCH, TOGETHER, FIRST = 4 * 64 * 256, 4 * 768 * 16, 4 * 32 * 64
 SIZES = [BRANCH, BRANCH, BRANCH, TOGETHER, FIRST]
 RANKS = [0, 0, 0, 4, 0]
-"""What the order is by structure alone: each branch is held up by itself and by the first layer."""
+"""Order by structure alone: each branch is held up by itself and by the first layer."""
 
 
 def ended(folder: Path, ends: list[Ended]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a job wants next: from predictions and iterations to plans, and where its engine cannot give it all."""
+"""Choices of a job: from predictions and iterations to plans, also with an engine that refuses some."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Job:
         self.plans: list[Plan] = []
 
     def turns(self, count: int) -> list[Cut]:
-        """What was wanted at the end of each, in each of which an iteration ends."""
+        """Return the choice at the end of each turn, in each of which an iteration ends."""
         wanted = []
         for _ in range(count):
             if self.takes_up and not any(refusal.cut == self.wanted for refusal in self.refusals):

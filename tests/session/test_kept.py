@@ -1,4 +1,4 @@
-"""What is kept of a job: to JSON and back, whose it is, and when it is wrong."""
+"""Kept results of a job: to JSON and back, the job that they belong to, and wrong ones."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def fast() -> list[NDArray[Any]]:
 
 @pytest.fixture(scope="module")
 def kept(fast: list[NDArray[Any]]) -> Kept:
-    """What is left of a run on that network, as a file has it."""
+    """Return the kept results of a run on that network, as a file has them."""
     subject = session(monitor_s=MONITOR_S)
     run(subject, fast)
     assert subject.profiler.profile is not None

@@ -1,4 +1,4 @@
-"""What a tuner comes to believe, and which arm it wants, on times that are drawn."""
+"""Beliefs of a tuner, and the arm that it wants, on times that are drawn."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build
-from prophet_byteps.build.releases import NEWEST
+from prophet_byteps.build.rules import NEWEST
 from prophet_byteps.build.store import Store
 from prophet_byteps.build.toolchain import Toolchain, ZeroMQ
 

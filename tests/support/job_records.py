@@ -18,13 +18,14 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, write_record
 from prophet_scheduler.lab.records import Results, write_results
-from prophet_scheduler.policies.algorithms.sequence import backward_order, iteration_s, play_sequence
+from prophet_scheduler.policies.algorithms.sequence import backward_order, iteration_s
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 from prophet_scheduler.watch.observer import Observer
 from prophet_scheduler.watch.recorder import as_line
 from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import Predicted, WorkerName
 from prophet_scheduler.watch.training import TrainingLog
+from support.plain_wire import played
 from support.profiles import resnet50
 from support.results import cell, failed, iterated
 
@@ -61,14 +62,14 @@ class RecordedJob:
         took_s = 0.0
         for _ in range(count):
             blocks = self.blocks
-            played = play_sequence(blocks, NETWORK, backward_order(len(blocks.gradients)))
+            sent = played(blocks, NETWORK, backward_order(len(blocks.gradients)))
             rows = []
             for place, gradient in enumerate(blocks.gradients):
-                ends_s = self.now + played.ends_s[place]
+                ends_s = self.now + sent.ends_s[place]
                 times = (self.now + gradient.generation_s, ends_s - NETWORK.transfer_s(gradient.size_bytes), ends_s)
                 for kind, at in zip(EventKind, times, strict=True):
                     rows.append((at, blocks.ids[place], gradient.size_bytes, 0, QueueKind.PUSH, kind, 0))
-            took_s = iteration_s(blocks, played)
+            took_s = iteration_s(blocks, sent)
             self.log.iteration_ended(0, self.now + blocks.backward_s)
             for place in (0, 1, 5):
                 self.log.waiting(f"layer{place}.weight", self.now + 0.6)

@@ -73,7 +73,7 @@ class VirtualBytePS:
     def iterate(self) -> None:
         """Run an iteration, and take up at its end what is wanted."""
         board, now = self.agent._board, self.clock[0]
-        cut = board.in_force
+        cut = board.in_force.cut
         assert cut is not None
         blocks, free = profile_under(self.profile, cut), now
         ids = list(blocks.gradient_ids) if self.reverses else list(reversed(blocks.gradient_ids))

@@ -32,7 +32,8 @@ from prophet_scheduler.policies.algorithms.collective import (
     ForwardOrder,
     learning_sizes,
 )
-from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s, play_sequence
+from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s
+from support.plain_wire import played
 from support.profiles import resnet50
 
 TOTAL = 25_600_000
@@ -122,13 +123,13 @@ class Job:
                 last = self.control.decisions[-1]
                 self._take(last.cut, last.order)
             blocks = profile_under(self.profile, self.cut)
-            played = play_sequence(blocks, self.network, self.order)
+            times = played(blocks, self.network, self.order)
             for place, gradient in enumerate(blocks.gradients):
-                id_, size, end_s = blocks.ids[place], gradient.size_bytes, played.ends_s[place]
+                id_, size, end_s = blocks.ids[place], gradient.size_bytes, times.ends_s[place]
                 self.log.added(id_, size, self.now_s + gradient.generation_s)
                 self.log.started(id_, size, self.now_s + end_s - self.network.transfer_s(size))
                 self.log.finished(id_, size, self.now_s + end_s)
-            took_s = iteration_s(blocks, played, self.clips)
+            took_s = iteration_s(blocks, times, self.clips)
             self.waits.iteration(self.clips)
             self.now_s += took_s
             self.iterations.append(IterationEnd(self.cut, self.way, took_s))

@@ -266,7 +266,7 @@ class Agent:
             self._take_last_events()
         self._reports.close()
         if session is not None and not self._aside:
-            self._learning.stores.keep(session, self._board.in_force)
+            self._learning.stores.keep(session, self._board.in_force.cut)
         self._reports.write(session, self._hook)
 
     def _take_last_events(self) -> None:
@@ -283,7 +283,7 @@ class Agent:
     def _status(self) -> AgentStatus:
         """Return the present status. Call it from any thread."""
         board, learning, session = self._board, self._learning, self._learning.session
-        cut, reason, plan = board.in_force, board.recut_reason, learning.plan
+        in_force, plan = board.in_force, learning.plan
         return AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
@@ -295,11 +295,11 @@ class Agent:
             deadlines=tuple(plan.push.deadlines),
             network=session.network if session else None,
             hook=self._hook.status() if self._hook else None,
-            cut=cut.segments if cut is not None else (),
-            recuts=board.recuts,
+            cut=in_force.cut.segments if in_force.cut is not None else (),
+            recuts=in_force.recuts,
             last_recut_s=learning.last_recut_s,
-            recut_reason=reason.why,
-            recut_predicted_s=reason.predicted_s,
+            recut_reason=in_force.reason.why,
+            recut_predicted_s=in_force.reason.predicted_s,
             refused=board.refused,
             arena=self._learning.stores.arena,
             began_warm=learning.began_warm,

@@ -89,6 +89,55 @@ class PageExchange(Protocol):
         ...
 
 
+class Pages:
+    """Pages of these names, used in turn: one is sent, and its sum is awaited before the next one is sent."""
+
+    def __init__(self, exchange: PageExchange, *names: str) -> None:
+        self._exchange = exchange
+        self._names = names
+        self._sent = 0
+        self._answer: Answer | None = None
+
+    def declare(self) -> None:
+        """Declare them, at the same place of the program on every worker."""
+        for name in self._names:
+            self._exchange.declare(name)
+
+    def begin_anew(self) -> None:
+        """Forget a page that was sent to an engine which is gone."""
+        self._sent, self._answer = 0, None
+
+    @property
+    def sent(self) -> bool:
+        """True if the sum of a page was not received yet."""
+        return self._answer is not None
+
+    def send(self, page: bytes) -> None:
+        """Send the next page, and return at once."""
+        if self._answer is not None:
+            raise RuntimeError("a round ended that was not begun: a page is sent before the last one is back")
+        self._answer = self._exchange.send(self._names[self._sent % len(self._names)], page)
+        self._sent += 1
+
+    def receive(self, what: str, here: str) -> bytes:
+        """Return the sum of the page sent, once all workers have sent theirs; for `what` and `here` see
+        wait_for_all.
+        """
+        answer, pages = self._answer, list[bytes]()
+        assert answer is not None
+
+        def done() -> bool:
+            page = answer()
+            if page is not None:
+                pages.append(page)
+            return page is not None
+
+        if not done():
+            wait_for_all(done, what, here)
+        self._answer = None
+        return pages[0]
+
+
 def encode_row(text: str) -> bytes:
     """Return a worker's text as ROW_BYTES bytes. A long text is cut, but its digest covers all of it."""
     body = text.encode()

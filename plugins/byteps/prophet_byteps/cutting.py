@@ -33,8 +33,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from prophet_byteps import agreement
-from prophet_byteps.agreement import PAGE_BYTES, Answer, PageExchange
+from prophet_byteps.agreement import PAGE_BYTES, PageExchange, Pages
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, PageRounds, Refusal, Segment, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
@@ -77,6 +76,25 @@ class Reason(NamedTuple):
 
 
 NO_REASON = Reason()
+
+
+class InForce(NamedTuple):
+    """The first optimizer's present blocks, swapped whole. `cut` is None before its first round, unless it is fixed.
+
+    `credit` (bytes) is the deciding worker's wish for all under this cut; None before its first. `recuts` is the number
+    of changes so far, `reason` that of the last one; NO_REASON on workers that did not decide.
+    """
+
+    cut: Cut | None = None
+    credit: int | None = None
+    recuts: int = 0
+    reason: Reason = NO_REASON
+
+
+def described(refusal: Refusal) -> str:
+    """Return a refusal in words."""
+    sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
+    return f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
 
 
 def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
@@ -150,20 +168,13 @@ class CutBoard:
         self._network: Network | None = None
         self.networks: tuple[Network, ...] = ()
         """Latest networks of all workers, without those missing."""
-        self.in_force = fixed
-        """The cut of the latest round of the first optimizer; None before its first, unless it is fixed."""
-        self.credit: int | None = None
-        """Credit (bytes) that the deciding worker wants of all under the cut in force; None before its first."""
-        self.recuts = 0
-        """Number of changes of the first optimizer's cut since it began."""
-        self.recut_reason = NO_REASON
-        """Reason for the last change; NO_REASON on workers that did not decide."""
+        self.in_force = InForce(fixed)
         self.barrier = self.half = False
         """True if iterations of the first optimizer were seen to wait for all averages (learn/barrier.py), and if its
         gradients travel in half precision."""
         self._leader: int | None = None
-        self._refusals: dict[Cut, Refusal] = {}
-        self._refused: dict[Cut, str] = {}
+        self._refusals: dict[Cut, tuple[Refusal, bool]] = {}
+        """All so far, each with True if it holds now."""
         self._complained = False
         self._ended: deque[IterationEnd] | None = None
         """Iterations that wait for the agent; None until they are measured."""
@@ -189,13 +200,13 @@ class CutBoard:
     def refusals(self) -> tuple[Refusal, ...]:
         """Refusals that hold now."""
         with self._lock:
-            return tuple(self._refusals.values())
+            return tuple(refusal for refusal, holds in self._refusals.values() if holds)
 
     @property
     def refused(self) -> tuple[str, ...]:
         """All refusals so far, each in words, with the last reason."""
         with self._lock:
-            return tuple(self._refused.values())
+            return tuple(described(refusal) for refusal, _ in self._refusals.values())
 
     def take_ended(self) -> list[IterationEnd] | None:
         """Return the first optimizer's iterations since the last call; None if they are not measured."""
@@ -243,7 +254,7 @@ class CutBoard:
         """Note that optimizer `number` begins with this cut instead of the agreed one."""
         with self._lock:
             if number == self._leader:
-                self.in_force = cut
+                self.in_force = self.in_force._replace(cut=cut)
 
     def taken_up(self, number: int, cut: Cut, credit: int | None = None) -> None:
         """Note that optimizer `number` has this cut from its next round on, and this credit (bytes) if given."""
@@ -251,30 +262,24 @@ class CutBoard:
             if self._leader is None:
                 self._leader = number
             if number == self._leader:
-                if self.in_force not in (None, cut):
-                    self.recuts += 1
-                    self.recut_reason = self._reason if cut == self._wanted.cut else NO_REASON
-                self.in_force = cut
-                self.credit = credit or self.credit
+                before = self.in_force
+                after = before._replace(cut=cut, credit=credit or before.credit)
+                if before.cut not in (None, cut):
+                    reason = self._reason if cut == self._wanted.cut else NO_REASON
+                    after = after._replace(recuts=before.recuts + 1, reason=reason)
+                self.in_force = after
 
     def refuse(self, refusal: Refusal) -> None:
         """Note a cut that no worker takes up."""
-        sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
-        what = f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
         with self._lock:
-            self._refusals[refusal.cut] = refusal
-            self._refused[refusal.cut] = what
-        self.complain(what)
+            self._refusals[refusal.cut] = refusal, True
+        self.complain(described(refusal))
 
-    def room_again(self) -> None:
-        """Drop refusals for lack of room."""
+    def drop_refusals(self, any_new: bool = False) -> None:
+        """Let no refusal hold any more; with `any_new` none for lack of room."""
         with self._lock:
-            self._refusals = {cut: refusal for cut, refusal in self._refusals.items() if not refusal.any_new}
-
-    def begin_anew(self) -> None:
-        """Drop all refusals."""
-        with self._lock:
-            self._refusals.clear()
+            for refusal, holds in list(self._refusals.values()):
+                self._refusals[refusal.cut] = refusal, holds and any_new and not refusal.any_new
 
     def complain(self, what: str) -> None:
         """Warn, once in a process whatever the matter."""
@@ -303,32 +308,28 @@ class CutControl:
     ) -> None:
         self._board = board
         self._number = number
-        self._exchange = exchange
         self._rank = rank
         self._workers = workers
         self._decider = decider(local_size)
         self._fixed = board.fixed
-        if exchange is None and self._fixed is None:
-            self._fixed = Cut.uniform(DEFAULT_PARTITION_BYTES)
+        self._pages: Pages | None = None
+        """None if nothing is agreed on: the cut is fixed then."""
+        if self._fixed is None and exchange is not None:
+            self._pages = Pages(exchange, *(f"prophet.cut.{number}.{slot}" for slot in (0, 1)))
         from prophet_byteps import shared_memory  # Only a process that sends needs it.
 
         self._room = shared_memory.room_bytes
-        self._memory = shared_memory.FOLDER
         self._least_room: int | None = None
         self._total = 0
         self._had: set[Cut] = set()
         self._place = 0
         self._cut: Cut | None = None
         self._rounds = PageRounds()
-        self._sent = 0
-        self._answer: Answer | None = None
 
     def declare(self) -> None:
         """Declare the pages, at the same place of the program on every worker; do nothing for a fixed cut."""
-        if self._fixed is None:
-            assert self._exchange is not None
-            for slot in (0, 1):
-                self._exchange.declare(self._name(slot))
+        if self._pages is not None:
+            self._pages.declare()
 
     def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
         """Return the cut of the first round, the decider's first cut. Wait until all workers have asked.
@@ -337,27 +338,24 @@ class CutControl:
         again after an elastic resume: then it begins anew.
         """
         own = self._board.first_cut(sizes)  # Called on every worker: this also loads what is kept of this job.
-        if self._fixed is None:
+        if self._pages is not None:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
-            self._cut, self._answer = None, None
-            self._rounds, self._sent = PageRounds(), 0
-            wanted, network = self._wanted_and_network()
-            if self._rank == self._decider and wanted.cut is None:
-                wanted = Wish(own)
-            self._send(wanted, network)
-            cut = self._receive().cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
+            self._cut, self._rounds = None, PageRounds()
+            self._pages.begin_anew()
+            self._send(self._pages, first=own)
+            cut = self._receive(self._pages).cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
         else:
-            cut = self._fixed
+            cut = self._fixed or Cut.uniform(DEFAULT_PARTITION_BYTES)
         self._cut = cut
         self._had = {cut}
-        self._board.begin_anew()
+        self._board.drop_refusals()
         self._board.taken_up(self._number, cut)
         return cut
 
     def begins_otherwise(self, cut: Cut, why: str) -> None:
         """Begin with another cut than that of `first`, for this reason. All workers do, since they count alike."""
-        if self._fixed is None and self._cut is not None:
+        if self._pages is not None and self._cut is not None:
             self._board.refuse(Refusal(self._cut, why))
         self._cut = cut
         self._had = {cut}
@@ -369,19 +367,17 @@ class CutControl:
 
     def round_ends(self) -> None:
         """Note that the round's last block was handed over; send a page if one is due."""
-        if self._fixed is not None:
-            return
-        if self._rounds.round_ends():
-            self._send(*self._wanted_and_network())
+        if self._pages is not None and self._rounds.round_ends():
+            self._send(self._pages)
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
         """Return the cut from this round on, None if it stays. Call it before the round's first block.
 
         `why_not` returns the reason why the front end cannot cut so, "" if it can; the same on all workers.
         """
-        if self._answer is None:
+        if self._pages is None or not self._pages.sent:
             return None
-        cut, credit = self._receive()
+        cut, credit = self._receive(self._pages)
         if cut is None or cut == self._cut:
             if self._cut is not None and credit is not None:
                 self._board.taken_up(self._number, self._cut, credit)
@@ -407,54 +403,38 @@ class CutControl:
     def _no_room(self, cut: Cut) -> Refusal | None:
         if cut in self._had or self._room_for_more:
             return None
+        from prophet_byteps.shared_memory import FOLDER
+
         why = (
-            f"other sizes need {2 * self._total >> 20} MiB of {self._memory}, "
+            f"other sizes need {2 * self._total >> 20} MiB of {FOLDER}, "
             f"and a worker's machine has {(self._least_room or 0) >> 20} left"
         )
         return Refusal(cut, why, any_new=True)
 
-    def _name(self, slot: int) -> str:
-        return f"prophet.cut.{self._number}.{slot}"
+    def _send(self, pages: Pages, first: Cut | None = None) -> None:
+        """Send this worker's part of the next page; `first` is its first cut, if nothing else is wanted yet.
 
-    def _wanted_and_network(self) -> tuple[Wish, Network | None]:
-        """Return this worker's part of the next page. Plans count places over all optimizers, a page over its own."""
+        Plans count places over all optimizers, a page over its own.
+        """
         wanted, network = self._board.said()
         if self._rank != self._decider:
-            return NOTHING, network
-        if wanted.cut is not None:
+            wanted = NOTHING
+        elif wanted.cut is not None:
             wanted = wanted._replace(cut=cut_from(wanted.cut, self._place))
-        return wanted, network
+        elif first is not None:
+            wanted = Wish(first)
+        pages.send(encode_page(self._rank, wanted, network, self._room()))
 
-    def _send(self, wish: Wish, network: Network | None) -> None:
-        assert self._exchange is not None
-        if self._answer is not None:
-            raise RuntimeError("a round ended that was not begun: a page of the cut is sent before the last is back")
-        self._answer = self._exchange.send(
-            self._name(self._sent % 2), encode_page(self._rank, wish, network, self._room())
-        )
-        self._sent += 1
-
-    def _receive(self) -> Wish:
+    def _receive(self, pages: Pages) -> Wish:
         """Wait for the sum of the page sent. Return NOTHING if nothing is wanted, or if its cut is invalid."""
-        answer, pages = self._answer, list[bytes]()
-        assert answer is not None
-
-        def done() -> bool:
-            page = answer()
-            if page is not None:
-                pages.append(page)
-            return page is not None
-
-        if not done():
-            what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
-            agreement.wait_for_all(done, what, f"this one is worker {self._rank} of {self._workers}")
-        self._answer = None
-        self._board.heard(networks_of_page(pages[0]))
-        self._least_room = room_of_page(pages[0])
+        what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
+        page = pages.receive(what, f"this one is worker {self._rank} of {self._workers}")
+        self._board.heard(networks_of_page(page))
+        self._least_room = room_of_page(page)
         if self._room_for_more:
-            self._board.room_again()
+            self._board.drop_refusals(any_new=True)
         try:
-            return wish_of_page(pages[0])
+            return wish_of_page(page)
         except ValueError as error:
             # All workers read the same bytes, so the cut stays on all of them.
             self._board.complain(f"blocks stay as they are, since what all workers read is no cut ({error})")

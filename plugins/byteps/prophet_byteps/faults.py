@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build.corrections import CORRECTIONS
-from .build.rules import Correction
+from .build.rules import CORRECTIONS, Correction
 from .library import byteps_folder, extension
 
 LAUNCHER = "launcher"

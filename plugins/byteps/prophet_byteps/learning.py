@@ -41,7 +41,7 @@ at about the same time in any order."""
 
 
 class Stores:
-    """What is kept of this process's job: of its optimizers, or of what the program itself pushes."""
+    """Results kept of this process's job: of its optimizers, or of the program's own pushes."""
 
     def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
         self._framework = framework
@@ -162,23 +162,24 @@ class Learning:
         from prophet_scheduler.session.messages import ForwardTraced, Remembered, TakeUp, Turn, Want
 
         board = self._board
-        warm, cut = self.stores.in_use(session, board.in_force)
+        in_force = board.in_force
+        warm, cut = self.stores.in_use(session, in_force.cut)
         if warm is not None and (kept := warm.take()) is not None:
             session.on(Remembered(kept))
             self.began_warm = True
         if board.trace is not None and (traced := board.trace.found) is not self._traced:
             self._traced = traced
             session.on(ForwardTraced(traced.forward_s, traced.policy or self.policy))
-        if board.recuts > self._recuts:
-            self._recuts, self.last_recut_s = board.recuts, now
+        if in_force.recuts > self._recuts:
+            self._recuts, self.last_recut_s = in_force.recuts, now
         turn = Turn(
             now,
             events,
             sample_nic(self._interface, now) if self._interface else None,
-            cut=board.in_force,
+            cut=in_force.cut,
             networks=board.networks,
             refusals=board.refusals,
-            credit=board.credit,
+            credit=in_force.credit,
             barrier=board.barrier,
             ended=board.take_ended(),
         )

@@ -72,6 +72,7 @@ class ClusterSpec:
     at_once: int
     piece_bytes: float
     meanwhile: float
+    delay_first: bool
     operation_s: float
     operation_rate: float
     header_bytes: float

@@ -19,7 +19,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 
 
 def profile_under(profile: Profile, cut: Cut) -> Profile:
-    """What would be learned under `cut`. Ids are those of its blocks.
+    """Return the profile that would be learned under `cut`. Ids are those of its blocks.
 
     A block is generated when the most urgent gradient that it has a part of is. Forward times go with the bytes.
     """
@@ -36,12 +36,12 @@ def profile_under(profile: Profile, cut: Cut) -> Profile:
 
 
 def span_s(profile: Profile) -> float:
-    """From the first generation to the last."""
+    """Return the seconds from the first generation to the last."""
     return profile.gradients[0].generation_s - profile.gradients[-1].generation_s
 
 
 def at_pace(profile: Profile, factor: float) -> Profile:
-    """The same job with all of its computing `factor` times as long."""
+    """Return the profile of the same job with all computing `factor` times as long."""
     return replace(
         profile,
         gradients=tuple(
@@ -51,14 +51,14 @@ def at_pace(profile: Profile, factor: float) -> Profile:
 
 
 def pace_of(newest: Profile, finest: Profile) -> float:
-    """How many times as long the job computes by `newest` as by `finest`, which has more detail of the same arena."""
+    """Return the computing time by `newest` over that by `finest`, which has more detail of the same arena."""
     known = generations_at(finest, newest.gradient_ids)
     before_s = known[0] - known[-1]
     return span_s(newest) / before_s if before_s > 0 else 1.0
 
 
 def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
-    """When each place of the arena (ascending, as ids count them) is generated, by a profile of blocks.
+    """Return the generation time of each place of the arena (ascending, as ids count them), by a profile of blocks.
 
     A place belongs to the last block that begins at it or before. Times never rise with the place.
     """
@@ -68,7 +68,7 @@ def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
 
 
 def completions_at(profile: Profile, ids: Sequence[int]) -> list[float]:
-    """When all of each block is generated, whatever the order; `ids` (ascending) are of blocks that make up the arena.
+    """Return the time at which all of each block is generated; `ids` (ascending) are of blocks that make up the arena.
 
     By a profile of other blocks of it: each of theirs is there as a whole, and a block has a part of some of them.
     """

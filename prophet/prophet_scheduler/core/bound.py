@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0) -> float:
-    """Seconds of one iteration on an ideal network: fluid, preemptive, free of overhead, full duplex.
+    """Return the seconds of one iteration on an ideal network: fluid, preemptive, free of overhead, full duplex.
 
     `bandwidth` is the worker's link in bytes per second, each way. Gradient i is released at its
     generation time c(i) and needs s(i)/bandwidth seconds of the uplink. Its pull flows back over the downlink as
@@ -44,7 +44,7 @@ def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0)
 
 
 def blocks_bound_s(profile: Profile, bandwidth: float, overhead_s: float, answer_s: float = 0.0) -> float:
-    """Seconds of one iteration that no cut into blocks can go below, be they of one size or of many, in any order.
+    """Return the seconds of one iteration that no cut into blocks can go below, of any sizes and in any order.
 
     As `lower_bound_s`, but what travels are blocks of up to MOST_BLOCK_BYTES: each takes `overhead_s` of the worker's
     link beside its bytes, each way, and is pulled once it has been pushed whole, `answer_s` later at the earliest.
@@ -71,7 +71,7 @@ def blocks_bound_s(profile: Profile, bandwidth: float, overhead_s: float, answer
 
 
 def _least_lag_s(size_bytes: NDArray[np.float64], bandwidth: float, overhead_s: float) -> NDArray[np.float64]:
-    """Of so many bytes each, in the best number m of equal blocks: m overheads, and one block once more."""
+    """Return the lag of these bytes in the best number m of equal blocks: m overheads, and one block once more."""
     if not overhead_s:
         return np.zeros_like(size_bytes)
     least = np.maximum(1, np.ceil(size_bytes / MOST_BLOCK_BYTES))
@@ -85,7 +85,7 @@ def _least_lag_s(size_bytes: NDArray[np.float64], bandwidth: float, overhead_s: 
 
 
 def forward_remaining(profile: Profile) -> list[float]:
-    """F(i) for every gradient: forward seconds of its layer and all after it."""
+    """Return F(i) for every gradient: forward seconds of its layer and all after it."""
     remaining = []
     total = 0.0
     for gradient in reversed(profile.gradients):
@@ -95,7 +95,7 @@ def forward_remaining(profile: Profile) -> list[float]:
 
 
 def completion_times(profile: Profile, transfers_s: Sequence[float]) -> list[float]:
-    """u(i): when each gradient ends, in seconds after backward began, sent preemptively in forward order.
+    """Return u(i), the end of each gradient in seconds after backward began, sent preemptively in forward order.
 
     `transfers_s` is how long each gradient takes alone. Gradients are generated from the last index to the
     first, so a new one is always more urgent than all that wait: the ready ones are a stack, and this

@@ -1,4 +1,4 @@
-"""What a policy that predicts is asked, and what it answers.
+"""Questions to a policy that predicts, and its answers.
 
 Rule of this file: values and interfaces; the search is in policies/algorithms/chooser.py, what is done with its
 result in session/tuner.py. Units are bytes and seconds.
@@ -19,7 +19,7 @@ from prophet_scheduler.core.profile import Profile
 
 @dataclass(frozen=True)
 class Shape:
-    """How many machines a job has."""
+    """Numbers of machines of a job."""
 
     workers: int
     servers: int
@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Measured:
-    """What an iteration took under a cut, with so many bytes in flight."""
+    """Seconds of an iteration under a cut, with `credit` bytes in flight."""
 
     cut: Cut
     credit: int
@@ -36,7 +36,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Question:
-    """What is known of a job, and what may be answered.
+    """Estimates of a job, and the possible answers.
 
     `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
     it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
@@ -71,7 +71,7 @@ class Choice:
 
 
 class ArmName(NamedTuple):
-    """Of one of the things that a job can do: a cut, a way, and whether its iterations wait for all averages."""
+    """Name of an arm: a cut, a way, and True for `barrier` if its iterations wait for all averages."""
 
     cut: Cut
     way: str
@@ -95,12 +95,12 @@ class Search(Protocol):
     """Looks for the best choices, a little at a time."""
 
     def work(self, events: int) -> bool:
-        """Goes on for about so many of the simulation's events; whether it has come to an end."""
+        """Go on for about so many of the simulation's events. Return True once it has come to an end."""
         ...
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """One for each cut that was judged, the best first. Before the end, of what has been done."""
+        """One for each cut that was judged so far, the best first."""
         ...
 
     @property
@@ -114,9 +114,9 @@ class ChoosingPolicy(Policy, Protocol):
     """A policy whose plans follow from predictions, where the shape of the cluster is known."""
 
     def search(self, question: Question) -> Search:
-        """What there is to choose from."""
+        """Return the search for the answer."""
         ...
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """The plan of a choice that the search for this question came to."""
+        """Return the plan of a choice of this question's search."""
         ...

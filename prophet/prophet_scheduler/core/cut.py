@@ -16,31 +16,31 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 import struct
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 UNIT_BYTES = 4096
-"""Starts of segments and sizes of blocks are whole numbers of these, and ids of blocks count them."""
+"""Unit of the starts of segments, the sizes of blocks and the ids of blocks."""
 MOST_BLOCK_BYTES = 4_096_000
-"""No block is larger, but of Borders. It is BytePS's own partition size, so that a block is one partition."""
+"""Maximum size of a block, except of Borders. It is BytePS's own partition size, so a block is one partition."""
 EARLY_ROUNDS = 32
-"""In a job's first rounds, while most is learned, workers look for another cut after each."""
+"""Number of a job's first rounds after each of which workers look for another cut."""
 RECUT_ROUNDS = 4
-"""Later they look every so many rounds."""
+"""Number of rounds between two such looks later."""
 MOST_SEGMENTS = 339
-"""So many fit into what workers tell each other (Cut.encode)."""
-LIKELY_BLOCKS = 256
-"""Blocks of a job whose blocks have the size that is likely to be its best."""
-LEAST_LIKELY_BYTES, MOST_LIKELY_BYTES = 512 << 10, 2 << 20
+"""Maximum segments that fit into a page of the workers (Cut.encode)."""
+LEARNING_BLOCKS = 724
+"""Number of the smallest first blocks that make up the arena. Some 256 of the largest, four times as large, do so: a
+size that is likely to be near the best."""
+LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
 """Minimum length of a stretch of the learning cut."""
 
 ITEM_BYTES = 16
-"""No block of Borders begins within so many bytes of a gradient, counted from its beginning: no element is divided."""
+"""Unit of the places in a gradient at which blocks of Borders begin, so that no element is divided."""
 
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
@@ -80,21 +80,21 @@ class Cut:
 
     @classmethod
     def uniform(cls, block_bytes: int) -> Cut:
-        """Blocks of one size: `block_bytes`, rounded to what a cut allows."""
+        """Return the cut into blocks of `block_bytes`, rounded to a size that a cut allows."""
         units = max(1, min(block_bytes, MOST_BLOCK_BYTES) // UNIT_BYTES)
         return cls((Segment(0, units * UNIT_BYTES),))
 
     def block_bytes_at(self, place: int) -> int:
-        """The size of the blocks around a place in the arena, both in bytes."""
+        """Return the size of the blocks around a place in the arena, both in bytes."""
         return self.segments[bisect.bisect_right(self.segments, place, key=lambda s: s.start) - 1].block_bytes
 
     def next_start(self, place: int) -> int | None:
-        """Where the next segment after `place` starts."""
+        """Return the start of the next segment after `place`; None if there is none."""
         after = bisect.bisect_right(self.segments, place, key=lambda s: s.start)
         return self.segments[after].start if after < len(self.segments) else None
 
     def typical_bytes(self, total_bytes: int) -> int:
-        """The size of the block that the middle one of `total_bytes` is in, if blocks are ranked by size."""
+        """Return the size of the block with the middle one of `total_bytes`, if blocks are ranked by size."""
         ends = [*(segment.start for segment in self.segments[1:]), max(total_bytes, self.segments[-1].start)]
         lengths: dict[int, int] = {}
         for segment, end in zip(self.segments, ends, strict=True):
@@ -108,13 +108,13 @@ class Cut:
         return self.segments[0].block_bytes
 
     def encode(self) -> bytes:
-        """The cut in bytes, for `decode`; what follows them does not matter."""
+        """Return the cut in bytes, for `decode`, which ignores bytes that follow."""
         rows = (_SEGMENT.pack(s.start // UNIT_BYTES, s.block_bytes // UNIT_BYTES) for s in self.segments)
         return _COUNT.pack(len(self.segments)) + b"".join(rows)
 
     @classmethod
     def decode(cls, data: bytes) -> Cut | None:
-        """The cut that `encode` wrote; None for zeros, where nobody wrote any. Raises ValueError for anything else."""
+        """Return the cut of `encode`; None for zeros, if nobody wrote any. Raises ValueError for other bytes."""
         try:
             (count,) = _COUNT.unpack_from(data)
             if count == _BORDERS:
@@ -137,16 +137,16 @@ class Refusal:
     any_new: bool = False
 
     def covers(self, cut: Cut, total_bytes: int) -> bool:
-        """Whether a cut of gradients of so many bytes that the job never had cannot be had either.
+        """Return True if another new cut, of gradients of `total_bytes` together, is impossible as well.
 
-        What is scarce (keys, names, room) blocks as small as these would need as much of.
+        Blocks as small as these need as much of the scarce thing (keys, names, room).
         """
         return self.any_new or cut.typical_bytes(total_bytes) <= self.cut.typical_bytes(total_bytes)
 
 
 @dataclass(frozen=True)
 class Borders(Cut):
-    """A cut at any places of the arena: what lies between two of them and has one kind is one block, of any size.
+    """A cut at any places of the arena: all between two of them that has one kind is one block, of any size.
 
     For engines that need no more of a block than that it does not divide an element. Each segment's `block_bytes` is
     its length.
@@ -160,14 +160,14 @@ class Borders(Cut):
 
     @classmethod
     def at(cls, places: Iterable[int], total_bytes: int) -> Borders:
-        """Blocks begin at these places, in bytes, and at the arena's beginning. What is not within it says nothing."""
+        """Return the cut with blocks from these places on, in bytes, and from 0 on. Places outside it do not count."""
         inner = sorted({place for place in places if 0 < place < total_bytes})
         borders = [0, *inner, max(total_bytes, 1)]
         return cls(tuple(Segment(start, stop - start) for start, stop in itertools.pairwise(borders)))
 
     @classmethod
     def of_gradients(cls, sizes: Sequence[int]) -> Borders:
-        """Each gradient by itself, whole. `sizes` in bytes, in forward order."""
+        """Return the cut with each gradient as one block. `sizes` in bytes, in forward order."""
         return cls.at(arena_places(sizes), sum(sizes))
 
     def encode(self) -> bytes:
@@ -195,7 +195,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """What travels as one: pieces that follow one another in the memory of their kind.
+    """Unit that travels: pieces that follow one another in the memory of their kind.
 
     `id` says where its first byte is in the arena (ids_at): ids rise in forward order, and the id of a place is about
     the same under every cut.
@@ -216,7 +216,7 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     From one size nobody could tell the cost of a message from the cost of its bytes. Each size comes early and late in
     backward, so that no change over time is taken for a property of a size.
     """
-    own = _learning_sizes(total_bytes) if sizes is None else sizes
+    own = sizes_in_turn(total_bytes) if sizes is None else sizes
     least = max(LEAST_STRETCH_BYTES, *own)
     if sizes is None:
         # Where new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
@@ -229,15 +229,17 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 
-def _learning_sizes(total_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks where new ones cost something. Forward needs the smallest first."""
-    wanted = round(math.log2(max(1, total_bytes) / LIKELY_BLOCKS))
-    likely = min(max(1 << max(0, wanted), LEAST_LIKELY_BYTES), MOST_LIKELY_BYTES)
-    return likely // 4, likely, likely // 2, likely
+def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4) -> tuple[int, ...]:
+    """Return the sizes of a job's first blocks. Forward needs the smallest first, of which about `blocks` make up the
+    arena. The last one is `largest` times as large.
+    """
+    wanted = 1 << max(1, total_bytes // blocks).bit_length() - 1
+    least = min(max(wanted, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
+    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, largest))
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:
-    """Where each gradient begins in the arena, in bytes, and where the last one ends."""
+    """Return the place at which each gradient begins in the arena, in bytes, and the end of the last one."""
     places = [0]
     for size in sizes:
         places.append(places[-1] + size)
@@ -245,7 +247,9 @@ def arena_places(sizes: Iterable[int]) -> list[int]:
 
 
 def ids_at(places: Iterable[int]) -> list[int]:
-    """Ids of what begins at these places of the arena (bytes, ascending): the place in UNIT_BYTES, or the next free."""
+    """Return the ids of blocks from these places of the arena on (bytes, ascending): places in UNIT_BYTES, or the next
+    free id.
+    """
     ids: list[int] = []
     for place in places:
         ids.append(max(place // UNIT_BYTES, ids[-1] + 1 if ids else 0))
@@ -253,12 +257,12 @@ def ids_at(places: Iterable[int]) -> list[int]:
 
 
 def ids_taken(sizes: Sequence[int]) -> int:
-    """Ids of blocks of these gradients are below this number, whatever the cut."""
+    """Return the number that all ids of blocks of these gradients are below, whatever the cut."""
     return sum(sizes) // UNIT_BYTES + len(sizes) + 1
 
 
 def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -> list[Block]:
-    """The blocks of a cut, the most urgent first.
+    """Return the blocks of a cut, the most urgent first.
 
     `sizes` are bytes in forward order. Gradients of equal kinds may share a block; a gradient of kind None shares with
     none, and is cut at multiples of UNIT_BYTES from its beginning only (of ITEM_BYTES by Borders).

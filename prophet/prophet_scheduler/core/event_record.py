@@ -51,7 +51,7 @@ class RecordBuffer:
         self._plans: dict[int, bytes] = {}
 
     def keep(self, events: NDArray[Any]) -> None:
-        """Takes in events, in order; as many of the oldest are dropped, a piece at a time."""
+        """Take in events, in order; as many of the oldest are dropped, a piece at a time."""
         if not len(events):
             return
         self._pieces.append(events)
@@ -60,11 +60,11 @@ class RecordBuffer:
             self._drop(self._pieces.popleft())
 
     def keep_plan(self, number: int, encoded: bytes) -> None:
-        """Takes in a plan that the queue has taken up."""
+        """Take in a plan that the queue has taken up."""
         self._plans[number] = encoded
 
     def record(self, watchdog_s: float, most_in_flight: int | None, agreed: bool = False) -> EventRecord:
-        """What is kept. Where older events were dropped the first one says so, as in the hook's own log."""
+        """Return the kept events. If older ones were dropped, the first one says so, as in the hook's own log."""
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *self._pieces])
         if self._lost and len(events):
             events["gap"][0] = min(int(events["gap"][0]) + self._lost, NO_PLAN)
@@ -82,7 +82,7 @@ class RecordBuffer:
 
 
 def save_record(record: EventRecord, path: Path) -> None:
-    """Writes `path` as it is called, whole or not at all, for its owner's eyes. Raises OSError."""
+    """Write the file whole or not at all, readable by its owner alone. Raises OSError."""
     numbers = sorted(record.plans)
     packed = io.BytesIO()  # zipfile itself complains once more of a disk that is full
     np.savez(
@@ -101,7 +101,7 @@ def save_record(record: EventRecord, path: Path) -> None:
 
 
 def load_record(path: Path) -> EventRecord:
-    """Reads what `save_record` wrote. Raises UserError, with one line, for anything else."""
+    """Read the file of `save_record`. Raises UserError, with one line, for any other."""
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
         raise UserError(f"{path} has events and no plans: an older Prophet wrote it, and it cannot be replayed")
@@ -120,7 +120,7 @@ class _OtherVersion(Exception):
 
 
 def _record_of(loaded: Any) -> EventRecord:
-    """Of the parts of a file. Raises anything where they are damaged, or another program's."""
+    """Return the record in the parts of a file. Raises any error if they are damaged, or another program's."""
     if sum(part.file_size for part in loaded.zip.infolist()) > MOST_READ_BYTES:
         raise ValueError("it unpacks to more than a record has")
     version = int(loaded["version"])
@@ -151,7 +151,7 @@ def _check_events(events: Any) -> None:
 
 
 def load_events(path: Path) -> NDArray[Any]:
-    """The events of a record, or of an older file that has nothing else (.npy). Raises UserError."""
+    """Return the events of a record, or of an older file with events alone (.npy). Raises UserError."""
     loaded = _load(path)
     if not isinstance(loaded, np.ndarray):
         return load_record(path).events

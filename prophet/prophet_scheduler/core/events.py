@@ -1,4 +1,4 @@
-"""The record of what happened to every task: what the hook and the simulator write, and the profiler reads.
+"""The record of every task: the hook and the simulator write it, and the profiler reads it.
 
 Rule of this file: the layout of an event, what its ids mean, and how a record with gaps is read; no file and no clock.
 Times are seconds of a steady clock, sizes bytes.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EventKind(enum.IntEnum):
-    """What happened to a task in a queue."""
+    """Events of a task in a queue."""
 
     ADD = 0
     START = 1
@@ -28,7 +28,7 @@ class EventKind(enum.IntEnum):
 
 
 class QueueEvent(enum.IntEnum):
-    """What happened to the queue itself, so that its decisions can be replayed; the kinds that follow EventKind's.
+    """Events of the queue itself, for replays of its decisions; the kinds that follow EventKind's.
 
     Such an event is about both lanes (`queue` is BOTH_LANES), and its `gradient` is the number of the plan in force.
     """
@@ -42,7 +42,7 @@ class QueueEvent(enum.IntEnum):
 
 
 class QueueKind(enum.IntEnum):
-    """Which of BytePS's two network queues an event or a plan is about."""
+    """BytePS's two network queues, for events and plans."""
 
     PUSH = 0
     PULL = 1
@@ -54,7 +54,7 @@ NO_PLAN = 0xFFFFFFFF
 """The number of a plan where there is none: order of arrival without limits."""
 
 EVENT_VERSION = 2
-"""Of the layout and the kinds below; 1 had no QueueEvent."""
+"""Version of the layout and the kinds below; 1 had no QueueEvent."""
 EVENT_DTYPE = np.dtype(
     [
         ("time_s", "<f8"),  # steady clock
@@ -70,11 +70,11 @@ EVENT_DTYPE = np.dtype(
 
 
 MOST_FORWARDS = 1000
-"""Ends of forward passes that are kept: far more than there are between two looks, and few where nobody looks."""
+"""Maximum ends of forward passes that are kept: far more than come between two looks."""
 DRAIN_S = 1.0
-"""Between two looks at the events: long enough to cost nothing."""
+"""Seconds between two looks at the events: long enough to cost nothing."""
 SEEKING_S = 0.25
-"""The same while a job looks for something better."""
+"""Seconds between two looks while a job looks for something better."""
 
 
 def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
@@ -92,5 +92,5 @@ UNPROFILED_GRADIENT = 0x80000000
 
 
 def name_of(gradient: int, arena: bool) -> str:
-    """For people: what an event's gradient id is of. `arena`: ids are places in the arena; otherwise they count."""
+    """Return the block or gradient of an id, in words. `arena`: ids are places in the arena; otherwise they count."""
     return f"block at {gradient * UNIT_BYTES / 2**20:.2f} MiB" if arena else f"gradient {gradient}"

@@ -20,14 +20,14 @@ from typing import Any, BinaryIO
 from prophet_scheduler.core.errors import UserError
 
 ANYBODY, OWNER = 0o666, 0o600
-"""Who may read a file that is written here, as far as the user's umask lets them."""
+"""Modes of a file that is written here, as far as the user's umask allows."""
 MOST_READ_BYTES = 1 << 30
-"""No file that Prophet writes, packed or not, has more."""
+"""Maximum bytes of a file that Prophet writes, packed or not."""
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = ANYBODY) -> Iterator[BinaryIO]:
-    """A file to write into. Until it is closed, `path` is what it was. Raises OSError naming `path`; nothing is left
+    """Open a file to write into. `path` changes only when it is closed. Raises OSError naming `path`; nothing is left
     then. A device or a pipe is written to as it is.
 
     Several processes may write one file at once, on several machines of one file system even: the last has it.
@@ -52,13 +52,13 @@ def whole_file(path: Path, mode: int = ANYBODY) -> Iterator[BinaryIO]:
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Writes `text` in UTF-8, as `whole_file` does."""
+    """Write `text` in UTF-8, as `whole_file` does."""
     with whole_file(path) as file:
         file.write(text.encode())
 
 
 def read_bytes(path: Path) -> bytes:
-    """All of a regular file. Raises OSError, also for anything else: a pipe or a device may have no end."""
+    """Return all of a regular file. Raises OSError, also for any other: a pipe or a device may have no end."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -69,13 +69,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """All of a regular file in UTF-8. Raises OSError and UnicodeDecodeError."""
+    """Return the text of a regular file in UTF-8. Raises OSError and UnicodeDecodeError."""
     return read_bytes(path).decode()
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
-    """What is in a JSON text. Raises ValueError with one line, also for what is JSON and of no use: nesting without
-    end, halves of characters and, where all is to be `finite`, a number that is none. One beyond 64 bits is a float.
+    """Return the value of a JSON text; an integer beyond 64 bits is a float. Raises ValueError with one line, also for
+    useless JSON: nesting without end, halves of characters and, if all must be `finite`, a number that is not.
     """
     number = _finite if finite else float
     try:
@@ -124,6 +124,6 @@ def require_places(files: Mapping[str, Path]) -> None:
 
 
 def placed(path: Path) -> Path:
-    """The file, whose folder is there now. Raises OSError."""
+    """Return the file, after making its folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -17,11 +17,11 @@ from prophet_scheduler.core.cut import Block
 from prophet_scheduler.core.profile import Profile
 
 HEADER_BYTES = 100
-"""Of every message, beside its data: those of Ethernet, IP, TCP and the engine."""
+"""Headers of a message, beside its data: those of Ethernet, IP, TCP and the engine."""
 
 
 class Load(NamedTuple):
-    """What travels as one: `id` in events and plans, bytes, and the place of its most urgent gradient in the profile.
+    """Unit that travels: its `id` in events and plans, bytes, and the place of its most urgent gradient in the profile.
 
     `parts`: the bytes of its partitions, where they are not all of one size.
     """
@@ -52,7 +52,7 @@ class Iteration:
         self._generated_by = [steps[gradient.generation_s] for gradient in profile.gradients]
 
     def layout(self, loads: Sequence[Load], *, barrier: bool = False) -> Layout:
-        """`barrier`: forward begins when everything is back, as with BytePS's own optimizer."""
+        """Return the tensors of these loads. With a `barrier` forward begins when everything is back."""
         generates: list[list[int]] = [[] for _ in self.seconds]
         # Within a step what belongs to the last layer comes first, as autograd hands gradients over.
         for place in reversed(range(len(loads))):
@@ -61,7 +61,7 @@ class Iteration:
         return Layout(tensors, generates)
 
     def operations(self, layout: Layout) -> list[OperationSpec]:
-        """One after another, and what each generates."""
+        """Return the operations, one after another, with the tensors that each generates."""
         last = len(self.seconds) - 1
         return [
             OperationSpec(seconds, min(place, 1), [place + 1] if place < last else [], layout.generates[place])
@@ -70,5 +70,5 @@ class Iteration:
 
 
 def loads_of(blocks: Sequence[Block]) -> list[Load]:
-    """Each block by itself. Its first piece is of the most urgent gradient."""
+    """Return a load for each block, whose first piece is of the most urgent gradient."""
     return [Load(block.id, block.size_bytes, block.pieces[0].gradient) for block in blocks]

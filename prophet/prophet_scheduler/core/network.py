@@ -1,4 +1,4 @@
-"""What a worker's link does, as far as a plan needs to know.
+"""A worker's link, as far as a plan needs to know it.
 
 Rule of this file: immutable values and their validation, in bytes, seconds and bytes per second.
 """
@@ -14,7 +14,7 @@ from prophet_scheduler.core.units import MOST_S
 
 @dataclass(frozen=True)
 class Network:
-    """What a worker's link does: `E(s) = overhead_s + s / bandwidth` seconds for s bytes.
+    """A worker's link: `E(s) = overhead_s + s / bandwidth` seconds for s bytes.
 
     `bandwidth` is the available rate in bytes per second, `ack_delay_s` the time from the last byte
     of a push leaving to its acknowledgement being seen.
@@ -35,20 +35,20 @@ class Network:
         return self.overhead_s + size_bytes / self.bandwidth
 
     def to_cover_delay(self, size_bytes: float) -> float:
-        """How many messages of so many bytes keep the wire busy: one that leaves is replaced when its acknowledgement
-        comes, and the others take at least that long.
+        """Return the number of messages of this size that keep the wire busy: one that leaves is replaced when its
+        acknowledgement comes, and the others take at least that long.
         """
         return 1 + self.ack_delay_s / self.transfer_s(size_bytes)
 
     @property
     def one_at_a_time(self) -> Network:
-        """The same for who sends the next message when the one before is acknowledged: each pays for the delay."""
+        """The network of a sender that waits for each acknowledgement: each message pays for the delay."""
         return replace(self, overhead_s=self.overhead_s + self.ack_delay_s, ack_delay_s=0.0)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What an operation of `size_bytes` took, in seconds, with nothing else under way."""
+    """Seconds of an operation of `size_bytes` with nothing else under way."""
 
     size_bytes: int
     seconds: float

@@ -25,7 +25,7 @@ INSTALL = {
     # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed.
     "mxnet": "pip install mxnet==1.9.1 numpy==1.23.5",
 }
-"""How each is installed, by the name of its module; from the index, so that it works wherever Prophet runs."""
+"""Commands that install each from the index, by the name of its module."""
 
 
 class MissingPackage(UserError):

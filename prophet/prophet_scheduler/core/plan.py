@@ -1,4 +1,4 @@
-"""A plan: what goes on the wire next, as a value that is swapped whole.
+"""A plan: the order and limits of transfers, as a value that is swapped whole.
 
 Rule of this file: the knobs, and how far two settings of them differ; policies make plans, the queue follows them.
 Units are bytes and seconds.
@@ -49,7 +49,7 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What goes on the wire next: a value, swapped whole. `Plan()` is arrival order, unlimited.
+    """Order and limits of transfers: a value, swapped whole. `Plan()` is arrival order, unlimited.
 
     `generation_s` and `size_bytes` (per gradient id) and `network` are what the queue needs to turn
     a deadline into a decision: when the iteration began, and how long a transfer takes. A plan with groups is

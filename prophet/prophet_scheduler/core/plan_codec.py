@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 MAGIC = b"PRPHPLAN"
 VERSION = 1
-"""Of the layout. The native part takes no other."""
+"""Version of the layout. The native part takes no other."""
 UNLIMITED = 2**64 - 1
 """The credit of a lane without a limit."""
 NO_GROUP = -1
 UNKNOWN_S = -1.0
-"""The generation time of a gradient of which none is known."""
+"""Generation time of a gradient whose time is unknown."""
 
 _LANE = np.dtype(
     [("credit", "<u8"), ("ranked", "<u4"), ("gradients", "<u4"), ("deadlines", "<u4"), ("reserved", "<u4")]
@@ -53,7 +53,7 @@ _DEADLINE = np.dtype([("time_s", "<f8"), ("rank", "<i4"), ("reserved", "<u4")])
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Both lanes of `plan`."""
+    """Return the bytes of both lanes of `plan`."""
     header = np.zeros((), HEADER)
     header["magic"], header["version"] = MAGIC, VERSION
     if plan.network is not None:
@@ -70,7 +70,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def _gradients(plan: Plan, half: QueuePlan) -> NDArray[Any]:
-    """Every gradient that the plan says anything about, in ascending order of id."""
+    """Return a row for every gradient that the plan mentions, in ascending order of id."""
     order = half.order or {}
     rows = [
         (

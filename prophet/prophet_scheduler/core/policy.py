@@ -1,4 +1,4 @@
-"""What a policy is: from what was learned to a plan.
+"""A policy: from learned values to a plan.
 
 Rule of this file: the interface alone; the policies are in policies/, one file a system.
 """
@@ -14,12 +14,12 @@ from prophet_scheduler.core.profile import Profile
 
 
 class Policy(Protocol):
-    """Turns what was learned into a plan. Knows no clock, thread or socket."""
+    """Maker of plans from learned values. It knows no clock, thread or socket."""
 
     name: str
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """The plan for a job; `profile` and `network` are None until they are known.
+        """Return the plan for a job; `profile` and `network` are None until they are known.
 
         `jitter_s` is how far generation times scatter between iterations, in seconds.
         """
@@ -28,8 +28,8 @@ class Policy(Protocol):
 
 @runtime_checkable
 class CuttingPolicy(Policy, Protocol):
-    """A policy that says where an engine that can cut a tensor anywhere is to cut those of its groups."""
+    """A policy that chooses the places at which an engine cuts its groups, if the engine can cut a tensor anywhere."""
 
     def segments(self, profile: Profile, network: Network) -> Mapping[int, tuple[int, ...]]:
-        """By group of the plan: the bytes of the segments of its tensor, in the order they go in."""
+        """Return, by group of the plan, the bytes of the segments of its tensor, in the order in which they go."""
         ...

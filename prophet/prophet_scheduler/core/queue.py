@@ -26,30 +26,30 @@ class TwoLaneQueue:
         self._native = _native.TwoLaneQueue(watchdog_s, _native.UNBOUNDED if most_in_flight is None else most_in_flight)
 
     def set_plan(self, plan: Plan | bytes | None) -> None:
-        """Swaps the plan whole; None means arrival order without limits.
+        """Swap the plan whole; None means arrival order without limits.
 
         Raises ValueError for bytes that are not those of a plan (see core/plan_codec.py).
         """
         self._native.set_plan(encode_plan(plan) if isinstance(plan, Plan) else plan)
 
     def add(self, kind: QueueKind, task: int, gradient: int, size_bytes: int, now: float) -> bool:
-        """The task's data is there. False, and nothing taken, where its id is already known."""
+        """Add a task whose data is there. Return False, and take nothing, if its id is already known."""
         return self._native.add(kind, task, gradient, size_bytes, now)
 
     def get(self, kind: QueueKind, now: float) -> tuple[int | None, float]:
-        """(the task to start, or None; the time at which asking again may give another answer)."""
+        """Return (the task to start, or None; the time at which another answer is possible)."""
         return self._native.get(kind, now)
 
     def look(self, kind: QueueKind, now: float) -> tuple[int | None, float]:
-        """As `get`, and with all that it does but start the task."""
+        """Do as `get`, but do not start the task."""
         return self._native.look(kind, now)
 
     def finish(self, kind: QueueKind, task: int, now: float) -> bool:
-        """The task is acknowledged or answered. False where it is not in flight."""
+        """Note that the task is acknowledged or answered. Return False if it is not in flight."""
         return self._native.finish(kind, task, now)
 
     def clear(self) -> None:
-        """Forgets every task, pending or in flight; the plan stays."""
+        """Forget every task, pending or in flight; the plan stays."""
         self._native.clear()
 
     def pending(self, kind: QueueKind) -> int:
@@ -63,7 +63,7 @@ class TwoLaneQueue:
 
     @property
     def requests_first_until(self) -> float:
-        """Until when pushes let requests for pulls go first, in seconds; NO_REQUEST where none came lately.
+        """Time until which pushes let requests for pulls go first, in seconds; NO_REQUEST if none came lately.
 
         Set by a replay only, whose record does not have when pulls were asked for in vain.
         """
@@ -75,7 +75,7 @@ class TwoLaneQueue:
 
     @property
     def empty(self) -> bool:
-        """Nothing waits and nothing is in flight, in either lane."""
+        """True if nothing waits and nothing is in flight, in either lane."""
         return self._native.empty
 
     @property
@@ -84,5 +84,5 @@ class TwoLaneQueue:
 
     @property
     def unanswered_releases(self) -> int:
-        """Of those, what had waited for others in flight, none of which had ended for so long."""
+        """Releases among those of tasks that had waited for others in flight, none of which had ended for so long."""
         return self._native.unanswered_releases

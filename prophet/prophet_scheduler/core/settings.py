@@ -19,7 +19,7 @@ from prophet_scheduler.core.errors import UserError
 SCHEDULER = "BYTEPS_SCHEDULER"
 """Policy of the job; unset means that nothing of Prophet runs."""
 MLFABRIC = "mlfabric"
-"""Of that variable: no policy of a worker's queue, but asynchronous training with a coordinator."""
+"""Value of that variable for asynchronous training with a coordinator."""
 BYTEPS_ENABLE_ASYNC = "BYTEPS_ENABLE_ASYNC"
 """BytePS's own: 1 for servers and workers that are not in step."""
 DDP_SCHEDULER = "PROPHET_SCHEDULER"
@@ -29,9 +29,9 @@ DDP_NCCL = "PROPHET_DDP_NCCL"
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
 """One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
-"""How long a ready task may be held with nothing moving before it is released and reported."""
+"""Seconds that a ready task may be held with nothing moving before it is released and reported."""
 MONITOR_S = "PROPHET_MONITOR_S"
-"""How often the network is judged anew."""
+"""Seconds between two judgements of the network."""
 FUSION = "PROPHET_FUSION"
 """0 keeps small gradients apart; 1 lets them travel as one tensor."""
 CACHE = "PROPHET_CACHE"
@@ -63,7 +63,7 @@ COORDINATOR_TOKEN_FILE = "PROPHET_COORDINATOR_TOKEN_FILE"
 COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
 """Which of the tenants in that file this job is; not needed where there is one."""
 COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
-"""How long the coordinator may be silent before updates go in arrival order."""
+"""Seconds that the coordinator may be silent before updates go in arrival order."""
 AGGREGATE = "PROPHET_AGGREGATE"
 """0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
 STALENESS = "PROPHET_STALENESS"
@@ -71,12 +71,12 @@ STALENESS = "PROPHET_STALENESS"
 REPLICA = "PROPHET_REPLICA"
 """HOST:PORT of the job's `prophet replicate`, which keeps a copy of the model of an asynchronous job."""
 RESUME = "PROPHET_RESUME"
-"""What an asynchronous job begins with: the model of the replica at HOST:PORT, or of the file of one."""
+"""Model that an asynchronous job begins with: that of the replica at HOST:PORT, or of the file of one."""
 NODE = "PROPHET_NODE"
 """Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
 
 OFF = "off"
-"""Of PROPHET_CACHE: nothing is kept, and nothing that was kept is used."""
+"""Value of PROPHET_CACHE: nothing is kept, and kept results are not used."""
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
@@ -95,10 +95,10 @@ LAB_BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
 LAB_DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
 LAB_BATCH = "PROPHET_LAB_BATCH"
 LAB_RATES = "PROPHET_LAB_RATES"
-"""What `prophet run` hands to the processes of an experiment, where the engine's description says what each is."""
+"""Variables from `prophet run` to the processes of an experiment; the engine's description explains them."""
 
 PREFIX = "PROPHET_"
-"""How the names of all of Prophet's own variables begin."""
+"""Prefix of all of Prophet's own variables."""
 HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, VALIDATE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
 """No settings of a job: what Prophet's own processes tell each other."""
 NAMES = frozenset(
@@ -107,8 +107,8 @@ NAMES = frozenset(
 """All that begins so and means something, whatever the policy: the constants above."""
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
-"""Of policies with blocks of one size. What is in flight delays an urgent gradient, so small is good as long as the
-cost of a message is hidden (docs/decisions/partition-size.md)."""
+"""Default for policies with blocks of one size. Bytes in flight delay an urgent gradient, so small is good as long as
+the cost of a message is hidden (docs/decisions/partition-size.md)."""
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
 """BytePS reads the number into an int."""
@@ -120,11 +120,11 @@ MOST_PORT = 65535
 
 @dataclass(frozen=True)
 class Settings:
-    """What one training process was told. Sizes in bytes, times in seconds."""
+    """Settings of one training process. Sizes in bytes, times in seconds."""
 
     policy: str
     partition_bytes: int | None = None
-    """The size of all blocks, where the user has set one; BytePS's own variable comes first."""
+    """Size of all blocks, if the user has set one; BytePS's own variable comes first."""
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
@@ -136,27 +136,27 @@ class Settings:
     stall_s: float | None = None
     nccl: bool = False
     status: bool = False
-    """Whether there is a status socket; a job has one unless it is told otherwise."""
+    """True for a status socket, which a job has by default."""
     record: Path | None = None
     record_command: bool = False
     metrics_port: int | None = None
-    """Of this process."""
+    """Port of this process."""
     metrics_host: str = DEFAULT_METRICS_HOST
 
     @property
     def outputs(self) -> dict[str, Path]:
-        """The files that are to be written when the job ends, by their variables."""
+        """Files to write when the job ends, by their variables."""
         files = {PROFILE_OUT: self.profile_out, EVENTS_OUT: self.events_out, STATUS_OUT: self.status_out}
         return {name: path for name, path in files.items() if path is not None}
 
     @property
     def watched(self) -> bool:
-        """Whether the process says anything of itself while it runs."""
+        """True if the process reports anything while it runs."""
         return self.status or self.record is not None or self.metrics_port is not None
 
 
 def number(text: str, where: str, least: float) -> float:
-    """The finite number that `text` is, at least `least`. Raises UserError that names `where` it stands."""
+    """Return the number in `text`, finite and at least `least`. Raises UserError that names `where` it stands."""
     try:
         value = float(text)
     except ValueError:
@@ -172,12 +172,12 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Whether BytePS's servers answer when all workers have sent, and not each at once."""
+    """Return True if BytePS's servers answer once all workers have sent, and not each at once."""
     return environ.get(BYTEPS_ENABLE_ASYNC, "0") in ("", "0")
 
 
 def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:
-    """What the user has BYTEPS_PARTITION_BYTES say, if anything."""
+    """Return the user's own BYTEPS_PARTITION_BYTES; None if Prophet set it, or nobody."""
     text = environ.get(BYTEPS_PARTITION_BYTES)
     return None if text == environ.get(CHOSEN) else text
 
@@ -199,12 +199,14 @@ def _partition_bytes(environ: Mapping[str, str], of_byteps: bool) -> int | None:
 
 
 def _for_this_rank(path: Path, rank: str) -> Path:
-    """Processes on one machine have one environment: those after the first put their number before the suffix."""
+    """Return the file of a process. Processes of one machine have one environment, so the number of each but the first
+    comes before the suffix.
+    """
     return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
 
 
 def _cache(environ: Mapping[str, str]) -> Path | None:
-    """Where nothing is said, the user's folder for such things, if there is one (XDG Base Directory Specification)."""
+    """Return the folder, by default in the user's cache folder, if there is one (XDG Base Directory Specification)."""
     text = environ.get(CACHE, "")
     if text:
         return None if text == OFF else Path(text).absolute()
@@ -236,7 +238,7 @@ def _metrics_host(environ: Mapping[str, str]) -> str:
 def from_environ(
     environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
 ) -> Settings:
-    """Reads the settings of this process. Raises UserError naming the variable that is wrong.
+    """Read the settings of this process. Raises UserError naming the variable that is wrong.
 
     `scheduler` and `local_rank` are the variables in which its engine has the policy and a process's number.
     """
@@ -276,5 +278,5 @@ def from_environ(
 
 
 def is_first_machine(environ: Mapping[str, str]) -> bool:
-    """Whether this process is on the job's worker machine 0, which is also where BytePS says nothing of that."""
+    """Return True if this process is on the job's worker machine 0, or BytePS's variable is not set."""
     return environ.get(DMLC_WORKER_ID, "0") in ("", "0")

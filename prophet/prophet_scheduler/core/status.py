@@ -1,4 +1,4 @@
-"""What Prophet says of itself in a worker: the status file that PROPHET_STATUS_OUT asks for.
+"""Status of Prophet in a worker: the file that PROPHET_STATUS_OUT asks for.
 
 Rule of this file: immutable values that a training process can make, and nothing else; who reads and checks the file is
 lab/records.py. Fields that came later have a default, so that older files can be read. Times are seconds.
@@ -54,7 +54,7 @@ class HookStatus:
 
 
 def describe_cut(cut: Sequence[Segment]) -> str:
-    """How large blocks are, in a few words."""
+    """Return the sizes of blocks, in a few words."""
     if not cut:
         return ""
     sizes = sorted({segment.block_bytes for segment in cut})
@@ -80,7 +80,7 @@ class ArmStatus:
 
     @property
     def words(self) -> str:
-        """What the job would do, in a few words."""
+        """The arm, in a few words."""
         return f"{self.way} {describe_cut(self.cut)}".strip()
 
 
@@ -116,18 +116,18 @@ class AgentStatus:
     recut_predicted_s: float | None = None
     arena: bool = False
     began_warm: bool = False
-    """Whether the first plans were made from what was kept of an earlier run, or from a profile that was given."""
+    """True if the first plans were made from results kept of an earlier run, or from a given profile."""
     refused: tuple[str, ...] = ()
-    """Sizes of blocks that the job could not have, each with the reason."""
+    """Sizes of blocks that were impossible, each with the reason."""
     kept_was_dropped: str = ""
-    """Why nothing of that was used any more, where it was wrong."""
+    """Reason for dropping those results; empty if they were not dropped."""
     given_back: str = ""
-    """Where the engine's own way was measured to be faster and had the rest of the job: by how much."""
+    """Advantage of the engine's own way, if it was faster and had the rest of the job."""
     barrier: bool = False
-    """Whether iterations were seen to wait for all averages at the end, where the front end looks for that."""
+    """True if iterations were seen to wait for all averages at the end."""
     arms: tuple[ArmStatus, ...] = ()
-    """What the job can do, the fastest first; empty on workers that do not decide."""
+    """Arms of the job, the fastest first; empty on workers that do not decide."""
     tuner: str = ""
-    """What the tuner does now, and why."""
+    """Present action of the tuner, and its reason."""
     half: bool = False
-    """Whether gradients travel in half precision, so that sizes are half of the gradients' own."""
+    """True if gradients travel in half precision, so that sizes are half of the gradients' own."""

@@ -1,1 +1,1 @@
-"""What moves a job's gradients: a package an engine, each with its description as `ENGINE`; registry.py finds all."""
+"""Engines, which move a job's gradients: a package each, with its description as `ENGINE`; registry.py finds all."""

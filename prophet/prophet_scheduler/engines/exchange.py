@@ -1,4 +1,4 @@
-"""What a job script says to an engine: a protocol a framework, which each engine has a class for.
+"""Engines as a job script uses them: a protocol for each framework, and a class for it in each engine.
 
 What belongs here: the protocols. No engine; the frameworks for types alone.
 """
@@ -47,7 +47,7 @@ class GluonJobExchange(Protocol):
     size: int
 
     divisor: int
-    """What `step` is told, as a multiple of the batch of one worker, for the mean over all workers."""
+    """Argument of `step` for the mean over all workers, as a multiple of the batch of one worker."""
 
     def trainer(self, network: mx.gluon.Block, settings: Mapping[str, float]) -> mx.gluon.Trainer:
         """A trainer with SGD (`learning_rate`, `momentum`, ...) of a network that is initialised, shapes and all."""

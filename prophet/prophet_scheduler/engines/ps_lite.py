@@ -21,6 +21,7 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def message_loss(percent: int) -> dict[str, str]:
-    """Loses received messages at random, and sends again what is not acknowledged in a second: ps-lite's switches for
-    debugging (src/van.cc, src/resender.h). After ten times in vain the process ends."""
+    """Return the variables that lose received messages at random, and send unacknowledged ones again after a second:
+    ps-lite's switches for debugging (src/van.cc, src/resender.h). After ten times in vain the process ends.
+    """
     return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1"}

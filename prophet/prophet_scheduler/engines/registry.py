@@ -15,23 +15,23 @@ from prophet_scheduler.engines.spec import EngineSpec
 
 @functools.cache
 def engines() -> Mapping[str, EngineSpec]:
-    """All engines by name, in alphabetical order."""
+    """Return all engines by name, in alphabetical order."""
     names = plugins.entries(plugins.ENGINES)
     return MappingProxyType({name: plugins.load(plugins.ENGINES, name) for name in names})
 
 
 def scheduled_engine() -> EngineSpec:
-    """The engine that runs the policies: the one with a hook."""
+    """Return the engine that runs the policies: the one with a hook."""
     (spec,) = (spec for spec in engines().values() if spec.scheduled)
     return spec
 
 
 def engine_of(base: str) -> EngineSpec:
-    """What moves the gradients of `base`, a variant of an engine or a policy."""
+    """Return the engine of `base`, a variant of an engine or a policy."""
     return next((spec for spec in engines().values() if spec.variant(base) is not None), scheduled_engine())
 
 
 def peers() -> Mapping[str, EngineSpec]:
-    """The variants of the engines without the hook, by name: what a user could take instead, and Prophet there."""
+    """Return the variants of engines without the hook, by name: alternatives for a user, and Prophet there."""
     unscheduled = (spec for spec in engines().values() if not spec.scheduled)
     return {variant.name: spec for spec in unscheduled for variant in spec.variants}

@@ -1,6 +1,6 @@
 """An engine as a value: all that the rest of Prophet has to know of it.
 
-What belongs here: the words of a description, and nothing of any engine. A plugin or a job script's part is named by
+Rule of this file: the words of a description, and nothing of any engine. A plugin or a job script's part is named by
 its dotted path (`package.module:name`), since neither may be imported where experiments are read.
 """
 
@@ -22,12 +22,12 @@ a config for another engine the word means that one's first variant."""
 
 
 def is_worker(node: str) -> bool:
-    """Whether `node` trains."""
+    """Return True if `node` trains."""
     return role_of(node) == "worker"
 
 
 def role_of(node: str) -> str:
-    """Of `server0`: `server`."""
+    """Return the role of a node: `server` for `server0`."""
     return node.rstrip("0123456789")
 
 
@@ -64,15 +64,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Package:
-    """What has the engine, where the framework does not bring it, and whose Python package has the same name; `install`
-    is what to do."""
+    """Distribution and Python package of an engine that no framework brings; `install` is the advice."""
 
     distribution: str
     install: str
 
 
 class TracedWorker(Protocol):
-    """What a trace is read by: the names of the worker's parameters in order, and how far its wall clock was ahead."""
+    """A worker, as the reader of a trace needs it: names of its parameters in order, and the lead of its wall clock."""
 
     @property
     def parameters(self) -> Sequence[str]: ...
@@ -119,20 +118,20 @@ class EngineSpec:
     environment: Callable[[str, RunNetwork], dict[str, str]]
     """(node, network) -> what its documentation wants in the environment of this node's process."""
     prefixes: tuple[str, ...]
-    """How the variables begin that tune it: those of the shell are another job's."""
+    """Prefixes of the variables that tune it: those of the shell are another job's."""
     names: tuple[str, ...] = ()
-    """Its variables that begin like nothing else."""
+    """Its variables without a common prefix."""
     settings: tuple[str, ...]
-    """How the variables begin that a contender of it may set."""
+    """Prefixes of the variables that a contender of it may set."""
     variants: tuple[Variant, ...]
-    """What it brings to an experiment, in the order in which they are listed."""
+    """Its variants in an experiment, in the order in which they are listed."""
     topology: Topology
     """Which links its bytes go through, and so which one is narrow."""
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
     enable: str = ""
-    """How a user starts a job of it under Prophet; empty where that takes more than one command."""
+    """Command that starts a job of it under Prophet; empty if that takes more than one."""
     check: str | None = None
     """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
     is as it must be, a line); None where it cannot."""
@@ -152,20 +151,20 @@ class EngineSpec:
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
-        """Those that it serves; the first is taken where a job's is none of them."""
+        """Frameworks that it serves; the first is the default."""
         return tuple(self.exchanges)
 
     @property
     def scheduled(self) -> bool:
-        """Whether Prophet's hook can order its transfers, and so every policy runs on it."""
+        """True if Prophet's hook can order its transfers, and so every policy runs on it."""
         return self.hook is not None
 
     def has_role(self, node: str) -> bool:
-        """Whether `node` of a cluster takes part."""
+        """Return True if `node` of a cluster takes part."""
         return is_worker(node) or role_of(node) in self.programs
 
     def variant(self, name: str) -> Variant | None:
-        """The variant of this name; None where it has none."""
+        """Return the variant of this name; None if there is none."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
     @property
@@ -174,7 +173,7 @@ class EngineSpec:
         return self.variants[0].name
 
     def called_here(self, base: str) -> str:
-        """`base` as this engine's variants call it: a policy that one of them runs, or stock; else its own name."""
+        """Return the name of `base`, a policy or stock, among this engine's variants; else its own."""
         if self.scheduled:
             return base
         if base == STOCK:

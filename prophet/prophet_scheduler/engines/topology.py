@@ -1,4 +1,4 @@
-"""How the bytes of an iteration go through a cluster: what each of its links carries.
+"""Bytes of an iteration on each link of a cluster.
 
 What belongs here: arithmetic of an exchange's shape, without a rate and without an engine.
 """
@@ -22,5 +22,5 @@ class Topology:
 
 PARAMETER_SERVER = Topology(lambda workers: 1.0, through_servers=True)
 ALL_REDUCE = Topology(lambda workers: 2 * (workers - 1) / workers, through_servers=False)
-"""What p workers send at least, whatever the algorithm (Thakur, Rabenseifner and Gropp 2005;
+"""Minimum that p workers send, whatever the algorithm (Thakur, Rabenseifner and Gropp 2005;
 simulate/collectives.py)."""

@@ -43,7 +43,7 @@ class Option:
         return variable(self.name)
 
     def parse(self, text: str, where: str) -> int | float | bool:
-        """The value of `text`. Raises UserError that names `where` it stands."""
+        """Return the value of `text`. Raises UserError that names `where` it stands."""
         if isinstance(self.default, bool):
             if text not in ("0", "1"):
                 raise UserError(f"{where} is {text!r}; it must be 0 or 1")
@@ -53,7 +53,7 @@ class Option:
 
 
 class Blocks(Enum):
-    """How a policy has gradients cut, where PROPHET_PARTITION_BYTES does not say it (core/cut.py)."""
+    """Cut of gradients under a policy, unless PROPHET_PARTITION_BYTES is set (core/cut.py)."""
 
     ONE_SIZE = "one size"
     """Blocks of DEFAULT_PARTITION_BYTES, small gradients together."""
@@ -65,12 +65,12 @@ class Blocks(Enum):
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a policy with nothing to set."""
+    """Options of a policy that has none."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a policy's file says of one of its names.
+    """Definition of one policy, in its file.
 
     `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
     a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
@@ -114,7 +114,7 @@ def variable(name: str) -> str:
 
 
 def get_definition(name: str, variable: str = "") -> Definition:
-    """What is known of the policy called `name`; only its own file is imported.
+    """Return the definition of the policy called `name`; only its own file is imported.
 
     Raises UserError listing the names, which begins with the `variable` that has `name`.
     """
@@ -127,7 +127,7 @@ def get_definition(name: str, variable: str = "") -> Definition:
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
-    """The policy called `name`, with its defaults but for `options`. Raises UserError listing the known ones."""
+    """Return the policy called `name`, with these `options`. Raises UserError listing the known ones."""
     definition = get_definition(name)
     return definition.build(definition.options(**options), partition_bytes)
 
@@ -138,7 +138,7 @@ def policy_from_environ(
     partition_bytes: int = DEFAULT_PARTITION_BYTES,
     graph: Graph | None = None,
 ) -> Policy:
-    """The policy called `name` with the options that `environ` has. Raises UserError naming what is wrong.
+    """Return the policy called `name` with the options in `environ`. Raises UserError naming the wrong one.
 
     `graph` is the job's, where it is known and the policy takes one (Definition.of_graph).
     """
@@ -154,9 +154,9 @@ def policy_from_environ(
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Those of `names` that begin as Prophet's variables do and are none, each with the one that is spelt most like it.
+    """Return unknown variables among `names` with Prophet's prefix, each with the known one that is spelt most like it.
 
-    "" where none is alike. The variable of any policy's option is known; all policies are imported only where something
+    "" if none is alike. The variable of any policy's option is known; all policies are imported only where something
     is in doubt.
     """
     doubtful = sorted(name for name in names if name.startswith(PREFIX) and name not in NAMES)
@@ -176,15 +176,15 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str]:
 
 
 def all_definitions() -> dict[str, Definition]:
-    """Every policy by name, in alphabetical order. Imports all of them."""
+    """Return every policy by name, in alphabetical order. Imports all of them."""
     return {name: get_definition(name) for name in policy_names()}
 
 
 def policy_names() -> list[str]:
-    """The names of all policies that are installed, in alphabetical order."""
+    """Return the names of all installed policies, in alphabetical order."""
     return list(plugins.entries(plugins.POLICIES))
 
 
 def collective_policies() -> list[str]:
-    """The names of those that an engine of collectives runs, in alphabetical order. Imports all of them."""
+    """Return the names of policies that an engine of collectives runs, in alphabetical order. Imports all of them."""
     return [name for name, definition in all_definitions().items() if not definition.servers_only]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ByteSchedulerOptions:
-    """What can be set of it."""
+    """Options of ByteScheduler."""
 
     credit_bytes: int = option(4_000_000, "bytes in flight", unit="bytes", least=1)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Fifo:
-    """What BytePS does by itself, through Prophet's queue."""
+    """BytePS's own order, through Prophet's queue."""
 
     name = "fifo"
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
 
 UNMEASURED_BYTES = 2 << 20
-"""In flight until the network is known: two of the largest blocks that a job begins with. It is measured best while
-pushes follow one another without a pause."""
+"""Bytes in flight until the network is known: two of the largest first blocks. It is measured best while pushes follow
+one another without a pause."""
 
 
 class Prophet:
@@ -43,19 +43,19 @@ class Prophet:
         self._partition_bytes = partition_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """What can be said without the shape of the cluster: the cut stays, the credit covers the delay."""
+        """Return the plan without the shape of the cluster: the cut stays, the credit covers the delay."""
         # Ids that rise in forward order are ranks themselves, under any cut.
         order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
         return self._plan(order, network, self.credit(network))
 
     def search(self, question: Question) -> Search:
-        """Looks for the cut and the credit with the shortest iteration."""
+        """Return the search for the cut and the credit with the shortest iteration."""
         from prophet_scheduler.policies.algorithms.chooser import ChoiceSearch
 
         return ChoiceSearch(question)
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """The plan of a choice."""
+        """Return the plan of a choice."""
         # What is cut has ids in forward order, which are ranks under any cut. A learned order has those of one cut
         # alone: blocks of another would be ranked by place among blocks that are ranked by number.
         return replace(self._plan({}, question.network, choice.credit), cut=choice.cut)
@@ -71,7 +71,7 @@ class Prophet:
         )
 
     def credit(self, network: Network | None) -> int:
-        """Bytes in flight that keep the wire busy, and no more: what queues on it delays the more urgent.
+        """Return the bytes in flight that keep the wire busy, and no more: a queue on it delays urgent gradients.
 
         With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
         the wire stays busy while W - 1 others take at least that long. W is a whole number: a part of a partition lets

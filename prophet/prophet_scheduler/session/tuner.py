@@ -174,6 +174,41 @@ class Noise:
         return half * (1 + alike) / (1 - alike) ** 2
 
 
+class Going:
+    """Cost of going to arms, in iterations, as expected and as it was seen."""
+
+    def __init__(self) -> None:
+        self._current: Hashable = None
+        self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
+        self._spent = 0.0  # seen so far, of going to the present arm
+        self._dear = self._paid = 1.0  # cost of first times, in expected costs, and their number
+
+    def cost(self, arm: Arm, known: bool) -> float:
+        """Return the expected cost of going to this arm, given the cost of first times so far."""
+        return arm.cost + (0.0 if known else arm.first_cost - arm.cost) * self._dear / self._paid
+
+    def iteration(self, arm: Arm, known: bool) -> tuple[float, bool]:
+        """Note an iteration of this arm. Return (its share of the cost of going there, True if it is the first)."""
+        came, self._current = self._current not in (None, arm.name), arm.name
+        if came:
+            self._each, self._comes = self.cost(arm, known) / arm.lasts, arm.lasts
+            self._spent = 0.0
+        share = self._each if self._comes else 0.0
+        self._comes = max(0, self._comes - 1)
+        return share, came
+
+    def spent(self, arm: Arm, beyond: float) -> None:
+        """Note by how much an iteration that shares the cost exceeded one of the arm's."""
+        self._spent += beyond
+        if not self._comes:
+            self.pay(self._spent, arm.first_cost)
+
+    def pay(self, spent: float, expected: float) -> None:
+        """Learn from the cost of going to an arm for the first time, beside the expected one."""
+        self._dear += spent / (expected or 1.0)
+        self._paid += 1
+
+
 @dataclass
 class Tuner:
     """The arms of one job, the beliefs about them, and the choice of the next."""
@@ -191,10 +226,8 @@ class Tuner:
         m = self.model
         self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
         self._seen: dict[Hashable, int] = {}
-        self._current: Hashable = None
-        self._going, self._comes, self._fresh = 0.0, 0, False
-        self._spent = 0.0  # iterations that going to this arm has cost so far
-        self._dear = self._paid = 1.0  # Cost of first times, in expected costs, and their number.
+        self._going = Going()
+        self._fresh = False
         self._off = np.zeros(len(SCALES))
 
     # Inputs.
@@ -258,13 +291,9 @@ class Tuner:
         """Take in the time of an iteration under this arm."""
         model, arm = self.model, self._arms[name]
         seen = self._seen.get(name, 0)
-        came, self._current = self._current not in (None, name), name
-        if came:
-            self._going, self._comes = self._cost(arm) / arm.lasts, arm.lasts
-            self._fresh, self._spent = True, 0.0
-        going = self._going if self._comes else 0.0
+        going, came = self._going.iteration(arm, known=seen > 0)
+        self._fresh = self._fresh or came
         anew = going > 0 or seen == 0
-        self._comes = max(0, self._comes - 1)
         self._seen[name] = seen + 1
         self._covariance[:, 0, 0] += model.drift**2
         steps = np.arange(1, self._mean.shape[1])
@@ -272,34 +301,22 @@ class Tuner:
         self._noise.add(math.log(iteration_s), anew)
         if model.going * going > model.kind:
             # The cost hides how fast the arm is.
-            self._spent += self._beyond(name, iteration_s)
-            if not self._comes:
-                self._pay(self._spent, arm.first_cost)
+            self._going.spent(arm, self._beyond(name, iteration_s))
             return
         noise = self._noise.variance + (model.going * going) ** 2
         self._take(name, iteration_s / (1 + going), noise, self._fresh)
         self._fresh = False
-
-    def _cost(self, arm: Arm) -> float:
-        """Return the expected cost of going to this arm, in iterations, given the cost of first times so far."""
-        first = 0.0 if arm.name in self._seen else arm.first_cost - arm.cost
-        return arm.cost + first * self._dear / self._paid
 
     def opened(self, name: Hashable, iteration_s: float) -> None:
         """Take in the last of the iterations over which the job paid for its first arm."""
         arm = self._arms[name]
         share = arm.first_cost / arm.lasts
         if self.model.going * share > self.model.kind:
-            self._pay(self._beyond(name, iteration_s), share)
+            self._going.pay(self._beyond(name, iteration_s), share)
 
     def _beyond(self, name: Hashable, iteration_s: float) -> float:
         """Return by how much this iteration exceeds one of the arm's, in iterations."""
         return max(0.0, iteration_s / self.beliefs()[name].iteration_s - 1)
-
-    def _pay(self, spent: float, expected: float) -> None:
-        """Learn from what going to an arm for the first time has cost, beside what was expected, in iterations."""
-        self._dear += spent / (expected or 1.0)
-        self._paid += 1
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
@@ -396,7 +413,7 @@ class Tuner:
         mean, covariance = self._believed()
         logs = np.array([math.log(arm.predicted_s) for arm in arms]) + mean[places]
         logs -= logs.min() if here is None else logs[here]
-        costs = np.array([self._cost(arm) for arm in arms])
+        costs = np.array([self._going.cost(arm, arm.name in self._seen) for arm in arms])
         going = costs.copy()
         if here is not None:
             going[here] = 0.0

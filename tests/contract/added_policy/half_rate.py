@@ -12,7 +12,7 @@ from prophet_scheduler.policies import Definition, option
 
 @dataclass(frozen=True)
 class Options:
-    """What can be set of it."""
+    """Options of it."""
 
     buffer_bytes: int = option(2_000_000, "the buffer", unit="bytes", least=1)
     share: float = option(0.5, "of the buffer that is in flight", least=0.01)

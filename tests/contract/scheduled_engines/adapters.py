@@ -22,19 +22,19 @@ LIMIT_S = 180.0
 LINK_BPS = 400e6
 FIRST_PORT = 24600
 IMPORTED = ("torch", "torch._dynamo", "numpy")
-"""What is there when a rank starts: importing it takes longer than the job."""
+"""Modules that are there when a rank starts: importing them takes longer than the job."""
 
 RunCase = Callable[[str, Path, Mapping[str, str]], list[Ended]]
 """(case of job.py, an empty folder, settings of all workers) -> how each ended. They work in folder/worker0, ..."""
 
 
 def case_of(engine: str, case: str) -> dict[str, str]:
-    """What job.py is told."""
+    """Arguments of job.py."""
     return {"CONTRACT_ENGINE": engine, "CONTRACT_CASE": case}
 
 
 class ScheduledEngine(Protocol):
-    """What the suite asks of an engine. `name` is that of its description, `switch` the variable that turns Prophet on.
+    """An engine as the suite needs it. `name` is that of its description, `switch` the variable that turns Prophet on.
 
     `one_order`: whether all workers hold one sequence of blocks, and not a cut alone.
     """
@@ -44,7 +44,7 @@ class ScheduledEngine(Protocol):
     one_order: bool
 
     def jobs(self) -> AbstractContextManager[RunCase]:
-        """What starts jobs, one after another, while the context lasts. Skips the test where there can be none."""
+        """Return the starter of jobs, one after another, while the context lasts. Skip the test if there is none."""
         ...
 
     def urgency(self, added: Sequence[int], held: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -116,4 +116,4 @@ class Ddp:
 
 ADAPTERS: tuple[ScheduledEngine, ...] = (BytePS(), Ddp())
 MARKS: Mapping[str, Sequence[pytest.MarkDecorator]] = {"byteps": (pytest.mark.engine, pytest.mark.netns)}
-"""Of the engines that need more than a process."""
+"""Marks of the engines that need more than a process."""

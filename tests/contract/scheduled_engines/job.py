@@ -40,7 +40,7 @@ PATIENCE_S = 120.0
 
 
 class Forced(Protocol):
-    """What the suite does to Prophet on one engine. To be made before the exchange, in a worker's process."""
+    """Changes of the suite to Prophet on one engine. To be made before the exchange, in a worker's process."""
 
     def fail(self) -> threading.Event:
         """From now on the agent of this worker, which decides, fails at each turn; set when it has."""
@@ -155,7 +155,7 @@ class ForcedBytePS:
         of_file["prophet"] = dataclasses.replace(of_file["prophet"], build=lambda options, size: ForwardOrder())
 
         def holds(_called: Any) -> object:
-            (cut,) = {board.in_force for board in boards}
+            (cut,) = {board.in_force.cut for board in boards}
             return None if cut is None else [[segment.start, segment.block_bytes] for segment in cut.segments]
 
         return holds

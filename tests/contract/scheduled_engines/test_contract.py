@@ -1,4 +1,4 @@
-"""What Prophet promises of a job, on every engine that it schedules: order, agreement, bits, errors, and the end.
+"""Promises of Prophet to a job, on every engine that it schedules: order, agreement, bits, errors, and the end.
 
 Rule of this file: tests that know no engine. A real job of two workers each is run for four cases, and a job shows all
 that it can; what an engine has beyond this is tested beside it.
@@ -193,7 +193,7 @@ def events_of(place: Path) -> NDArray[Any]:
 
 
 def passed_over(events: NDArray[Any], urgency: list[tuple[int, ...]]) -> int:
-    """How often something less urgent waited while a block went. Fails where something more urgent did."""
+    """Return the number of blocks that went while a less urgent one waited. Fails if a more urgent one waited."""
     ready: Mapping[int, deque[tuple[int, ...]]] = defaultdict(deque)
     coming = iter(urgency)
     waited = 0

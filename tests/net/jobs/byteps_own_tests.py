@@ -23,11 +23,11 @@ BATCHES = 4
 CLASSES = 16
 SIDE = 32
 CASES = 1
-"""Of each test's grid of parameters: the first."""
+"""First parameters of each test's grid."""
 
 
 def expand(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], None]:
-    """What parameterized.expand does: a test for each tuple of parameters, in the class that is being defined."""
+    """Do as parameterized.expand: make a test for each tuple of parameters, in the class that is being defined."""
     grid = [case for written in cases for case in readings(written)]
     body = sys._getframe(1).f_locals
 

@@ -48,4 +48,4 @@ del sys.argv[0]
 sys.path[0:0] = [str(Path(sys.argv[0]).parent)]
 runpy.run_path(sys.argv[0], run_name="__main__")
 for board in boards:
-    print("recuts", board.recuts, "networks", [entry.bandwidth for entry in board.networks], flush=True)
+    print("recuts", board.in_force.recuts, "networks", [entry.bandwidth for entry in board.networks], flush=True)

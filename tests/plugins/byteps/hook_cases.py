@@ -1,4 +1,4 @@
-"""What the native hook does to a stand-in for BytePS's core: a program that test_hook.py runs once for each case.
+"""Cases of the native hook on a stand-in for BytePS's core: a program that test_hook.py runs once for each case.
 
     hook_cases.py CASE CORE.so [OTHER_CORE.so]
 
@@ -27,7 +27,7 @@ from prophet_scheduler.core.plan import Plan, QueuePlan
 REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
 """Stages of BytePS, as they are numbered since 0.2.5."""
 WITHOUT_STAGES, SANE, WITH_ANOTHER_NAME = range(3)
-"""How a task is made (core_add_push of fake_core.cc)."""
+"""Arguments of a task (core_add_push of fake_core.cc)."""
 NEVER_S = 1e6
 BY_PRIORITY = Plan(push=QueuePlan(order={}), pull=QueuePlan(order={}))
 
@@ -74,7 +74,7 @@ class Core:
         self._library.core_add(stage, task, later)
 
     def get(self, stage: int) -> int:
-        """What the stage's loop gets in one turn: a task's key, or -1."""
+        """Return the key of the task that the stage's loop gets in one turn, or -1."""
         return int(self._library.core_get(stage))
 
     def gradient(self, stage: int) -> int:
@@ -125,7 +125,7 @@ class Core:
         self._library.core_all_have_it()
 
     def asked(self) -> int:
-        """How often the hook has asked whether a task is ready."""
+        """Number of times that the hook has asked if a task is ready."""
         return int(self._library.core_asked())
 
     def alive(self) -> int:
@@ -135,7 +135,7 @@ class Core:
 
 Case = Callable[[Hook, Core], None]
 CASES: dict[str, Case] = {}
-"""What each case is called, and the case."""
+"""Cases by name."""
 
 
 def case(function: Case) -> Case:
@@ -582,7 +582,7 @@ def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: C
 
 @case
 def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) -> None:
-    """Of a core that test_hook.py builds for it, and no other."""
+    """Run it on a core that test_hook.py builds for it, and no other."""
     core.push("page", 10)
     assert not hook.sizes_apart
 

@@ -1,4 +1,4 @@
-"""What test_hook_plans.py runs in processes of their own: `python hook_plan_cases.py CASE CORE`.
+"""Cases that test_hook_plans.py runs in processes of their own: `python hook_plan_cases.py CASE CORE`.
 
 Each case drives the hook over the stand-in for BytePS's core, which is CORE.
 """

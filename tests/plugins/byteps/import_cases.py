@@ -15,7 +15,7 @@ def nothing() -> None:
 
 
 def agent() -> None:
-    """What the autoload imports when BytePS is."""
+    """Imports of the autoload when BytePS is imported."""
     importlib.import_module("prophet_byteps.agent")
 
 

@@ -229,7 +229,7 @@ class BytePS(SimpleNamespace):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What was agreed on or renewed."""
+    """Calls of agreements and renewals."""
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(exchange, "agree_on_start", lambda *args: calls.append(("start", *args[1:])))
@@ -340,7 +340,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     scheduled._learning.turn(Session(), 6.0, [])  # type: ignore[arg-type]
     assert turns[-1].refusals == (Refusal(cut, "no names"),)
     board.taken_up(0, cut, 1 << 20)
-    assert board.recut_reason == ("larger blocks cost less", 0.25)
+    assert board.in_force.reason == ("larger blocks cost less", 0.25)
     instructions[1:] = [Want(None, 2 << 20)]
     scheduled._learning.turn(Session(), 7.0, [])  # type: ignore[arg-type]
     assert [turn.credit for turn in turns] == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"

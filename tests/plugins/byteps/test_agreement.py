@@ -1,4 +1,4 @@
-"""What all workers must have alike: rows, pages and topics over a sum that the test makes."""
+"""Settings that all workers must share: rows, pages and topics over a sum that the test makes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_workers_that_differ_end_whether_they_settle_or_not() -> None:
 
 
 def test_numbers_do_not_hang_on_the_size_of_a_job_or_on_its_tensors() -> None:
-    """What a program declares comes after all slots, so workers with other tensors still meet."""
+    """Tensors of the program come after all slots, so workers with other tensors still meet."""
     declared = []
     for workers in (2, 16, 17, 256):
         server = Server(workers)

@@ -39,7 +39,7 @@ def test_set_without_byteps_in_the_program_costs_only_the_import_hook() -> None:
 
 @pytest.mark.parametrize(("part", "size"), [("torch", 4_096_000), ("mxnet", 524_288)])
 def test_without_the_hook_the_front_end_is_there_all_the_same(part: str, size: int) -> None:
-    """What goes over the wire must be what the other workers have; only the order may be BytePS's."""
+    """Tensors must be those of the other workers; only the order may be BytePS's."""
     pytest.importorskip(part)
     done = run("trains_with_the_front_end", part)
     assert done.returncode == 0, done.stderr

@@ -88,7 +88,8 @@ class Worker:
     def __init__(self, server: Server, rank: int, number: int = 0, fixed: Cut | None = None) -> None:
         self.rank = rank
         self.board = CutBoard(fixed, lambda sizes: SMALL if rank == 0 else STEPPED)
-        self.control = CutControl(self.board, number, Line(server, rank), rank, server.workers)
+        self.line = Line(server, rank)
+        self.control = CutControl(self.board, number, self.line, rank, server.workers)
         self.control.declare()
         self.cuts: list[Cut] = []
 
@@ -99,7 +100,7 @@ class Worker:
             yield
             cut = self.control.round_begins() or cut
             self.cuts.append(cut)
-            assert self.board.in_force == cut
+            assert self.board.in_force.cut == cut
             before(number)
             yield
             self.control.round_ends()
@@ -185,7 +186,7 @@ def test_every_worker_has_the_same_cut_in_every_round(monkeypatch: pytest.Monkey
     changes = [number for number in range(1, rounds) if group[0].cuts[number] != group[0].cuts[number - 1]]
     assert changes
     assert all(number % RECUT_ROUNDS == 0 for number in changes)
-    assert {worker.board.recuts for worker in group} == {len(changes)}
+    assert {worker.board.in_force.recuts for worker in group} == {len(changes)}
     expected = tuple(Network(1e6 * (1 + rank)) for rank in range(server.workers))
     assert all(worker.board.networks == expected for worker in group)
     assert turns.waits > 0 or server.workers == 1
@@ -205,7 +206,7 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
 
     def before(worker: Worker) -> Callable[[int], None]:
         def note_and_want(number: int) -> None:
-            credits[worker.rank].append(worker.board.credit)
+            credits[worker.rank].append(worker.board.in_force.credit)
             if number == 0:
                 worker.board.want(LARGE, Reason("larger", 0.5), 1000 + worker.rank)
             if number == RECUT_ROUNDS:
@@ -218,7 +219,7 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
     turns.play(*(worker.run(4 * RECUT_ROUNDS, before(worker)) for worker in group))
     assert credits[0] == credits[1] == credits[2]
     assert credits[0] == [None] * RECUT_ROUNDS + [1000] * RECUT_ROUNDS + [2000] * 2 * RECUT_ROUNDS
-    assert group[1].board.recuts == 2
+    assert group[1].board.in_force.recuts == 2
 
 
 def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +232,7 @@ def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.Monke
         group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, NO_REASON, 1000)),
         group[1].run(2 * RECUT_ROUNDS),
     )
-    assert [worker.board.credit for worker in group] == [None, None]
+    assert [worker.board.in_force.credit for worker in group] == [None, None]
 
 
 def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +243,7 @@ def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) ->
     turns.play(*(worker.run(3 * RECUT_ROUNDS) for worker in group))
     assert group[0].cuts == [LARGE] * 3 * RECUT_ROUNDS
     assert (server.sent, server.declared) == ([], [[], []])
-    assert (group[0].board.in_force, group[0].board.recuts) == (LARGE, 0)
+    assert (group[0].board.in_force.cut, group[0].board.in_force.recuts) == (LARGE, 0)
 
 
 def test_a_machine_without_room_keeps_the_sizes_of_all(
@@ -311,7 +312,7 @@ def test_a_front_end_that_cannot_cut_so_keeps_the_cut_of_all(monkeypatch: pytest
     assert group[0].cuts == group[1].cuts
     assert set(group[0].cuts) == {SMALL, STEPPED}
     assert [worker.board.refusals for worker in group] == [(Refusal(LARGE, "no names"),)] * 2
-    assert [worker.board.recuts for worker in group] == [1, 1], "what was refused is none"
+    assert [worker.board.in_force.recuts for worker in group] == [1, 1], "what was refused is none"
 
 
 def test_without_an_exchange_all_stay_with_one_size() -> None:
@@ -323,7 +324,7 @@ def test_without_an_exchange_all_stay_with_one_size() -> None:
     for _ in range(2 * RECUT_ROUNDS):
         assert control.round_begins() is None
         control.round_ends()
-    assert board.in_force == Cut.uniform(DEFAULT_PARTITION_BYTES)
+    assert board.in_force.cut == Cut.uniform(DEFAULT_PARTITION_BYTES)
 
 
 def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
@@ -372,21 +373,21 @@ def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pyt
     turns.play(worker(0), worker(1))
     from_there_on = Cut((Segment(0, 1 << 20), Segment(UNIT_BYTES * 30, 256 * 1024)))
     assert begun == [(SMALL, from_there_on)] * 2
-    assert boards[1].in_force == SMALL, "the first optimizer's"
+    assert boards[1].in_force.cut == SMALL, "the first optimizer's"
 
 
 def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, server = Turns(monkeypatch, 3), Server(2)
     group = [Worker(server, rank) for rank in range(2)]
     turns.play(*(worker.run(RECUT_ROUNDS + 1) for worker in group))
-    assert all(worker.control._sent == 2 for worker in group)
+    assert len(server.sent) == 2 * len(group)
     group[0].board.want(LARGE)
 
     after = Server(3)
     newcomers = [Worker(after, rank) for rank in (1, 2)]
     # Its ranks are dealt out anew as well.
     survivor = group[0]
-    survivor.control._exchange = Line(after, 0)
+    survivor.line.server, survivor.line.rank = after, 0
     survivor.control.restart(0, 3)
     survivor.cuts.clear()
     after.declared[0].extend(server.declared[0])

@@ -1,4 +1,4 @@
-"""What BytePS has of a program, as its handles say; BytePS is the test's own."""
+"""Tensors under way in BytePS, by its handles; BytePS is the test's own."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from prophet_byteps import faults
-from prophet_byteps.build.corrections import CORRECTIONS
+from prophet_byteps.build.rules import CORRECTIONS
 from prophet_byteps.faults import State, look, parts_of
 from prophet_byteps.library import byteps_folder
 
 BY_NAME = {correction.name: correction for correction in CORRECTIONS}
 ASYNCHRONOUS = {"answering", "mixing"}
-"""Those of a server's asynchronous mode."""
+"""Faults of a server's asynchronous mode."""
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
@@ -27,7 +27,7 @@ def library(folder: Path, part: str, *names: bytes) -> Path:
 
 
 def as_released(part: str) -> list[bytes]:
-    """What the code of all faults is seen by in a part."""
+    """Return the names by which the code of all faults is seen in a part."""
     return [correction.seen_by.strip(b"\0") for correction in CORRECTIONS if part in correction.parts]
 
 

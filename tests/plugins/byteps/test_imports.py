@@ -1,4 +1,4 @@
-"""What a process imports of Prophet: nothing where it is off, and little where it is on."""
+"""Imports of Prophet in a process: nothing if it is off, and little if it is on."""
 
 from __future__ import annotations
 

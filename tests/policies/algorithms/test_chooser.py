@@ -70,7 +70,7 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
 
 
 def test_on_a_slow_wire_a_prediction_has_the_watchdog_of_a_job() -> None:
-    """What is held is let go while a large block is under way, so more is in flight than the credit says."""
+    """Held blocks are let go while a large one is under way, so more is in flight than the credit says."""
     slow, size = Network(125e3, 1e-4, 2.8e-4), 512 * KIB
     prediction = Predictor(PROFILE, slow, Shape(2, 1), wide_servers=True).begin(Cut.uniform(size), 2 * size)
     assert prediction.run(1 << 40)
@@ -187,7 +187,7 @@ def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
 
 
 def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None:
-    """What it has had is predicted first, and of the rest none need be better than that."""
+    """Cuts that the job has had are predicted first, and none of the rest need be better."""
     had = [Cut.uniform(size) for size in (1 << 20, 2 << 20)]
     usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
     measured = Measured(had[-1], 4 << 20, 3 * min(usual.values()))

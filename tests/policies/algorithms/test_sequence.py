@@ -22,6 +22,7 @@ from prophet_scheduler.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
+from support.plain_wire import played
 
 MB = 1_000_000
 NETWORK = Network(10e6)
@@ -100,8 +101,7 @@ def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
 
 def test_another_order_comes_to_what_it_must() -> None:
     job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    played = play_sequence(job, NETWORK, (0, 1, 2, 3))
-    assert played.ends_s == pytest.approx((0.35, 0.45, 0.65, 0.85))
+    assert play_sequence(job, NETWORK, (0, 1, 2, 3)).ends_s == pytest.approx((0.35, 0.45, 0.65, 0.85))
 
 
 def test_nothing_is_known_yet() -> None:
@@ -123,7 +123,7 @@ def test_every_block_is_issued_once_and_none_before_it_is_there(job: Profile, ne
     assert sorted(sequence.order) == list(range(len(job.gradients)))
     for gradient, end_s in zip(job.gradients, sequence.ends_s, strict=True):
         assert end_s >= gradient.generation_s + network.transfer_s(gradient.size_bytes) - 1e-9
-    assert play_sequence(job, network, sequence.order).ends_s == pytest.approx(sequence.ends_s)
+    assert played(job, network, sequence.order).ends_s == pytest.approx(sequence.ends_s)
 
 
 @given(job=PROFILES, network=NETWORKS, policy=st.sampled_from(POLICIES), data=st.data())
@@ -165,10 +165,9 @@ def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job:
 def test_the_delay_counts_where_the_wire_was_idle() -> None:
     job = profile((1, 0.5), (1, 0.5), (1, 0.0))
     slow = Network(10e6, 0.0, 0.2)
-    played = play_sequence(job, slow, (2, 0, 1))
-    assert played.ends_s == pytest.approx((0.8, 0.9, 0.3))
+    assert play_sequence(job, slow, (2, 0, 1)).ends_s == pytest.approx((0.8, 0.9, 0.3))
     made = make_sequence(job, slow, plan_of("fifo", job, slow))
-    assert play_sequence(job, slow, made.order).ends_s == pytest.approx(made.ends_s)
+    assert played(job, slow, made.order).ends_s == pytest.approx(made.ends_s)
 
 
 @given(job=PROFILES, policy=st.sampled_from(POLICIES), delay_s=st.floats(0.0, 0.3), overhead_s=st.floats(0.0, 0.01))
@@ -178,9 +177,19 @@ def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
 ) -> None:
     network = Network(1e8, overhead_s, delay_s)
     made = make_sequence(job, network, plan_of(policy, job, network))
-    assert play_sequence(job, network, made.order).ends_s == pytest.approx(made.ends_s)
+    assert played(job, network, made.order).ends_s == pytest.approx(made.ends_s)
     for gradient, end_s in zip(job.gradients, made.ends_s, strict=True):
         assert end_s >= gradient.generation_s + delay_s + network.transfer_s(gradient.size_bytes) - 1e-9
+
+
+@given(job=PROFILES, network=NETWORKS, delay_s=st.floats(0.0, 0.3), data=st.data())
+@settings(deadline=None)
+def test_any_order_takes_as_long_as_by_the_plain_model(
+    job: Profile, network: Network, delay_s: float, data: st.DataObject
+) -> None:
+    far = Network(network.bandwidth, network.overhead_s, delay_s)
+    order = data.draw(st.permutations(range(len(job.gradients))))
+    assert play_sequence(job, far, order).ends_s == pytest.approx(played(job, far, order).ends_s)
 
 
 def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:

@@ -1,4 +1,4 @@
-"""What an iteration would take in the engine's own order."""
+"""Prediction of an iteration in the engine's own order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_bytes_go_in_the_order_in_which_they_come_and_forward_waits_for_all() ->
     job = profile((1 * MB, 0.2), (2 * MB, 0.1))
     assert stock_iteration_s(job, LINK, collectives=True) == pytest.approx(0.4 + 0.1)
     # A server is asked for the first at 0.3 s, and the question leaves behind the second push; 3 MB take 0.3 s.
-    assert stock_iteration_s(job, LINK, collectives=False) == pytest.approx(0.4 + 0.3 + 0.1)
+    assert stock_iteration_s(job, LINK, collectives=False) == pytest.approx(0.4 + 0.3 + 0.1, rel=1e-3)
 
 
 def test_a_fast_wire_hides_behind_computing() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,10 +12,8 @@ from prophet_scheduler.core.errors import UserError
 
 from .build import install, provide
 from .cuda import with_cuda
-from .cuda_rules import for_cuda
-from .recipe import RULES, UNCORRECTED, recipe_for
-from .releases import NEWEST, RELEASES, release_of
-from .rules import Rule
+from .recipe import key_of
+from .rules import NEWEST, RELEASES, release_of, rules_of
 from .store import Store
 from .toolchain import find_toolchain
 
@@ -53,19 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.command == "clean":
             store.clear()
         else:
-            rules: Sequence[Rule] = UNCORRECTED if options.uncorrected else RULES
+            rules = rules_of(corrected=not options.uncorrected, cuda=options.cuda)
             release = release_of(options.release)
             toolchain = find_toolchain()
             if options.framework is not None:
                 toolchain = toolchain.alone(options.framework)
             if options.cuda:
-                rules, toolchain = for_cuda(rules), with_cuda(toolchain, options.cuda_version)
+                toolchain = with_cuda(toolchain, options.cuda_version)
             elif options.cuda_version is not None:
                 parser.error("--cuda-version goes with --cuda")
             if options.command == "build":
                 print(provide(store, toolchain, Console(highlight=False, stderr=True), rules, release))
             else:
-                print(_cached(store, recipe_for(toolchain, rules, release).key(), options))
+                print(_cached(store, key_of(toolchain, rules, release), options))
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         return 2

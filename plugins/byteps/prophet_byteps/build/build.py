@@ -20,9 +20,8 @@ from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 
-from .recipe import HERE, RULES, build_environment, frameworks, recipe_for
-from .releases import NEWEST, Release
-from .rules import Rule, apply_rules
+from .recipe import RULES, build_environment, frameworks, key_of
+from .rules import HERE, NEWEST, Release, Rule, apply_rules
 from .store import Store
 from .toolchain import Toolchain, find_toolchain
 
@@ -64,7 +63,7 @@ def provide(
 
     Raises UserError if the source cannot be fetched, an edit does not fit it or it does not compile.
     """
-    key = recipe_for(toolchain, rules, release).key()
+    key = key_of(toolchain, rules, release)
     with store.locked():
         wheel = store.wheel(key)
         if wheel is None:

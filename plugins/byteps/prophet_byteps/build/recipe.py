@@ -10,18 +10,12 @@ import json
 import platform
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from . import compatibility, corrections
-from .releases import NEWEST, Release
-from .rules import Rule
+from .rules import HERE, NEWEST, Release, Rule, rules_of
 from .toolchain import Toolchain
 
-HERE = Path(__file__).parent
-
-RULES = (*compatibility.RULES, *corrections.RULES)
-UNCORRECTED = compatibility.RULES
+RULES = rules_of()
+UNCORRECTED = rules_of(corrected=False)
 """BytePS with the faults it was released with, which a job meets on a BytePS that was not built here."""
 
 PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
@@ -39,42 +33,23 @@ def build_environment(toolchain: Toolchain) -> dict[str, str]:
     return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The ingredients of one wheel. Equal recipes make interchangeable wheels."""
+def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> str:
+    """Return sixteen hexadecimal digits that differ between wheels that are not interchangeable.
 
-    byteps: str
-    rules: Sequence[tuple[str, str, str, int]]
-    """File, old text, new text and count of every edit, in order; reasons do not shape the wheel."""
-    own_sources: dict[str, str]
-    """Text of the stand-in headers and build hooks, by name."""
-    parts: dict[str, str]
-    python: str
-    torch: str | None
-    """Version of torch, with the CUDA of a CUDA build."""
-    mxnet: str | None
-    compiler: str
-    machine: str
-    zmq: str
-
-    def key(self) -> str:
-        """Return sixteen hexadecimal digits that differ between different recipes."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def recipe_for(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> Recipe:
-    """Return the recipe of this package, interpreter and tools, for a release edited by the `rules` that apply."""
-    stand_ins = [] if toolchain.cuda else sorted((HERE / "include").glob("*.h"))
-    sources = [*stand_ins, HERE / "build_hooks.py"]
-    return Recipe(
-        byteps=f"{release.version} {release.sha256}",
-        rules=[(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
-        own_sources={source.name: source.read_text(encoding="utf-8") for source in sources},
-        parts=build_environment(toolchain),
-        python=f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
-        torch=f"{toolchain.torch} {toolchain.cuda.described}" if toolchain.cuda else toolchain.torch,
-        mxnet=toolchain.mxnet,
-        compiler=toolchain.compiler,
-        machine=f"{platform.machine()} {toolchain.machine_flags}",
-        zmq=toolchain.zmq.version,
-    )
+    They cover this package, the interpreter, the tools, and a release edited by the `rules` that apply.
+    """
+    sources = [*(() if toolchain.cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
+    ingredients = {
+        "byteps": f"{release.version} {release.sha256}",
+        # Reasons do not shape the wheel.
+        "rules": [(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
+        "own_sources": {source.name: source.read_text(encoding="utf-8") for source in sources},
+        "parts": build_environment(toolchain),
+        "python": f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
+        "torch": f"{toolchain.torch} {toolchain.cuda.described}" if toolchain.cuda else toolchain.torch,
+        "mxnet": toolchain.mxnet,
+        "compiler": toolchain.compiler,
+        "machine": f"{platform.machine()} {toolchain.machine_flags}",
+        "zmq": toolchain.zmq.version,
+    }
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,20 +1,24 @@
-"""Edits to BytePS's source, and how a list of them is applied.
+"""Edits to BytePS's source, read from `edits/`, and how a list of them is applied.
 
 An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so
-that an edit which no longer fits the source stops the build instead of quietly doing nothing. The rules themselves are
-in `compatibility.py` and `corrections.py`, and in `releases.py` where a release differs.
+that an edit which no longer fits the source stops the build instead of quietly doing nothing.
 
 Rules that together mend one fault are a correction. It leaves a mark: a function that does nothing, which the library
-exports. So a library shows what is mended in it (prophet_byteps/faults.py).
+exports. So a library shows what is mended in it (prophet_byteps/faults.py). The CPU build has all corrections, so every
+contender on BytePS runs on the same mended base.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from prophet_scheduler.core.errors import UserError
+
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class Rule:
     """Replace `old` by `new` at its `count` places in one file.
 
     `file` is relative to the root of the source, `old` is literal text, and `reason` says why the source cannot stay.
+    `only` names the build that has the rule, "cpu" or "cuda"; empty for both.
     """
 
     file: str
@@ -29,6 +34,7 @@ class Rule:
     new: str
     reason: str
     count: int = 1
+    only: str = ""
 
     def apply(self, text: str) -> str:
         """Return `text` with this edit made. Raises UserError unless `old` occurs exactly `count` times."""
@@ -74,6 +80,65 @@ class Correction:
         text = f'{self.marked_after}extern "C" {visible} void {self.mark}() {{}}\n'
         reason = "says that the fault is mended in this library"
         return (*self.rules, Rule(self.marked_in, self.marked_after, text, reason))
+
+
+@dataclass(frozen=True)
+class Release:
+    """A source archive: its version, its digest, and how rules fit it.
+
+    `instead` changes fields of a rule, given its file and text; `count` is 0 if there is nothing to edit. `without` are
+    corrections of faults that it does not have. `hooks` is the file that its setup.py asks for hooks.
+    """
+
+    version: str
+    sha256: str
+    instead: Sequence[dict[str, Any]] = ()
+    without: Sequence[str] = ()
+    hooks: str = "pre_setup.py"
+
+    def fitted(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Return `rules` as this release needs them."""
+        left_out = {rule for fault in CORRECTIONS if fault.name in self.without for rule in fault.all_rules}
+        changes = {(one["file"], one["old"]): one["by"] for one in self.instead}
+        fitted = (replace(rule, **changes.get((rule.file, rule.old), {})) for rule in rules if rule not in left_out)
+        return tuple(rule for rule in fitted if rule.count > 0)
+
+
+def _read(name: str) -> Any:
+    return tomllib.loads((HERE / "edits" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _correction(row: dict[str, Any]) -> Correction:
+    rules, seen_by = tuple(Rule(**rule) for rule in row["rules"]), row["seen_by"].encode()
+    return Correction(**{**row, "parts": tuple(row["parts"]), "rules": rules, "seen_by": seen_by})
+
+
+_CUDA = _read("cuda")
+COMPATIBILITY = tuple(Rule(**row) for row in (*_read("compatibility")["rule"], *_CUDA["rule"]))
+"""Rules without which BytePS does not compile, import or work on today's tools."""
+CORRECTIONS = tuple(map(_correction, _read("corrections")["correction"]))
+_CUDA_CORRECTIONS = tuple(Rule(**row) for row in _CUDA["correction"])
+RELEASES = {row["version"]: Release(**row) for row in _read("releases")["release"]}
+NEWEST = next(iter(RELEASES.values()))
+
+
+def rules_of(corrected: bool = True, cuda: bool = False) -> tuple[Rule, ...]:
+    """Return the rules of a build, with BytePS's faults `corrected` or as it was released."""
+    rules = [rule for rule in COMPATIBILITY if rule.only != "cuda"]
+    if corrected:
+        rules += (rule for correction in CORRECTIONS for rule in correction.all_rules)
+    if cuda:
+        rules = [rule for rule in rules if rule.only != "cpu"]
+        rules += (rule for rule in COMPATIBILITY if rule.only == "cuda")
+        rules += _CUDA_CORRECTIONS if corrected else ()
+    return tuple(rules)
+
+
+def release_of(version: str) -> Release:
+    """Return the release called `version`. Raises UserError if there are no rules for it."""
+    if version not in RELEASES:
+        raise UserError(f"engine: there are no rules for BytePS {version}; known: {', '.join(sorted(RELEASES))}")
+    return RELEASES[version]
 
 
 def apply_rules(rules: Sequence[Rule], source: Path) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from prophet_byteps import agreement, hook
-from prophet_byteps.agreement import PAGE_BYTES
+from prophet_byteps.agreement import PAGE_BYTES, Pages
 from prophet_byteps.cutting import decider
 from prophet_byteps.partition import Number
 
@@ -76,16 +76,11 @@ class OwnPushes:
         assert group is not None
         loaded = hook.loaded()
         able = self._able and loaded is not None and loaded.sizes_apart
-        group.exchange.declare(_PAGE_NAME)
-        answer = group.exchange.send(_PAGE_NAME, _PAGE.pack(able, wanted).ljust(PAGE_BYTES, b"\0"))
-        pages: list[bytes] = []
-
-        def done() -> bool:
-            pages.extend(filter(None, [answer()]))
-            return bool(pages)
-
-        agreement.wait_for_all(done, "all workers to say how they cut tensors", f"this one is worker {rank}")
-        count, size = _PAGE.unpack_from(pages[0])
+        pages = Pages(group.exchange, _PAGE_NAME)
+        pages.declare()
+        pages.send(_PAGE.pack(able, wanted).ljust(PAGE_BYTES, b"\0"))
+        page = pages.receive("all workers to say how they cut tensors", f"this one is worker {rank}")
+        count, size = _PAGE.unpack_from(page)
         self._pushed.clear()
         self.size = size if count == workers else 0
         if loaded is not None and self.size:

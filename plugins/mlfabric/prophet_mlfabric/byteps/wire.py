@@ -40,7 +40,7 @@ BLOCK_BYTES = 512 * 1024
 """Bytes of weights in a block, unless the user sets them. An update waits for all of its blocks, so they are large
 enough that messages cost little."""
 BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
-"""Words around an update: PROPHETB and PROPHETE. build/corrections.py has the same."""
+"""Words around an update: PROPHETB and PROPHETE. build/edits/corrections.toml has the same."""
 MOST_OPENING = 128
 """Most keys opened at once: for each BytePS has a thread until all workers have opened it."""
 WAIT_S = 0.002

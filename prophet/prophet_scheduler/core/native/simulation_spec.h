@@ -51,6 +51,8 @@ struct ClusterSpec {
   uint32_t at_once = 0;
   double piece_bytes = 0;
   double meanwhile = 0;
+  // Or its latency passes before its bytes travel. It is issued just so early that it can follow the one before it.
+  bool delay_first = false;
   double operation_s = 0;
   double operation_rate = 0;
 };

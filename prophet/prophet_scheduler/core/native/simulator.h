@@ -35,7 +35,9 @@
 #include <vector>
 
 #include "events.h"
+#include "layouts.h"
 #include "link.h"
+#include "servers.h"
 #include "simulation_spec.h"
 #include "two_lane_queue.h"
 
@@ -44,7 +46,10 @@ namespace prophet {
 class Simulation {
  public:
   // Throws std::invalid_argument or std::out_of_range where the spec cannot be.
-  explicit Simulation(ClusterSpec spec) : spec_(std::move(spec)) {
+  explicit Simulation(ClusterSpec spec)
+      : spec_(std::move(spec)),
+        layouts_(spec_.operations.size(), spec_.partition_bytes, spec_.servers),
+        servers_(spec_) {
     if (spec_.partition_bytes == 0) throw std::invalid_argument("partitions of 0 bytes");
     if (spec_.servers == 0 && spec_.exchange != Exchange::kCollective) throw std::invalid_argument("no server");
     for (const OperationSpec& operation : spec_.operations) {
@@ -52,8 +57,6 @@ class Simulation {
     }
     up_.resize(spec_.workers + spec_.servers);
     down_.resize(spec_.workers + spec_.servers);
-    server_free_at_.assign(spec_.servers, 0.0);
-    server_handles_until_.assign(spec_.servers, 0.0);
     workers_.resize(spec_.workers);
     for (Worker& worker : workers_) {
       worker.waiting.assign(spec_.operations.size(), 0);
@@ -63,55 +66,34 @@ class Simulation {
     recorded_.assign(spec_.workers, false);
     std::vector<std::vector<uint32_t>> generates;
     for (const OperationSpec& operation : spec_.operations) generates.push_back(operation.generates);
-    rounds_.push_back({0, add_layout(spec_.tensors, generates)});
+    layouts_.use_from(0, add_layout(spec_.tensors, generates));
   }
 
-  // Another cut of the same gradients: its tensors, and by operation which of them (by place) it is part of the
-  // generation of. Returns its number; 0 is the spec's.
+  // Another cut of the same gradients; see Layouts::add.
   uint32_t add_layout(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
-    auto begin = static_cast<uint32_t>(tensors_.size());
-    Layout layout{begin, begin, {}, {}};
-    layout.generates.resize(spec_.operations.size());
-    layout.needs.resize(spec_.operations.size());
-    for (const TensorSpec& tensor : tensors) {
-      uint32_t number = layout.end++;
-      tensors_.push_back(tensor);
-      if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
-      for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
-    }
-    emitters_.resize(layout.end, 0);
-    for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
-      for (uint32_t place : generates.at(o)) {
-        layout.generates[o].push_back(begin + place);
-        ++emitters_.at(begin + place);
-      }
-    }
-    add_partitions(layout);
-    bool collective = spec_.exchange == Exchange::kCollective;
-    for (int parity = 0; parity < 2; ++parity) {
-      keys_[parity].resize(collective ? 0 : partitions_.size());
-      generated_by_[parity].resize(collective ? layout.end : 0, 0);
+    uint32_t number = layouts_.add(tensors, generates);
+    size_t count = layouts_.tensors();
+    if (spec_.exchange == Exchange::kCollective) {
+      for (auto& generated_by : generated_by_) generated_by.resize(count, 0);
+    } else {
+      servers_.resize(layouts_.partitions());
     }
     for (Worker& worker : workers_) {
-      worker.round.resize(layout.end, 0);
-      worker.completed.resize(layout.end, 0);
-      worker.partitions_left.resize(layout.end, 0);
-      worker.emitters_left.resize(layout.end, 0);
+      for (auto* by_tensor : {&worker.round, &worker.completed, &worker.partitions_left, &worker.emitters_left}) {
+        by_tensor->resize(count, 0);
+      }
     }
-    layouts_.push_back(std::move(layout));
-    return static_cast<uint32_t>(layouts_.size() - 1);
+    return number;
   }
 
   // The layout of all rounds from the next one on that no worker has begun, and that is a multiple of `every`. Returns
   // that round.
   uint32_t use_layout(uint32_t number, uint32_t every) {
-    layouts_.at(number);
     if (every == 0) throw std::invalid_argument("a layout from every 0th round on");
     uint32_t begun = 0;
     for (const Worker& worker : workers_) begun = std::max(begun, worker.iteration);
     uint32_t round = (begun / every + 1) * every;
-    while (rounds_.back().first >= round) rounds_.pop_back();
-    rounds_.push_back({round, number});
+    layouts_.use_from(round, number);
     return round;
   }
 
@@ -202,19 +184,6 @@ class Simulation {
     kCollectiveEnds
   };
 
-  struct Layout {
-    uint32_t begin, end;                           // of its tensors
-    std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
-    std::vector<std::vector<uint32_t>> needs;      // by operation: tensors
-  };
-
-  struct Partition {
-    uint32_t tensor;
-    uint32_t number;
-    uint32_t bytes;
-    uint32_t server;
-  };
-
   struct Happening {
     double time_s;
     uint64_t sequence;
@@ -228,14 +197,6 @@ class Simulation {
     bool operator()(const Happening& a, const Happening& b) const {
       return a.time_s != b.time_s ? a.time_s > b.time_s : a.sequence > b.sequence;
     }
-  };
-
-  // A key's sum at its server in one round; rounds alternate between two, as the front end's keys do.
-  struct Key {
-    uint32_t pushed = 0;
-    uint32_t answered = 0;
-    double summed_at = 0;
-    std::vector<uint32_t> waiting;  // workers whose request came before the sum was complete
   };
 
   struct Worker {
@@ -292,33 +253,6 @@ class Simulation {
     }
   }
 
-  void add_partitions(const Layout& layout) {
-    auto first = static_cast<uint32_t>(partitions_.size());
-    for (uint32_t t = layout.begin; t < layout.end; ++t) {
-      if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
-      std::vector<uint32_t> parts = tensors_[t].parts;
-      if (parts.empty()) {  // a tensor without bytes is a task as well
-        uint32_t left = tensors_[t].bytes;
-        do {
-          parts.push_back(std::min(left, spec_.partition_bytes));
-          left -= parts.back();
-        } while (left > 0);
-      }
-      for (uint32_t number = 0; number < parts.size(); ++number) {
-        // Keys go round the servers, so each gets about the same number of bytes.
-        auto place = static_cast<uint32_t>(partitions_.size()) - first;
-        partitions_.push_back(Partition{t, number, parts[number], spec_.servers ? place % spec_.servers : 0});
-      }
-      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
-    }
-  }
-
-  const Layout& layout_of(uint32_t round) const {
-    auto it = rounds_.rbegin();
-    while (it->first > round) ++it;
-    return layouts_[it->second];
-  }
-
   // ---- computing ----
 
   double scale(uint32_t w, uint32_t iteration) const {
@@ -333,10 +267,9 @@ class Simulation {
     }
     mark(w).start_s = now_;
     worker.operations_left = static_cast<uint32_t>(spec_.operations.size());
-    const Layout& layout = layout_of(worker.iteration);
-    std::copy(emitters_.begin() + layout.begin, emitters_.begin() + layout.end,
-              worker.emitters_left.begin() + layout.begin);
-    const Layout& before = layout_of(worker.iteration > 0 ? worker.iteration - 1 : 0);
+    const Layout& layout = layouts_.of_round(worker.iteration);
+    for (uint32_t t = layout.begin; t < layout.end; ++t) worker.emitters_left[t] = layouts_.emitters(t);
+    const Layout& before = layouts_.of_round(worker.iteration > 0 ? worker.iteration - 1 : 0);
     for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
       uint32_t missing = spec_.operations[o].inputs;
       for (uint32_t tensor : before.needs[o]) missing += worker.completed[tensor] < worker.iteration;
@@ -375,7 +308,7 @@ class Simulation {
       if (--worker.waiting[successor] == 0) worker.ready.push(successor);
     }
     bool generated = false;
-    for (uint32_t tensor : layout_of(worker.iteration).generates[o]) {
+    for (uint32_t tensor : layouts_.of_round(worker.iteration).generates[o]) {
       if (--worker.emitters_left[tensor] == 0) {
         generate(w, tensor);
         generated = true;
@@ -396,7 +329,8 @@ class Simulation {
   void generate(uint32_t w, uint32_t tensor) {
     Worker& worker = workers_[w];
     worker.round[tensor] = worker.iteration;
-    worker.partitions_left[tensor] = first_partition_[tensor + 1] - first_partition_[tensor];
+    uint32_t first = layouts_.first_partition(tensor), after = layouts_.first_partition(tensor + 1);
+    worker.partitions_left[tensor] = after - first;
     uint32_t queue_of = w;
     if (spec_.exchange == Exchange::kCollective) {
       uint32_t& count = generated_by_[worker.iteration % 2][tensor];
@@ -404,11 +338,11 @@ class Simulation {
       count = 0;
       queue_of = 0;
     }
-    for (uint32_t p = first_partition_[tensor]; p < first_partition_[tensor + 1]; ++p) add(queue_of, p, kPush);
+    for (uint32_t p = first; p < after; ++p) add(queue_of, p, kPush);
   }
 
   void add(uint32_t w, uint32_t p, QueueKind lane) {
-    Task task{p, tensors_[partitions_[p].tensor].id, partitions_[p].bytes};
+    Task task{p, layouts_.tensor_of(p).id, layouts_.partition(p).bytes};
     if (workers_[w].queue->add(lane, task, now_)) note(w, p, lane, EventKind::kAdd);
   }
 
@@ -417,25 +351,24 @@ class Simulation {
     Worker& worker = workers_[w];
     for (;;) {
       if (spec_.at_once > 0 && operations_under_way_ >= spec_.at_once) return;
-      Decision decision = worker.queue->get(lane, now_);
-      if (!decision.start) {
-        double& asks_again = worker.asks_again[static_cast<int>(lane)];
-        if (decision.retry_at < asks_again) {
-          asks_again = std::max(decision.retry_at, now_);
-          schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
-        }
-        return;
+      if (spec_.delay_first && up_[0].free_at - spec_.latency_s > now_) {
+        return ask_again(w, lane, up_[0].free_at - spec_.latency_s);
       }
+      Decision decision = worker.queue->get(lane, now_);
+      if (!decision.start) return ask_again(w, lane, decision.retry_at);
       uint32_t p = static_cast<uint32_t>(decision.task.id);
       note(w, p, lane, EventKind::kStart);
       // A tensor is on its way only between its generation and the start of the next iteration that needs it.
-      uint32_t round = worker.round[partitions_[p].tensor];
+      const Partition& partition = layouts_.partition(p);
+      uint32_t round = worker.round[partition.tensor];
       if (spec_.exchange == Exchange::kCollective) {
-        auto [start, end] = up_[0].take(now_, partitions_[p].bytes, true);
-        if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partitions_[p].bytes, 0, 0});
+        double delayed_s = spec_.latency_s * pieces(partition.bytes);
+        double issued = now_ + (spec_.delay_first ? delayed_s : 0);
+        auto [start, end] = up_[0].take(issued, partition.bytes, true);
+        if (recorded_[0]) links_.push_back(LinkRecord{start, end, 0, partition.bytes, 0, 0});
         ++operations_under_way_;
-        double delayed_s = spec_.latency_s * pieces(partitions_[p].bytes);
-        double ready = std::max({end, operated(partitions_[p].bytes), now_ + spec_.meanwhile * delayed_s});
+        if (spec_.delay_first) delayed_s = 0;
+        double ready = std::max({end, operated(partition.bytes), now_ + spec_.meanwhile * delayed_s});
         schedule(ready + (1 - spec_.meanwhile) * delayed_s, kCollectiveEnds, w, p, round);
       } else {
         send(lane == kPush ? kPushData : kRequest, w, p, round);
@@ -443,16 +376,23 @@ class Simulation {
     }
   }
 
+  void ask_again(uint32_t w, QueueKind lane, double at) {
+    double& asks_again = workers_[w].asks_again[static_cast<int>(lane)];
+    if (at >= asks_again) return;
+    asks_again = std::max(at, now_);
+    schedule(asks_again, kAskAgain, w, static_cast<uint32_t>(lane));
+  }
+
   double bytes_of(const Happening& event) const {
-    return spec_.header_bytes + (is_data(event) ? partitions_[event.what].bytes : 0);
+    return spec_.header_bytes + (is_data(event) ? layouts_.partition(event.what).bytes : 0);
   }
   bool is_data(const Happening& event) const { return event.message == kPushData || event.message == kAnswer; }
   bool from_worker(Message message) const { return message == kPushData || message == kRequest; }
   uint32_t sender(const Happening& event) const {
-    return from_worker(event.message) ? event.worker : spec_.workers + partitions_[event.what].server;
+    return from_worker(event.message) ? event.worker : spec_.workers + layouts_.partition(event.what).server;
   }
   uint32_t receiver(const Happening& event) const {
-    return from_worker(event.message) ? spec_.workers + partitions_[event.what].server : event.worker;
+    return from_worker(event.message) ? spec_.workers + layouts_.partition(event.what).server : event.worker;
   }
 
   void send(Message message, uint32_t w, uint32_t p, uint32_t round) {
@@ -490,7 +430,7 @@ class Simulation {
         for (QueueKind lane : workers_[w].queue->requests_first(now_) ? kRequestsFirst : kPushesFirst) pump(w, lane);
         break;
       case kRequest:
-        requested(w, p, event.iteration);
+        if (servers_.requested(w, p, event.iteration)) answer(w, p, event.iteration);
         break;
       case kAnswer:
         finish(w, p, kPull);
@@ -500,20 +440,21 @@ class Simulation {
     }
   }
 
-  // The server takes in a push, or sends an answer: in turn, where that takes time.
+  // The server takes in a push, or sends an answer.
   void server_handles(Message message, Happening event) {
     event.message = message;
-    if (spec_.server_overhead_s == 0) return server_is_done(event);
-    double& until = server_handles_until_[partitions_[event.what].server];
-    until = std::max(until, now_) + spec_.server_overhead_s;
-    schedule(until, kServerIsDone, event.worker, event.what, event.iteration, message);
+    double at = servers_.handled(layouts_.partition(event.what).server, now_);
+    if (at == now_) return server_is_done(event);
+    schedule(at, kServerIsDone, event.worker, event.what, event.iteration, message);
   }
 
   void server_is_done(const Happening& event) {
     if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
     // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
     send(kAcknowledgement, event.worker, event.what, event.iteration);
-    pushed(event.worker, event.what, event.iteration);
+    const Partition& partition = layouts_.partition(event.what);
+    for (uint32_t w : servers_.pushed(event.what, partition, event.iteration, now_))
+      answer(w, event.what, event.iteration);
   }
 
   void finish(uint32_t w, uint32_t p, QueueKind lane) {
@@ -523,44 +464,14 @@ class Simulation {
 
   void note(uint32_t w, uint32_t p, QueueKind lane, EventKind kind) {
     if (!recorded_[w]) return;
-    const Partition& partition = partitions_[p];
-    workers_[w].events.push_back(Event{now_, tensors_[partition.tensor].id, partition.bytes,
+    const Partition& partition = layouts_.partition(p);
+    workers_[w].events.push_back(Event{now_, layouts_.tensor_of(p).id, partition.bytes,
                                        static_cast<uint16_t>(partition.number), static_cast<uint8_t>(lane),
                                        static_cast<uint8_t>(kind), 0});
   }
 
-  void pushed(uint32_t w, uint32_t p, uint32_t round) {
-    Key& key = keys_[round % 2][p];
-    if (spec_.server_rate > 0) {
-      double& free_at = server_free_at_[partitions_[p].server];
-      free_at = std::max(free_at, now_) + partitions_[p].bytes / spec_.server_rate;
-      key.summed_at = free_at;
-    }
-    ++key.pushed;
-    if (spec_.exchange == Exchange::kAsynchronous) {
-      key.pushed = 0;
-      return;
-    }
-    if (key.pushed < spec_.workers) return;
-    for (uint32_t waiting : key.waiting) answer(waiting, p, round);
-    key.waiting.clear();
-  }
-
-  void requested(uint32_t w, uint32_t p, uint32_t round) {
-    Key& key = keys_[round % 2][p];
-    if (spec_.exchange == Exchange::kSynchronous && key.pushed < spec_.workers) {
-      key.waiting.push_back(w);
-    } else {
-      answer(w, p, round);
-    }
-  }
-
   void answer(uint32_t w, uint32_t p, uint32_t round) {
-    Key& key = keys_[round % 2][p];
-    if (spec_.exchange == Exchange::kSynchronous && ++key.answered == spec_.workers) {
-      key.pushed = key.answered = 0;
-    }
-    schedule(std::max(now_, key.summed_at), kSumIsReady, w, p, round, kAnswer);
+    schedule(servers_.answer(p, round, now_), kSumIsReady, w, p, round, kAnswer);
   }
 
   double pieces(double bytes) const {
@@ -583,12 +494,12 @@ class Simulation {
 
   void arrived(uint32_t w, uint32_t p) {
     Worker& worker = workers_[w];
-    uint32_t tensor = partitions_[p].tensor;
+    uint32_t tensor = layouts_.partition(p).tensor;
     if (--worker.partitions_left[tensor] > 0) return;
     // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
     worker.completed[tensor] = worker.round[tensor] + 1;
     if (worker.completed[tensor] != worker.iteration) return;
-    for (uint32_t operation : tensors_[tensor].needed_by) {
+    for (uint32_t operation : layouts_.tensor(tensor).needed_by) {
       if (--worker.waiting[operation] == 0) worker.ready.push(operation);
     }
     compute(w);
@@ -607,19 +518,12 @@ class Simulation {
   }
 
   const ClusterSpec spec_;
-  std::vector<Layout> layouts_;
-  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (from which round on, layout), by round
-  std::vector<TensorSpec> tensors_;                    // of all layouts
-  std::vector<uint32_t> emitters_;                     // by tensor: operations that are part of its generation
-  std::vector<Partition> partitions_;
-  std::vector<uint32_t> first_partition_;     // by tensor, and one past the last
-  std::vector<Link> up_, down_;               // by node
-  std::vector<double> server_free_at_;        // by server: when it has summed up what it has so far
-  std::vector<double> server_handles_until_;  // by server: when it is through with the messages so far
-  std::vector<Key> keys_[2];                  // by parity of the round and partition
-  std::vector<uint32_t> generated_by_[2];     // collective: workers, by parity of the round and tensor
-  uint32_t operations_under_way_ = 0;         // collective
-  double operated_until_ = 0;                 // collective: when processors are through with the operations so far
+  Layouts layouts_;
+  Servers servers_;
+  std::vector<Link> up_, down_;            // by node
+  std::vector<uint32_t> generated_by_[2];  // collective: workers, by parity of the round and tensor
+  uint32_t operations_under_way_ = 0;      // collective
+  double operated_until_ = 0;              // collective: when processors are through with the operations so far
   std::vector<Worker> workers_;
   std::vector<std::vector<double>> scale_;
   std::vector<bool> recorded_;

@@ -62,6 +62,7 @@ void bind_simulator(py::module_& m) {
       .def_readwrite("at_once", &ClusterSpec::at_once)
       .def_readwrite("piece_bytes", &ClusterSpec::piece_bytes)
       .def_readwrite("meanwhile", &ClusterSpec::meanwhile)
+      .def_readwrite("delay_first", &ClusterSpec::delay_first)
       .def_readwrite("operation_s", &ClusterSpec::operation_s)
       .def_readwrite("operation_rate", &ClusterSpec::operation_rate)
       .def_readwrite("header_bytes", &ClusterSpec::header_bytes)

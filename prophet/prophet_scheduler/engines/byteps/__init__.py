@@ -31,7 +31,7 @@ PACKAGE = Package(
 
 
 def environment(node: str, network: RunNetwork) -> dict[str, str]:
-    """What `node` is told of its role, its place and the others."""
+    """Return the variables of `node`: its role, its place and the others."""
     return {
         **ps_lite.environment(node, network),
         "BYTEPS_LOCAL_RANK": "0",
@@ -43,7 +43,7 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def _traced(iterations: int) -> dict[str, str]:
-    """All iterations but the first two and the last, which lets the trace be written."""
+    """Return the variables that trace all iterations but the first two and the last, in which the trace is written."""
     return {
         "BYTEPS_TRACE_ON": "1",
         "BYTEPS_TRACE_START_STEP": "3",

@@ -1,4 +1,4 @@
-"""What a script in PyTorch says to BytePS, by BytePS's documentation, and nothing more."""
+"""BytePS as a script in PyTorch uses it, by BytePS's documentation."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.policies import collective_policies
 
 BUCKET_CAP_MB = LAB_BUCKET_CAP_MB
-"""What a job script hands to DistributedDataParallel as bucket_cap_mb."""
+"""Variable with the bucket_cap_mb of DistributedDataParallel."""
 BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
 
 

@@ -1,4 +1,4 @@
-"""What a script in PyTorch says to DistributedDataParallel, by PyTorch's documentation, and nothing more."""
+"""DistributedDataParallel as a script in PyTorch uses it, by PyTorch's documentation."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def tune(
     initial: int = DEFAULT_INITIAL,
     seed: int = 0,
 ) -> Tuning:
-    """Looks for the credit and the partition size with the least `evaluate(credit, partition)` seconds.
+    """Look for the credit and the partition size with the least `evaluate(credit, partition)` seconds.
 
     Both ranges are (least, most) in bytes; equal ends leave one size alone. A credit below a partition is the same as
     one of a partition, so such pairs are not tried. The first `initial` tries are a Latin hypercube, drawn with `seed`;
@@ -104,7 +104,7 @@ def tune(
 
 
 def expected_improvement(tried: Floats, values: Floats, places: Floats) -> Floats:
-    """How much lower than the least of `values` each of `places` is expected to be, in standard deviations of them.
+    """Return each place's expected improvement on the least of `values`, in standard deviations of them.
 
     `tried` has shape (n, d) and `values` (n,); `places` has shape (m, d), and so the result (m,). Coordinates are in
     the unit cube. A Gaussian process with a Matern 5/2 kernel, a length scale a dimension and noise, by the greatest
@@ -124,7 +124,7 @@ def expected_improvement(tried: Floats, values: Floats, places: Floats) -> Float
 
 
 def _predict(tried: Floats, values: Floats, places: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, algorithm 2.1)."""
+    """Return mean and deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, algorithm 2.1)."""
     from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
     best: tuple[float, tuple[float, ...], float] = (math.inf, (), 0.0)

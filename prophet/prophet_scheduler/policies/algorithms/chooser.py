@@ -1,4 +1,4 @@
-"""Which cut and credit make the shortest iteration: a search among candidates, judged by predictions.
+"""Search for the cut and the credit with the shortest iteration, judged by predictions.
 
 Rule of this file: what is tried, in which order, and when it is enough. Pure; a host gives it a number of events at a
 time, so that a decision never holds a thread for long. Sizes are bytes, times seconds.
@@ -22,18 +22,18 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.policies.algorithms.predictor import Prediction, Predictor
 
 SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
-"""Of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a few
-percent."""
+"""Sizes of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a
+few percent."""
 FIRST_SIZE = 512 << 10
 IN_FLIGHT = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Credits that are tried, in blocks of the cut's typical size. One block alone idles the wire until it is acknowledged,
 and a wire that idles is measured badly."""
 FIRST_IN_FLIGHT = 3
 PATIENCE = 1
-"""A search goes on past so many tries that were no better."""
+"""Tries without a gain that end a search in one direction."""
 NEAR = 1.15
-"""What is predicted to take more than this much of the best is not followed to its end. Larger blocks are, up to this
-much of what the job takes now: where that is more than predicted, messages may cost more than any prediction knows."""
+"""Multiple of the best prediction beyond which another is given up. Larger blocks are followed up to this multiple of
+the job's present iteration: if that is longer than predicted, messages may cost more than any prediction knows."""
 AS_GOOD = 0.01
 """Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
 near, and what is known of a message's cost does not tell them apart."""
@@ -44,9 +44,9 @@ LIKELY_MESSAGE_S = 0.2e-3
 LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.05e-3, 0.5e-3
 """Its bounds. Where something else is the bottleneck, iterations do not show it, and smaller blocks would look free."""
 LEAST_IN_FLIGHT_S = 0.5e-3
-"""Less than the wire takes in so long is not in flight: a busy machine is late by that much in answering."""
+"""Minimum credit, in seconds of the wire: a busy machine answers late by that much."""
 HALVINGS = 5
-"""A message's cost is looked for below the first, so many times in one half of what is left."""
+"""Number of halvings in the search for a message's cost."""
 SLICE = 20_000
 """Events between two looks at whether to go on."""
 
@@ -78,7 +78,7 @@ class ChoiceSearch:
         self._steps = self._search()
 
     def work(self, events: int) -> bool:
-        """Goes on for about so many of the simulation's events; whether it has come to an end."""
+        """Go on for about so many of the simulation's events. Return True once it has come to an end."""
         for spent in self._steps:
             events -= spent
             if events <= 0:
@@ -87,7 +87,7 @@ class ChoiceSearch:
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """One for each cut that was judged, the best first; of those as good as it, the one with the largest blocks.
+        """One for each cut that was judged, the best first; among equals the largest blocks come first.
 
         A message also takes processor time of workers and servers, which no event tells from computing.
         """
@@ -166,10 +166,10 @@ class ChoiceSearch:
                 worse = 0 if self._best_s < before else worse + 1
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
-        """Finds the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
-        as leave while an acknowledgement comes, since with far fewer all are too bad to tell which way it gets better.
+        """Find the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
+        as leave while an acknowledgement comes, since far fewer are all too bad to show a direction.
 
-        Given up is what takes more than `near` of the best, and more than `least_s`.
+        Give up a prediction beyond `near` times the best and beyond `least_s`.
         """
         if cut in self._judged:
             return
@@ -203,7 +203,7 @@ class ChoiceSearch:
 
 
 def ranked(choices: Sequence[Choice], total_bytes: int) -> list[Choice]:
-    """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
+    """Return the choices, the best first; among equals the one with the largest blocks, which are the fewest."""
     as_good_s = min((choice.iteration_s for choice in choices), default=math.inf) * (1 + AS_GOOD)
 
     def rank(choice: Choice) -> tuple[bool, float]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Measured, Question
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, sizes_in_turn
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import Policy
@@ -19,42 +19,37 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES, ranked
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
-"""No smaller blocks are tried: a collective takes threads of all ranks, a good part of a millisecond."""
+"""Minimum size of blocks to try: a collective takes threads of all ranks, a good part of a millisecond."""
 LEAST_OVERHEAD_S = 0.2e-3
-"""What one is taken to cost besides its bytes at the least, whatever was measured of larger ones."""
+"""Minimum cost of a collective besides its bytes, whatever was measured of larger ones."""
 PROCESSOR_S = 0.8e-3
-"""What one takes of the processor on each rank, where that is what a small job is made of: measured with gloo on two
-cores, 1.6 MB an iteration in one block, two and four. Jobs whose gradients do not fit into one block have none added:
-there it is within what is measured of the wire."""
+"""Processor time of a collective on each rank of a small job: measured with gloo on two cores, 1.6 MB an iteration in
+one block, two and four. Jobs whose gradients do not fit into one block have none added: there the measured costs of the
+wire contain it."""
 IN_FLIGHT = 2
-"""Blocks; what one more would cost is what preemption is worth."""
+"""Blocks in flight; one more would cost as much as preemption is worth."""
 UNEXPLAINED = 0.05
-"""What an iteration takes longer than predicted by more than this share is put down to messages: where ranks share
-processors, these lengthen computing, and nothing on the wire shows it."""
+"""Share beyond which an iteration longer than predicted is explained by messages: if ranks share processors, messages
+lengthen computing, and nothing on the wire shows it."""
 MOST_MESSAGE_S = 5e-3
-"""As much of it to each, at the most."""
+"""Maximum of this for each message."""
 LEARNING_BLOCKS = 64
-"""About so many of the smallest size would make up a job's first blocks: a recut costs little here, so they need not be
-small for what they tell."""
+"""Number of the smallest first blocks that make up the arena: a recut costs little here, so they need not be small."""
 LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
 LEARNING_DELAY_S = 0.2
-"""Where each is delayed, so few that the delays come to about this for as many as are under way at once."""
-LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
+"""Sum of the delays of those first blocks that are under way together."""
 EVENTS_A_BLOCK = 10
-"""What playing one block to the queue takes, in events of the simulator's core, in which a search is measured out."""
+"""Work of playing one block to the queue, in events of the simulator's core, the unit of a search."""
 
 
 def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
-    """Of a job's first blocks, in turn along the arena (learning_cut), for gradients of so many bytes together.
+    """Return the sizes of a job's first blocks, in turn along the arena (learning_cut), for gradients of so many bytes.
 
-    The largest is eight times the smallest, so that what a message costs is told from what its bytes cost. `delay_s` is
-    what each takes besides its bytes while others may be under way.
+    The largest is eight times the smallest, so that the cost of a message is told from that of its bytes. `delay_s` is
+    the delay of each, during which others may be under way.
     """
     most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
-    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
-    wanted = max(1, total_bytes // blocks).bit_length()
-    least = min(max(1 << wanted - 1, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
-    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, 8))
+    return sizes_in_turn(total_bytes, int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS))), largest=8)
 
 
 class CollectivePolicy:
@@ -77,7 +72,7 @@ class CollectivePolicy:
     def ordered(
         self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0, *, barrier: bool
     ) -> Plan:
-        """As `plan`, of a job whose iterations wait for all averages or do not."""
+        """Return the plan of a job whose iterations wait for all averages, or do not."""
         policy = self._at_barrier if barrier else self._policy
         return replace(policy.plan(profile, network, jitter_s), cut=None)
 
@@ -85,7 +80,7 @@ class CollectivePolicy:
         return CollectiveSearch(self, question)
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """The order of the blocks of this choice, and its cut."""
+        """Return the plan with the order of the blocks of this choice, and its cut."""
         profile = profile_under(question.profile, choice.cut)
         plan = self.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
         return replace(plan, push=replace(plan.push, credit=choice.credit), cut=choice.cut)
@@ -120,7 +115,7 @@ class CollectiveSearch:
         self._done: list[Choice] = []
 
     def work(self, events: int) -> bool:
-        """Judges some cuts; whether all have been."""
+        """Judge some cuts. Return True once all have been judged."""
         while self._cuts and events > 0:
             choice, cost = self._judge(self._cuts.pop(0))
             self._done.append(choice)
@@ -133,7 +128,7 @@ class CollectiveSearch:
         return ranked(self._done, self._question.profile.total_bytes)
 
     def _message_besides_s(self, measured: Measured | None) -> float:
-        """What a message costs besides, where what the job does now takes longer than is predicted of it."""
+        """Return the further cost of a message, if the job's present iterations take longer than predicted."""
         if measured is None:
             return 0.0
         predicted, _ = self._judge(measured.cut)
@@ -152,24 +147,23 @@ class CollectiveSearch:
 
 
 class ForwardOrder:
-    """The order of Prophet's policy where it is not its own to choose the rest: what forward needs first goes first."""
+    """Forward order: the gradients that forward needs first go first."""
 
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Forward order, and no deadlines: an agreed sequence has no moments to wait for."""
+        """Return forward order without deadlines: an agreed sequence has no moments to wait for."""
         return Plan(push=QueuePlan(order=profile.rank_by_id if profile else {}), policy=self.name)
 
 
 class ArrivalOrder:
-    """The same where every iteration waits for all averages: what is generated first goes first.
+    """Order of generation, for iterations that wait for all averages.
 
-    Then the last of them is back no later than in any other order of these blocks, and none is ever waited for that
-    the pattern had sooner.
+    Then the last average is back no later than in any other order of these blocks.
     """
 
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """The order of arrival, which plans say by none."""
+        """Return the plan without an order: that of arrival."""
         return Plan(policy=self.name)

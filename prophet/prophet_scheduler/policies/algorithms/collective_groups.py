@@ -29,8 +29,7 @@ from prophet_scheduler.policies.algorithms.generation import distinct_times
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 
 LEARNING_ITERATIONS = 12
-"""Before groups are formed: enough for a profile (learn/profiler.py) whose medians pass over an iteration that
-was late."""
+"""Iterations before groups are formed: enough for a profile whose medians ignore a late iteration."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def make_grouping(
     sizes: Sequence[int],
     kinds: Sequence[Hashable | None],
 ) -> Grouping:
-    """The policy's groups for gradients of these sizes and kinds, in forward order (as blocks_of takes them).
+    """Return the policy's groups for gradients of these sizes and kinds, in forward order (see blocks_of).
 
     `profile` is of the blocks of Borders.of_gradients(sizes), by their ids. A gradient that it lacks travels alone.
     """
@@ -105,7 +104,7 @@ def make_grouping(
 def _borders(
     sizes: Sequence[int], group_of: Sequence[Hashable], cut_groups: dict[Hashable, tuple[int, ...]]
 ) -> list[int]:
-    """Where a group begins or goes on after others, and where one is cut."""
+    """Return the places at which a group begins or goes on after others, or is cut."""
     places = arena_places(sizes)
     there = [gradient for gradient, size in enumerate(sizes) if size]
     borders = [places[b] for a, b in itertools.pairwise(there) if group_of[a] != group_of[b]]
@@ -127,7 +126,7 @@ def _messages(
     group_of: Sequence[Hashable],
     cut_groups: dict[Hashable, tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Places of the blocks that travel as one, by the first of them."""
+    """Return the places of the blocks that travel together, by the first of them."""
     together: dict[Hashable, list[int]] = {}
     for place, block in enumerate(blocks):
         first = block.pieces[0].gradient
@@ -138,7 +137,7 @@ def _messages(
 
 
 def _generated_s(known: dict[int, GradientProfile], id_of: dict[int, int], count: int) -> list[float]:
-    """By gradient. One that is not known counts as generated with the one after it."""
+    """Return the generation time of each gradient. An unknown one counts as generated with the one after it."""
     last_s = min(row.generation_s for row in known.values())
     times = []
     for gradient in reversed(range(count)):

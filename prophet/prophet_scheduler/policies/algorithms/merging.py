@@ -22,13 +22,13 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 
 LATE = 0.1
-"""By this share a backward pass may be later than it was learned."""
+"""Share by which a backward pass may be later than it was learned."""
 EXACT = 1e-3
-"""The earliest end is known to this share of itself."""
+"""Relative error of the earliest end."""
 
 
 def merged_cut(profile: Profile, network: Network, message_s: float = 0.0, jitter_s: float = 0.0) -> Cut:
-    """The cut with the fewest blocks whose last average is back as early as that of any.
+    """Return the cut with the fewest blocks whose last average is back as early as that of any.
 
     `profile` is of what makes up the arena, with ids that rise with the place; new blocks begin where some of it does.
     `message_s`: what a message costs besides the network's overhead. `jitter_s`: how far generation times scatter.
@@ -51,7 +51,7 @@ def merged_cut(profile: Profile, network: Network, message_s: float = 0.0, jitte
 def fewest_groups(
     ready_s: Sequence[float], sizes: Sequence[int], network: Network, message_s: float = 0.0
 ) -> list[int]:
-    """Where the groups of neighbours begin that are the fewest of those that end the earliest.
+    """Return the first places of the groups of neighbours: the fewest among those that end the earliest.
 
     `ready_s` (never rising) and `sizes` are by place; groups travel one after another, the last place first, each when
     all of it is ready and the one before has ended, and takes E(s) and `message_s`.
@@ -71,8 +71,8 @@ def fewest_groups(
 def _groups_by(
     end_s: float, ready_s: Sequence[float], sizes: Sequence[int], network: Network, message_s: float
 ) -> list[int] | None:
-    """The fewest that end by then. From the last one on each is as large as can be: what is taken into it leaves those
-    before it less to carry, by as much as it leaves them less time.
+    """Return the fewest groups that end by then; None if there are none. From the last one on each is as large as
+    possible: its members leave those before it less to carry, by as much as they leave them less time.
     """
     places = arena_places(sizes)
     each_s = network.overhead_s + message_s
@@ -90,7 +90,7 @@ def _groups_by(
 
 
 def _equal_parts(size_bytes: int) -> int:
-    """The size of blocks of which as few as may be make up so much, one about as large as the other.
+    """Return the size of the fewest blocks that make up so much, all about as large.
 
     A block may begin a little before its segment, where a gradient does (core/cut.py).
     """

@@ -1,4 +1,4 @@
-"""How long an iteration takes under a cut and a credit: predicted with the simulator's core, on a virtual clock.
+"""Prediction of an iteration under a cut and a credit, with the simulator's core on a virtual clock.
 
 Rule of this file: pure functions of a profile, a network and the shape of a cluster; the search among candidates is
 chooser.py. Times are seconds, sizes bytes.
@@ -26,9 +26,9 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import DEFAULT_WATCHDOG_S
 
 MOST_MACHINES = 8
-"""More workers or servers than this are predicted by so many: the cost grows with their number."""
+"""Maximum workers or servers in a prediction, which stand for more: the cost grows with their number."""
 EVENTS_A_TENSOR = 30
-"""What making a tensor takes, in events of the simulation that could be worked off instead."""
+"""Work of making a tensor, in events of the simulation."""
 LAYOUTS_KEPT = 16
 
 
@@ -63,15 +63,15 @@ class Predictor:
         self._made = functools.lru_cache(LAYOUTS_KEPT)(self._anew)
 
     def loads(self, cut: Cut) -> list[Load]:
-        """What travels under the cut: blocks of the arena, or each gradient in its partitions."""
+        """Return the loads under the cut: blocks of the arena, or each gradient in its partitions."""
         sizes = [gradient.size_bytes for gradient in self.profile.gradients]
         if self._arena:
             return loads_of(blocks_of(sizes, [0] * len(sizes), cut))
         ids = self.profile.gradient_ids
         return [Load(id_, size, place) for place, (id_, size) in enumerate(zip(ids, sizes, strict=True))]
 
-    def begin(self, cut: Cut, credit: int) -> Prediction:
-        """A prediction of this cut, with this credit in forward order."""
+    def begin(self, cut: Cut, credit: int | None) -> Prediction:
+        """Begin a prediction of this cut, with this credit in forward order; None for arrival order without limits."""
         layout, operations = self._made(cut)
         spec = ClusterSpec()
         spec.operations = operations
@@ -94,9 +94,9 @@ class Predictor:
         shared = rate * max(1.0, self._workers / self._servers)
         for server in range(0 if self.wide_servers else self._servers):
             simulation.set_link(self._workers + server, [(0.0, shared)], [(0.0, shared)], 0.0, 0.0)
-        credit = max(1, round(credit * self._credit_scale))
-        plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
-        simulation.set_plan(encode_plan(plan))
+        if credit is not None:
+            push = QueuePlan(order={}, credit=max(1, round(credit * self._credit_scale)))
+            simulation.set_plan(encode_plan(Plan(push=push, pull=QueuePlan(order={}))))
         return Prediction(simulation, self.profile.forward_s, EVENTS_A_TENSOR * len(layout.tensors))
 
     def _anew(self, cut: Cut) -> tuple[Layout, list[OperationSpec]]:
@@ -105,7 +105,7 @@ class Predictor:
 
 
 class Prediction:
-    """A simulation that is worked off a little at a time. `cost` is what it took so far, in events."""
+    """A simulation that is worked off a little at a time. `cost` is its work so far, in events."""
 
     def __init__(self, simulation: Simulation, begins_s: float, made: int) -> None:
         self._simulation = simulation
@@ -118,7 +118,7 @@ class Prediction:
         return self._made + self._simulation.events
 
     def run(self, events: int, most_s: float = math.inf) -> bool:
-        """Goes on for at most so many events, and gives up past `most_s`; whether it is over.
+        """Go on for at most so many events, and give up past `most_s`. Return True once it is over.
 
         `iteration_s` is the result then, infinite where it was given up.
         """

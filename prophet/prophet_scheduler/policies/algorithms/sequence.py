@@ -1,26 +1,27 @@
-"""One order of blocks for all ranks, and what it comes to: collectives on a virtual clock.
+"""One order of blocks for all ranks, and its times: collectives on the simulator's core, on a virtual clock.
 
 Rule of this file: pure functions of a profile, a network and a plan. Times are seconds, sizes bytes.
 
 Engines of collectives match operations by the order in which they are issued, so that order must be the same on all
 ranks. It cannot follow from what is ready on each of them, but has to be known before the iteration begins: it is what
-the queue decides when the learned pattern is played to it on a virtual clock, a block at a time, each taking
-E(s) = overhead + s / bandwidth (paper, Eq. 10), and the acknowledgement's delay besides where the wire was idle before
-it: enough are under way at once that the delays of others pass meanwhile. Preemption is between blocks.
+the queue decides when the learned pattern is played to it. Each block takes E(s) = overhead + s / bandwidth (paper,
+Eq. 10), and the acknowledgement's delay besides where the wire was idle before it: enough are under way at once that
+the delays of others pass meanwhile. Preemption is between blocks.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from prophet_scheduler.core.events import QueueKind
+from prophet_scheduler.core._native import ClusterSpec, Exchange, OperationSpec, Simulation, TensorSpec
+from prophet_scheduler.core.events import EventKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.core.queue import TwoLaneQueue
 
 
 @dataclass(frozen=True)
@@ -35,39 +36,50 @@ class IssueOrder:
 
 
 def backward_order(count: int) -> tuple[int, ...]:
-    """What is issued while nothing is known of a job: the last gradient first, as backward generates them."""
+    """Return the order while nothing is known of a job: the last gradient first, as backward generates them."""
     return tuple(reversed(range(count)))
 
 
 def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
-    """What a queue with this plan does when the gradients of `profile`, each a block, come at their times."""
-    queue = TwoLaneQueue(watchdog_s=float("inf"))
-    queue.set_plan(replace(plan, push=replace(plan.push, credit=1)))
-    gradients = profile.gradients
-    ids = profile.gradient_ids
-    coming = sorted(range(len(gradients)), key=lambda place: (gradients[place].generation_s, -place))
-    wire = _Wire(profile, network)
-    ends_s = [0.0] * len(gradients)
-    order: list[int] = []
-    now, came = 0.0, 0
-    while len(order) < len(gradients):
-        now = max(now, wire.next_issue_s)
-        while came < len(coming) and gradients[coming[came]].generation_s <= now:
-            place = coming[came]
-            queue.add(QueueKind.PUSH, place, ids[place], gradients[place].size_bytes, now)
-            came += 1
-        place_or_none, again_s = queue.get(QueueKind.PUSH, now)
-        if place_or_none is None:
-            # The queue waits for a deadline, or for the next gradient.
-            next_s = gradients[coming[came]].generation_s if came < len(coming) else float("inf")
-            now = min(next_s, again_s if again_s > now else float("inf"))
-            if now == float("inf"):
-                raise ValueError("the plan holds back gradients for ever")
-            continue
-        order.append(place_or_none)
-        ends_s[place_or_none] = wire.carry(gradients[place_or_none].size_bytes, now)
-        queue.finish(QueueKind.PUSH, place_or_none, now)
-    return IssueOrder(tuple(order), tuple(ends_s))
+    """Return the order of a queue with this plan if the gradients of `profile`, each a block, come at their times.
+
+    Raises ValueError if the plan holds some of them for ever.
+    """
+    times = sorted({gradient.generation_s for gradient in profile.gradients})
+    step_of = {time_s: place for place, time_s in enumerate(times)}
+    generates: list[list[int]] = [[] for _ in times]
+    # Within a step the last gradient comes first, as autograd hands gradients over.
+    for place in reversed(range(len(profile.gradients))):
+        generates[step_of[profile.gradients[place].generation_s]].append(place)
+    # An operation that needs all blocks, and the steps of backward. The second iteration begins when all are back.
+    operations = [OperationSpec(0.0, 0, [1], [])]
+    for place, (before, now) in enumerate(itertools.pairwise([0.0, *times])):
+        following = [place + 2] if place + 1 < len(times) else []
+        operations.append(OperationSpec(now - before, 1, following, generates[place]))
+    spec = ClusterSpec()
+    spec.operations = operations
+    rows = zip(profile.gradients, profile.gradient_ids, strict=True)
+    spec.tensors = [TensorSpec(gradient.size_bytes, [0], [gradient.size_bytes], id_) for gradient, id_ in rows]
+    spec.partition_bytes = max(gradient.size_bytes for gradient in profile.gradients)
+    spec.workers, spec.servers, spec.exchange = 1, 0, Exchange.COLLECTIVE
+    spec.latency_s, spec.delay_first = network.ack_delay_s, True
+    spec.at_once = operations_at_once(network, profile.total_bytes / len(profile.gradients), MOST_AT_ONCE)
+    spec.watchdog_s = math.inf
+    spec.iterations, spec.backward, spec.ends_at_backward = 2, 1, True
+    simulation = Simulation(spec)
+    simulation.set_link(0, [(0.0, network.bandwidth)], [], network.overhead_s, 0.0)
+    simulation.set_plan(encode_plan(replace(plan, push=replace(plan.push, credit=None))))
+    simulation.record(0)
+    try:
+        simulation.run(math.inf, 1 << 32)
+    except RuntimeError as error:
+        raise ValueError(f"the plan holds back gradients for ever: {error}") from None
+    events = simulation.take_events(0)
+    place_of = profile.rank_by_id
+    order = [place_of[id_] for id_ in events["gradient"][events["kind"] == EventKind.START].tolist()]
+    finished = events[events["kind"] == EventKind.FINISH]
+    ends = dict(zip(finished["gradient"].tolist(), finished["time_s"].tolist(), strict=True))
+    return IssueOrder(tuple(order), tuple(ends[id_] for id_ in profile.gradient_ids))
 
 
 TORCH_AT_ONCE = 2
@@ -75,56 +87,31 @@ TORCH_AT_ONCE = 2
 LEAST_AT_ONCE = 3
 """Operations of Prophet's group: one that travels, one behind it, and one that ends."""
 MOST_AT_ONCE = 8
-"""More are never worth having under way at once."""
+"""Maximum operations worth having under way at once."""
 SPARE = 4 / 3
-"""The delay is to be hidden with so much to spare. Operations that are under way together may wait together, and with
-just enough of them it is a matter of chance, iteration by iteration, whether the wire idles meanwhile."""
+"""Margin with which the delay is hidden. Operations under way together may wait together, and with just enough of
+them the wire idles now and then."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
-    """How many of so many bytes each must be under way for the wire to be busy while each is delayed, up to `most`."""
+    """Return the number of operations, up to `most`, whose delays the wire's work hides; each has this size."""
     travels_s = network.transfer_s(size_bytes)
     return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(SPARE * network.ack_delay_s / travels_s)))
 
 
-class _Wire:
-    """Operations one after another, as many under way as operations_at_once says.
-
-    Each travels when its delay is over and the one before it is back; one more is issued when there is room.
-    """
-
-    def __init__(self, profile: Profile, network: Network) -> None:
-        self._network = network
-        at_once = operations_at_once(network, profile.total_bytes / len(profile.gradients), MOST_AT_ONCE)
-        self._ends_s: deque[float] = deque([0.0] * at_once, at_once)
-
-    @property
-    def next_issue_s(self) -> float:
-        """When the next one is to be issued for the wire to be busy, or when there is room if that is later."""
-        return max(self._ends_s[0], self._ends_s[-1] - self._network.ack_delay_s)
-
-    def carry(self, size_bytes: int, ready_s: float) -> float:
-        """When it is back, of an operation that is issued when it is ready and there is room."""
-        issue_s = max(ready_s, self._ends_s[0])
-        begin_s = max(issue_s + self._network.ack_delay_s, self._ends_s[-1])
-        self._ends_s.append(begin_s + self._network.transfer_s(size_bytes))
-        return self._ends_s[-1]
-
-
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
-    """What this order comes to: each is issued when it is there, those before it are issued, and there is room."""
-    wire = _Wire(profile, network)
-    ends_s = [0.0] * len(profile.gradients)
-    now = 0.0
-    for place in order:
-        gradient = profile.gradients[place]
-        now = max(now, gradient.generation_s)
-        ends_s[place] = wire.carry(gradient.size_bytes, now)
-    return IssueOrder(tuple(order), tuple(ends_s))
+    """Return the times of this order: each is issued once it is there, those before it are, and there is room."""
+    rows = [profile.gradients[place] for place in order]
+    # What comes before others that it waits for counts as coming with them.
+    comes = itertools.accumulate((gradient.generation_s for gradient in rows), max)
+    late = [replace(gradient, generation_s=time_s) for gradient, time_s in zip(rows, comes, strict=True)]
+    ends_s = make_sequence(Profile(profile.name, tuple(reversed(late))), network, Plan()).ends_s[::-1]
+    by_place = dict(zip(order, ends_s, strict=True))
+    return IssueOrder(tuple(order), tuple(by_place[place] for place in range(len(rows))))
 
 
 def iteration_s(profile: Profile, sequence: IssueOrder, barrier: bool = False) -> float:
-    """Seconds from the beginning of backward to the end of the next forward pass, in which each layer waits for its
+    """Return seconds from the begin of backward to the end of the next forward pass, in which each layer waits for its
     gradient (paper, Eq. 3); with a `barrier` the first layer waits for all of them.
     """
     if barrier:

@@ -17,10 +17,8 @@ from rich.console import Console
 
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
-from prophet_byteps.build.corrections import CORRECTIONS
-from prophet_byteps.build.recipe import RULES, recipe_for
-from prophet_byteps.build.releases import NEWEST, RELEASES, Release, release_of
-from prophet_byteps.build.rules import Rule, apply_rules
+from prophet_byteps.build.recipe import RULES, key_of
+from prophet_byteps.build.rules import CORRECTIONS, NEWEST, RELEASES, Release, Rule, apply_rules, release_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
@@ -59,8 +57,8 @@ def test_every_rule_says_why_and_changes_something() -> None:
 
 
 def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = recipe_for(TOOLS).key()
-    assert key == recipe_for(TOOLS).key()
+    key = key_of(TOOLS)
+    assert key == key_of(TOOLS)
     changed_tools = [
         dataclasses.replace(TOOLS, compiler="g++ 13.1"),
         dataclasses.replace(TOOLS, machine_flags=""),
@@ -70,26 +68,31 @@ def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest
         dataclasses.replace(TOOLS, mxnet=None),
         dataclasses.replace(TOOLS, zmq=dataclasses.replace(TOOLS.zmq, version="4.3.5")),
     ]
-    keys = {recipe_for(tools).key() for tools in changed_tools}
-    keys |= {recipe_for(TOOLS, [*RULES, RULE]).key(), recipe_for(TOOLS, RULES[1:]).key()}
-    keys |= {recipe_for(TOOLS, release=release).key() for release in RELEASES.values() if release is not NEWEST}
+    keys = {key_of(tools) for tools in changed_tools}
+    keys |= {key_of(TOOLS, [*RULES, RULE]), key_of(TOOLS, RULES[1:])}
+    keys |= {key_of(TOOLS, release=release) for release in RELEASES.values() if release is not NEWEST}
     monkeypatch.setattr(recipe, "PARTS", {})
-    keys.add(recipe_for(TOOLS).key())
+    keys.add(key_of(TOOLS))
     assert len(keys | {key}) == 10 + len(RELEASES)
 
 
 def test_rules_are_fitted_to_a_release() -> None:
     gone, other, older = (Rule("gone.h", text, "y", "because") for text in ("gone", "other", "older"))
-    instead: dict[tuple[str, str], Rule | int] = {("a/b.h", "old"): 3, ("gone.h", "gone"): 0, ("gone.h", "other"): RULE}
+    changes: dict[tuple[str, str], dict[str, object]] = {
+        ("a/b.h", "old"): {"count": 3},
+        ("gone.h", "gone"): {"count": 0},
+        ("gone.h", "other"): {"old": "another"},
+    }
+    instead = [{"file": file, "old": old, "by": by} for (file, old), by in changes.items()]
     fault = CORRECTIONS[0]
     release = Release("0.1", "", instead, without=(fault.name,))
     fitted = release.fitted([RULE, gone, other, older, *fault.all_rules])
-    assert fitted == (dataclasses.replace(RULE, count=3), RULE, older)
+    assert fitted == (dataclasses.replace(RULE, count=3), dataclasses.replace(other, old="another"), older)
 
 
 @pytest.mark.parametrize("release", RELEASES.values(), ids=lambda release: str(release.version))
 def test_what_a_release_says_of_a_rule_is_about_one_that_there_is(release: Release) -> None:
-    assert set(release.instead) <= {(rule.file, rule.old) for rule in RULES}
+    assert {(one["file"], one["old"]) for one in release.instead} <= {(rule.file, rule.old) for rule in RULES}
     assert set(release.without) <= {fault.name for fault in CORRECTIONS}
     archive = Store.of_user().source / f"byteps-{release.version}.tar.gz"
     if archive.is_file():
@@ -196,7 +199,7 @@ def test_mxnets_part_gets_the_strings_of_libmxnet_and_the_others_keep_theirs(
 
 def test_a_reason_does_not_shape_the_wheel() -> None:
     reworded = [dataclasses.replace(rule, reason="in other words") for rule in RULES]
-    assert recipe_for(TOOLS, reworded).key() == recipe_for(TOOLS).key()
+    assert key_of(TOOLS, reworded) == key_of(TOOLS)
 
 
 def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
@@ -215,7 +218,7 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     assert corrected != uncorrected == again
     assert command.main(["path", "--uncorrected"]) == 0
     assert capsys.readouterr().out == f"{uncorrected}\n"
-    assert Path(uncorrected).parent.name == recipe_for(TOOLS, recipe.UNCORRECTED).key()
+    assert Path(uncorrected).parent.name == key_of(TOOLS, recipe.UNCORRECTED)
     assert set(recipe.UNCORRECTED) < set(RULES)
 
 

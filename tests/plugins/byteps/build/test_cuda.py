@@ -14,12 +14,10 @@ import pytest
 from rich.console import Console
 
 from prophet_byteps.build import __main__ as command
-from prophet_byteps.build import build, compatibility, corrections, cuda, cuda_rules, recipe, toolchain
+from prophet_byteps.build import build, cuda, recipe, rules, toolchain
 from prophet_byteps.build.cuda import Cuda, find_cuda, with_cuda
-from prophet_byteps.build.cuda_rules import for_cuda
-from prophet_byteps.build.recipe import RULES, UNCORRECTED, recipe_for
-from prophet_byteps.build.releases import NEWEST
-from prophet_byteps.build.rules import Rule, apply_rules
+from prophet_byteps.build.recipe import RULES, UNCORRECTED, key_of
+from prophet_byteps.build.rules import NEWEST, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
@@ -30,6 +28,7 @@ HERE = Path(__file__).parent
 JOB = Path(__file__).with_name("host_cuda_job.py")
 PORT = 24780
 FILES_OF_CUDA = ("torch/__init__.py", "torch/cuda_util.cc", "torch/ops.h", "common/operations.cc")
+RULES_OF_CUDA = rules_of(cuda=True)
 CUDA = Cuda("13.0", ("nvidia-cuda-runtime 13.0.96", "nvidia-nccl-cu13 2.29.7"), (), ())
 WHEELS_13 = {
     "nvidia-cuda-runtime": ("cu13/include/cuda_runtime.h", "cu13/lib/libcudart.so.13"),
@@ -143,28 +142,27 @@ def test_without_libnuma_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 
 def test_its_rules_are_those_of_the_cpu_build_but_for_what_is_for_a_cpu() -> None:
-    rules = for_cuda(RULES)
-    assert set(RULES) - set(rules) == set(compatibility.FOR_CPU)
-    assert set(corrections.RULES) <= set(rules)
-    assert set(rules) - set(RULES) == {*cuda_rules.BUILD_RULES, *cuda_rules.COPY_RULES}
-    assert set(for_cuda(UNCORRECTED)) == set(rules) - {*corrections.RULES, *cuda_rules.COPY_RULES}
-    assert all(len(rule.reason) > 5 and rule.old != rule.new for rule in rules)
+    corrected, uncorrected = set(RULES_OF_CUDA), set(rules_of(corrected=False, cuda=True))
+    assert {rule.only for rule in set(RULES) - corrected} == {"cpu"}
+    assert {rule.only for rule in corrected - set(RULES)} == {"cuda"}
+    assert set(RULES) - set(UNCORRECTED) <= corrected - uncorrected
+    assert uncorrected - set(UNCORRECTED) and corrected - uncorrected - set(RULES)
+    assert all(len(rule.reason) > 5 and rule.old != rule.new for rule in corrected)
 
 
-@pytest.mark.parametrize("rules", [RULES, UNCORRECTED], ids=["corrected", "uncorrected"])
-def test_its_rules_fit_the_release(rules: tuple[Rule, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("corrected", [True, False], ids=["corrected", "uncorrected"])
+def test_its_rules_fit_the_release(corrected: bool, tmp_path: Path) -> None:
     archive = Store.of_user().source / f"byteps-{NEWEST.version}.tar.gz"
     if not archive.is_file():
         pytest.skip("the source of BytePS has not been fetched: python -m prophet_byteps.build install")
     shutil.unpack_archive(archive, tmp_path)
     tree = tmp_path / f"byteps-{NEWEST.version}"
-    apply_rules(for_cuda(rules), tree)
+    apply_rules(rules_of(corrected, cuda=True), tree)
     texts = {file: (tree / "byteps" / file).read_text(encoding="utf-8") for file in FILES_OF_CUDA}
     assert not [file for file, text in texts.items() if "THC.h" in text]
     assert texts["torch/__init__.py"].count(".cuda()") == 2
-    assert ("CUDA_CALL(cudaHostGetDevicePointer" in texts["common/operations.cc"].split("void InitTensor")[0]) == (
-        rules is UNCORRECTED
-    )
+    pins = "CUDA_CALL(cudaHostGetDevicePointer" in texts["common/operations.cc"].split("void InitTensor")[0]
+    assert pins != corrected
 
 
 def test_its_key_depends_on_the_cuda_and_on_no_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,13 +172,13 @@ def test_its_key_depends_on_the_cuda_and_on_no_stand_in(tmp_path: Path, monkeypa
         dataclasses.replace(CUDA, wheels=("nvidia-cuda-runtime 13.0.97", CUDA.wheels[1])),
         dataclasses.replace(CUDA, wheels=(CUDA.wheels[0], "nvidia-nccl-cu13 2.30.0")),
     ]
-    keys = [recipe_for(dataclasses.replace(tools, cuda=other)).key() for other in (None, CUDA, *changed)]
+    keys = [key_of(dataclasses.replace(tools, cuda=other)) for other in (None, CUDA, *changed)]
     assert len(set(keys)) == 5
     elsewhere = dataclasses.replace(CUDA, includes=(tmp_path,))
-    assert recipe_for(dataclasses.replace(tools, cuda=elsewhere)).key() == keys[1]
-    (tmp_path / "build_hooks.py").write_text((recipe.HERE / "build_hooks.py").read_text())
-    monkeypatch.setattr(recipe, "HERE", tmp_path)
-    unchanged = [recipe_for(dataclasses.replace(tools, cuda=which)).key() in keys for which in (None, CUDA)]
+    assert key_of(dataclasses.replace(tools, cuda=elsewhere)) == keys[1]
+    (tmp_path / "build_hooks.py").write_text((rules.HERE / "build_hooks.py").read_text())
+    monkeypatch.setattr("prophet_byteps.build.recipe.HERE", tmp_path)
+    unchanged = [key_of(dataclasses.replace(tools, cuda=which)) in keys for which in (None, CUDA)]
     assert unchanged == [False, True]
 
 
@@ -199,7 +197,7 @@ def test_it_has_commands_of_its_own(
     assert len({of_cpu, of_cuda, uncorrected}) == 3
     assert again == of_cuda
     tools = dataclasses.replace(TOOLS, mxnet=None, cuda=CUDA)
-    assert built == [(RULES, TOOLS), (for_cuda(RULES), tools), (for_cuda(UNCORRECTED), tools)]
+    assert built == [(RULES, TOOLS), (RULES_OF_CUDA, tools), (rules_of(corrected=False, cuda=True), tools)]
     assert command.main(["build", "--cuda", "--cuda-version", "12"]) == 2
     assert capsys.readouterr().err.startswith("prophet: engine: --cuda-version is 12")
     with pytest.raises(SystemExit):
@@ -213,7 +211,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if cuda.torch_cuda() is None:
         pytest.skip("the torch here was built without CUDA")
     tools = with_cuda(toolchain.find_toolchain())
-    wheel = build.provide(Store.of_user(), tools, Console(stderr=True), for_cuda(RULES))
+    wheel = build.provide(Store.of_user(), tools, Console(stderr=True), RULES_OF_CUDA)
     folder = tmp_path_factory.mktemp("cuda")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -238,7 +236,7 @@ def test_it_trains_on_cpu_tensors_where_the_host_does_cudas_part(
     unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host_cuda = tmp_path / "host_cuda.so"
-    command = ["g++", "-shared", "-fPIC", f"-I{recipe.HERE / 'include'}", str(HERE / "host_cuda.cc")]
+    command = ["g++", "-shared", "-fPIC", f"-I{rules.HERE / 'include'}", str(HERE / "host_cuda.cc")]
     subprocess.run([*command, "-o", str(host_cuda)], check=True)
     monkeypatch.setenv("PYTHONPATH", search_path(unpacked))
     settings = {worker: {"LD_PRELOAD": str(host_cuda)} for worker in WORKERS}

@@ -57,7 +57,7 @@ class Reaching(nn.Module):
 
 
 def with_own_layers(*models: nn.Sequential) -> None:
-    """What torch brings is not compiled by itself."""
+    """Modules of torch are not compiled by themselves."""
     for model in models:
         for place in (0, 2):
             model[place] = Reaching(model[place])
@@ -172,7 +172,7 @@ def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(n
 
 
 def test_an_update_that_a_loss_needs_is_made_before_a_compiled_block_runs(network: Network) -> None:
-    """What is compiled gets parameters, and not the values that they had."""
+    """Compiled code gets parameters, and not the values that they had."""
     truth, plain, model, optimizer = pair(network)
     with_own_layers(truth, model)
     model[0].compile(backend="aot_eager")

@@ -251,7 +251,7 @@ def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
     assert same_model(model, truth)
     blocks = blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], Cut.uniform(MOST_BLOCK_BYTES))
     assert len({name for name, _ in network.pushed}) == 2 * (len(blocks) + 2), "those of half precision are apart"
-    assert board.in_force == Cut.uniform(MOST_BLOCK_BYTES)
+    assert board.in_force.cut == Cut.uniform(MOST_BLOCK_BYTES)
 
 
 def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(

@@ -1,4 +1,4 @@
-"""What optimizers are made of is imported with the first one; where that fails, BytePS's own optimizer serves."""
+"""Parts of optimizers are imported with the first one; if that fails, BytePS's own optimizer serves."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ class Counting(TorchFunctionMode):
 
 
 def test_modes_of_the_program_come_and_go_as_they_like(network: Network) -> None:
-    """Those that it enters and leaves while updates are pending take themselves off the stack."""
+    """Modes that it enters and leaves while updates are pending take themselves off the stack."""
     gc.collect()  # optimizers of other tests, of which it is still learned how they are used
     truth, plain, model, optimizer = pair(network)
     params = list(model.parameters())

@@ -1,4 +1,4 @@
-"""What the barrier-free optimizer leaves to BytePS's own or refuses, and what it says then."""
+"""Refusals of the barrier-free optimizer and what it leaves to BytePS's own, with its messages."""
 
 from __future__ import annotations
 

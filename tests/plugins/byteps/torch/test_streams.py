@@ -32,7 +32,7 @@ VIEWS = ("as_strided", "view", "detach", "alias", "t", "empty", "zeros")
 
 
 class FakeStream:
-    """What it has been given happens after everything in `clock`."""
+    """All work given to it happens after everything in `clock`."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         self.recorder = recorder

@@ -56,7 +56,7 @@ class Job:
 
     @property
     def watched(self) -> bool:
-        """Whether every use of its parameters is noted."""
+        """True if every use of its parameters is noted."""
         return id(self.optimizer._prophet) in guards._learning
 
 

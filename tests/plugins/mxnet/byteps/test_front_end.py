@@ -330,7 +330,7 @@ def test_a_cut_gives_one_size_and_what_it_cuts_otherwise_another_name(cutting: S
         assert sorted(names) == sorted(name + other if name.startswith(wide) else name for name in expected)
         sizes.append(cutting.size.value)
     assert sizes == [4096] * RECUT_ROUNDS * 2 + [8192] * RECUT_ROUNDS + [12288] * RECUT_ROUNDS + [4096] * RECUT_ROUNDS
-    assert cutting.board.recuts == 3
+    assert cutting.board.in_force.recuts == 3
     theirs = WideJob(stock).train(5 * RECUT_ROUNDS)
     assert [weight.tobytes() for weight in weights] == [weight.tobytes() for weight in theirs]
 

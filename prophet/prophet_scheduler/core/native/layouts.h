@@ -1,0 +1,116 @@
+// The tensors of the simulated cluster, cut by cut, and the partitions that they travel as.
+//
+// Rule of this file: which tensors there are in which round; nothing happens here.
+#ifndef PROPHET_NATIVE_LAYOUTS_H_
+#define PROPHET_NATIVE_LAYOUTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "simulation_spec.h"
+
+namespace prophet {
+
+struct Layout {
+  uint32_t begin, end;                           // of its tensors
+  std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
+  std::vector<std::vector<uint32_t>> needs;      // by operation: tensors
+};
+
+struct Partition {
+  uint32_t tensor;
+  uint32_t number;
+  uint32_t bytes;
+  uint32_t server;
+};
+
+class Layouts {
+ public:
+  Layouts(size_t operations, uint32_t partition_bytes, uint32_t servers)
+      : operations_(operations), partition_bytes_(partition_bytes), servers_(servers) {}
+
+  // Another cut of the same gradients: its tensors, and by operation which of them (by place) it is part of the
+  // generation of. Returns its number, counted from 0. Throws std::out_of_range where a place cannot be.
+  uint32_t add(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
+    auto begin = static_cast<uint32_t>(tensors_.size());
+    Layout layout{begin, begin, {}, {}};
+    layout.generates.resize(operations_);
+    layout.needs.resize(operations_);
+    for (const TensorSpec& tensor : tensors) {
+      uint32_t number = layout.end++;
+      tensors_.push_back(tensor);
+      if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
+      for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
+    }
+    emitters_.resize(layout.end, 0);
+    for (uint32_t o = 0; o < operations_; ++o) {
+      for (uint32_t place : generates.at(o)) {
+        layout.generates[o].push_back(begin + place);
+        ++emitters_.at(begin + place);
+      }
+    }
+    add_partitions(layout);
+    layouts_.push_back(std::move(layout));
+    return static_cast<uint32_t>(layouts_.size() - 1);
+  }
+
+  // From this round on a layout holds.
+  void use_from(uint32_t round, uint32_t number) {
+    layouts_.at(number);
+    while (!rounds_.empty() && rounds_.back().first >= round) rounds_.pop_back();
+    rounds_.push_back({round, number});
+  }
+
+  const Layout& of_round(uint32_t round) const {
+    auto it = rounds_.rbegin();
+    while (it->first > round) ++it;
+    return layouts_[it->second];
+  }
+
+  size_t tensors() const { return tensors_.size(); }
+  size_t partitions() const { return partitions_.size(); }
+  const TensorSpec& tensor(uint32_t t) const { return tensors_[t]; }
+  const Partition& partition(uint32_t p) const { return partitions_[p]; }
+  const TensorSpec& tensor_of(uint32_t p) const { return tensors_[partitions_[p].tensor]; }
+  // How many operations are part of a tensor's generation.
+  uint32_t emitters(uint32_t t) const { return emitters_[t]; }
+  // A tensor's partitions are those before that of the next tensor.
+  uint32_t first_partition(uint32_t t) const { return first_partition_[t]; }
+
+ private:
+  void add_partitions(const Layout& layout) {
+    auto first = static_cast<uint32_t>(partitions_.size());
+    for (uint32_t t = layout.begin; t < layout.end; ++t) {
+      if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+      std::vector<uint32_t> parts = tensors_[t].parts;
+      if (parts.empty()) {  // a tensor without bytes is a task as well
+        uint32_t left = tensors_[t].bytes;
+        do {
+          parts.push_back(std::min(left, partition_bytes_));
+          left -= parts.back();
+        } while (left > 0);
+      }
+      for (uint32_t number = 0; number < parts.size(); ++number) {
+        // Keys go round the servers, so each gets about the same number of bytes.
+        auto place = static_cast<uint32_t>(partitions_.size()) - first;
+        partitions_.push_back(Partition{t, number, parts[number], servers_ ? place % servers_ : 0});
+      }
+      first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
+    }
+  }
+
+  const size_t operations_;
+  const uint32_t partition_bytes_, servers_;
+  std::vector<Layout> layouts_;
+  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (from which round on, layout), by round
+  std::vector<TensorSpec> tensors_;                    // of all layouts
+  std::vector<uint32_t> emitters_;                     // by tensor
+  std::vector<Partition> partitions_;
+  std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
+};
+
+}  // namespace prophet
+
+#endif  // PROPHET_NATIVE_LAYOUTS_H_
