@@ -7,7 +7,8 @@ for, and when. The oracle knows no rounds, no blocks and no late updates: it add
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +20,13 @@ from torch import nn
 
 from prophet_ddp.assembly import OnProcessors
 from prophet_ddp.control import Control, Decision
+from prophet_ddp.events import EventLog
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut
-from prophet_scheduler.frontends.torch import steps
+from prophet_scheduler.frontends.torch import guards, steps
 from support.front_end import forget
-from support.interleaved import Interleaving
+from support.interleaved import Interleaving, RankWire
 
 RANKS = 2
 RATE, MOMENTUM, MOST = 0.1, 0.9, 0.05
@@ -194,29 +196,25 @@ class LateRounds(ModuleRounds):
 class Rank:
     """One rank's program under Prophet."""
 
-    def __init__(self, wire: Interleaving, rank: int, job: Sequence[Iteration], varies: bool, arranges: bool) -> None:
-        self._wire, self._rank, self._job, self._varies = wire, rank, job, varies
-        issuer = wire.issuers[rank]
-        self._control = Control(issuer, rank, RANKS)
-        channel = Channel(issuer, self._control, issuer._log, RANKS, str)
+    def __init__(self, wire: RankWire, job: Sequence[Iteration], varies: bool, arranges: bool) -> None:
+        steps.install()
+        self._wire, self._rank, self._job, self._varies = wire, wire.rank, job, varies
+        self._control = Control(wire.issuer, wire.rank, RANKS)
+        channel = Channel(wire.issuer, self._control, EventLog(open=False), RANKS, str)
         terms = RoundTerms(
             lambda _sizes: Cut.uniform(UNIT_BYTES), uses_vary=varies, arranges=arranges, divides=not varies
         )
         torch.manual_seed(0)
         self.model = Model()
-        self.rounds = LateRounds(self.model.named_parameters(), rank + 1, channel, terms, OnProcessors())
+        self.rounds = LateRounds(self.model.named_parameters(), 1, channel, terms, OnProcessors())
         self.optimizer = torch.optim.SGD(self.model.parameters(), RATE, momentum=MOMENTUM)
         self.seen: list[list[torch.Tensor | None]] = []
-        self.last: Values = []
+        self.begun = 0
 
     def run(self) -> None:
         for number, iteration in enumerate(self._job):
-            for part in range(1 + iteration.accumulates):
-                self._backward(
-                    inputs_of(self._rank, 2 * number + part),
-                    iteration.whole[self._rank] or not self._varies,
-                    syncs=part == iteration.accumulates,
-                )
+            self.begun = number + 1
+            self.backward(iteration, number)
             for deed in iteration.before[self._rank]:
                 self._do(deed)
             if iteration.steps[self._rank]:
@@ -225,16 +223,19 @@ class Rank:
                 self._wish(*iteration.wish)
             for deed in iteration.after[self._rank]:
                 self._do(deed)
-            self._wire.pause(self._rank)
+            self._wire.pause()
 
-    def _backward(self, inputs: torch.Tensor, whole: bool, syncs: bool) -> None:
-        if syncs:
-            self.rounds.forward_begins()
-        found = self.model(inputs, whole)
-        if syncs:
-            self.rounds.forward_ends([found] if self._varies else ())
-        loss(found).backward()
-        self.rounds.validate()
+    def backward(self, iteration: Iteration, number: int) -> None:
+        whole = iteration.whole[self._rank] or not self._varies
+        for part in range(1 + iteration.accumulates):
+            inputs, syncs = inputs_of(self._rank, 2 * number + part), part == iteration.accumulates
+            if syncs:
+                self.rounds.forward_begins()
+            found = self.model(inputs, whole)
+            if syncs:
+                self.rounds.forward_ends([found] if self._varies else ())
+            loss(found).backward()
+            self.rounds.validate()
 
     def _wish(self, units: int, seed: int, divides: bool) -> None:
         cut = Cut.uniform(units * UNIT_BYTES)
@@ -264,18 +265,73 @@ class Rank:
         elif deed.kind == "rate":
             self.optimizer.param_groups[0]["lr"] /= 2
         elif deed.kind == "pause":
-            self._wire.pause(self._rank)
+            self._wire.pause()
 
     def look(self) -> Values:
         """Return the weights."""
         return [param.detach().clone() for param in self.model.parameters()]
 
 
-@pytest.fixture(autouse=True)
-def _patched() -> Iterator[None]:
-    steps.install()
-    yield
-    forget()
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a job, and what happens at its end: the ranks that drop their module while averages are under way."""
+
+    varies: bool = False
+    arranges: bool = False
+    drops: tuple[bool, ...] = (False,) * RANKS
+
+
+@dataclass
+class Found:
+    """What one rank finds by its looks, and its weights in the end, with `begun` iterations and the `error` of one."""
+
+    seen: list[list[torch.Tensor | None]]
+    last: Values
+    begun: int
+    error: str
+
+
+def found_by(wire: RankWire, job: Sequence[Iteration], terms: Terms) -> Found:
+    """Run the job on one rank."""
+    try:
+        rank = Rank(wire, job, terms.varies, terms.arranges)
+        error = ""
+        try:
+            rank.run()
+        except ConnectionError as what:
+            error = str(what)
+        if terms.drops[wire.rank]:
+            return Found(rank.seen, dropped(wire, rank), rank.begun, error)
+        last = rank.look()
+        rank.rounds.flush()  # Nobody may have looked at some gradient.
+        assert not any(slot.life.to_come for slot in rank.rounds.slots)
+        if error:
+            with pytest.raises(ConnectionError):
+                rank.backward(job[-1], 0)
+        return Found(rank.seen, last, rank.begun, error)
+    finally:
+        forget()
+
+
+def dropped(wire: RankWire, rank: Rank) -> Values:
+    """Drop a rank's module, and all but one of its parameters. Return that one's value."""
+    rounds, held = rank.rounds, rank.model.first.weight
+    gone = weakref.ref(rank.model.second.weight)
+    del rank.model, rank.optimizer
+    rounds.dropped()
+    wire.pause()
+    guards.forget_dropped()
+    assert gone() is None
+    value = held.detach().clone()
+    rounds.flush()
+    assert not rounds.slots
+    return [value]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Interleaving]:
+    with Interleaving(RANKS, found_by) as ranks:
+        yield ranks
 
 
 def same(found: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor | None]) -> None:
@@ -284,37 +340,46 @@ def same(found: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor | N
         assert one is None or other is None or torch.equal(one, other)
 
 
-def run(wire: Interleaving, programs: Sequence[Callable[[], None]]) -> None:
-    try:
-        wire.run_ranks(programs)
-    finally:
-        forget()
+seeds = st.integers(0, 2**16)
+terms = st.builds(Terms, st.booleans(), st.booleans(), st.just((False,) * RANKS) | st.tuples(*[st.booleans()] * RANKS))
 
 
-@given(
-    job=st.lists(iterations, min_size=1, max_size=5),
-    seed=st.integers(0, 2**16),
-    varies=st.booleans(),
-    arranges=st.booleans(),
-)
-@settings(max_examples=150)
+@given(job=st.lists(iterations, min_size=1, max_size=5), seed=seeds, terms=terms)
+@settings(max_examples=200)
 def test_ranks_find_what_sums_and_steps_by_hand_give(
-    job: list[Iteration], seed: int, varies: bool, arranges: bool
+    ranks: Interleaving, job: list[Iteration], seed: int, terms: Terms
 ) -> None:
-    wire = Interleaving(RANKS, seed)
-    wanted = expected(job, varies)
-    ranks = [Rank(wire, rank, job, varies, arranges) for rank in range(RANKS)]
+    for rank, (oracle, found) in enumerate(zip(expected(job, terms.varies), ranks.run(seed, job, terms), strict=True)):
+        assert not found.error
+        for values, wanted in zip(found.seen, oracle.seen, strict=True):
+            same(values, wanted)
+        same(found.last, oracle.params[:1] if terms.drops[rank] else oracle.params)
 
-    def program(rank: Rank) -> Callable[[], None]:
-        def run_and_look() -> None:
-            rank.run()
-            rank.last = rank.look()
 
-        return run_and_look
+looks = st.lists(st.builds(Deed, st.sampled_from((*LOOKS, "pause")), st.integers(0, PARAMS - 1)), max_size=3)
+plain_iterations = st.builds(
+    Iteration,
+    whole=st.just((True, True)),
+    accumulates=st.booleans(),
+    before=st.tuples(looks, looks),
+    steps=st.just((True, True)),
+    after=st.tuples(looks, looks),
+    wish=st.none() | st.tuples(st.integers(1, 4), st.integers(0, 99), st.booleans()),
+)
 
-    run(wire, [program(rank) for rank in ranks])
-    for rank, oracle in zip(ranks, wanted, strict=True):
-        for found, values in zip(rank.seen, oracle.seen, strict=True):
-            same(found, values)
-        same(rank.last, oracle.params)
-        assert not any(slot.life.to_come for slot in rank.rounds.slots)
+
+@given(job=st.lists(plain_iterations, min_size=2, max_size=4), seed=seeds, failing=st.integers(0, 40))
+@settings(max_examples=100)
+def test_after_an_error_no_rank_waits_and_each_parameter_is_of_one_of_two_steps(
+    ranks: Interleaving, job: list[Iteration], seed: int, failing: int
+) -> None:
+    after = [[oracle.params for oracle in expected(job[:count], False)] for count in range(len(job) + 1)]
+    for rank, found in enumerate(ranks.run(seed, job, Terms(), failing=failing)):
+        made = []
+        for place, value in enumerate(found.last):
+            made.append([count for count, params in enumerate(after) if torch.equal(params[rank][place], value)])
+            assert made[-1], "a parameter of no step"
+        assert max(map(max, made)) <= found.begun
+        assert max(map(max, made)) - min(map(max, made)) <= 1
+        if not found.error:
+            same(found.last, after[-1][rank])

@@ -196,8 +196,9 @@ class AwaitedRounds:
 
     def validate(self) -> None:
         """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
-        for slot in self._slots:
-            assert not slot.life.due or torch_guards.is_kept(slot), (slot.name, slot.life)
+        with references.at_work():
+            for slot in self._slots:
+                assert not slot.life.due or torch_guards.is_kept(slot), (slot.name, slot.life)
 
     def _gathered(self) -> None:
         """Note that it has made gradients of this module."""
