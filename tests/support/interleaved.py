@@ -119,7 +119,7 @@ class Interleaving:
         if all wait for each other.
         """
         try:
-            return _Run(self._ends, seed, failing).run(arguments)
+            return _Run(self._ends, seed, failing).results(arguments)
         except BaseException:
             self.__exit__()  # Others are in the midst of their programs.
             self.__enter__()
@@ -145,7 +145,7 @@ class _Run(Wire):
     def at(self, delay_s: float, action: Callable[[], None]) -> None:
         self._due.append(action)
 
-    def run(self, arguments: Sequence[Any]) -> list[Any]:
+    def results(self, arguments: Sequence[Any]) -> list[Any]:
         for rank in range(self.ranks):
             self._let_run(rank, arguments)
         while True:
