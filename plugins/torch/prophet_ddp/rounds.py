@@ -352,12 +352,13 @@ class ModuleRounds(AwaitedRounds):
         if self.resting:
             self.came = True
             return
-        if slot.param.grad is None:
+        has_grad = slot.param.grad is not None
+        if not has_grad:
             self._lacks(slot, gradients[-1])
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
-            if slot.param.grad is not None:  # Hooks also run for outputs without a part in the loss.
+            if has_grad:  # Hooks also run for outputs without a part in the loss.
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module

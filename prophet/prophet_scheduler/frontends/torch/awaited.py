@@ -198,7 +198,7 @@ class AwaitedRounds:
         """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
         with references.at_work():
             for slot in self._slots:
-                assert not slot.life.due or torch_guards.is_kept(slot), (slot.name, slot.life)
+                assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
 
     def _gathered(self) -> None:
         """Note that it has made gradients of this module."""
@@ -210,13 +210,15 @@ class AwaitedRounds:
         """Note that a gradient has left, which may be a part of a graph."""
         if in_graph:
             self._graphs.append(slot)
+        if self._fresh:
+            return
+        self._fresh = True
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
-        if not self._fresh and not begun and torch._C._current_graph_task_id() != -1:
+        if not begun and torch._C._current_graph_task_id() != -1:
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
             self.keep_barrier()
             engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
             engine.queue_callback(self.backward_ends)
-        self._fresh = True
 
     def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
         """Handle a gradient whose `.grad` is None though it is said to have come. RuntimeError if it went elsewhere."""
@@ -231,8 +233,9 @@ class AwaitedRounds:
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         """Put the last round's average into `.grad`, before backward adds a new gradient to it."""
-        slot.comes()
-        self._bring_home(slot)
+        if slot.life.to_come:
+            slot.comes()
+            self._bring_home(slot)
 
     def _bring_home(self, slot: Slot) -> None:
         """Make the last round's pending update, or settle its average."""

@@ -200,7 +200,7 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     return exposed
 
 
-def is_kept(slot: Slot) -> bool:
+def is_noticed(slot: Slot) -> bool:
     """True if a use of the parameter, or of the gradient that was sent, waits for what is to come."""
     tensor = slot.param if slot.life.pending else slot.sent()
     key = 0 if tensor is None else references.storage_key(tensor)

@@ -141,7 +141,7 @@ class Updates:
         pending = [slot for slot in self._order if slot.life.pending]
         assert len(pending) == self._pending, (len(pending), self._pending)
         for slot in pending:
-            assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_kept(slot), slot.name
+            assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_noticed(slot), slot.name
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Drop these updates: nobody can look at the parameters any more, or no average will come."""
