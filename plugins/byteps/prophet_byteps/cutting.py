@@ -313,7 +313,7 @@ class CutControl:
         self._decider = decider(local_size)
         self._fixed = board.fixed
         self._pages: Pages | None = None
-        """None if nothing is agreed on: the cut is fixed then."""
+        """Pages of the agreement; None for a fixed cut, which needs none."""
         if self._fixed is None and exchange is not None:
             self._pages = Pages(exchange, *(f"prophet.cut.{number}.{slot}" for slot in (0, 1)))
         from prophet_byteps import shared_memory  # Only a process that sends needs it.
