@@ -57,9 +57,9 @@ class Connection:
         self.socket = own
         self.owner = owner
         self.since_s = since_s
-        """When it was made; once it is admitted, when something came last."""
+        """Time at which it was made; once it is admitted, at which something came last."""
         self.received = bytearray()
-        """Not taken yet: whoever takes bytes deletes them here."""
+        """Bytes that nobody has taken: whoever takes some deletes them here."""
         self.most_received = self.most_unsent = owner.most_bytes
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -67,7 +67,7 @@ class Connection:
         self.open = True
 
     def admit(self, most_received: int, most_unsent: int) -> None:
-        """It is no stranger's any more."""
+        """Make it no stranger's any more."""
         self.most_received, self.most_unsent = most_received, most_unsent
         self._hub.admitted(self)
 
@@ -81,7 +81,7 @@ class Connection:
             self.flush()
 
     def end(self) -> None:
-        """Nothing more is sent, and what comes is not kept: it is closed when the other end has read all, and closes.
+        """Send nothing more, and keep nothing that comes; close it when the other end has read all, and closes.
 
         Closed before, over bytes that nobody has read, a connection may lose what was sent last.
         """
@@ -196,7 +196,7 @@ class Hub:
         return len(self._strangers) + len(self._admitted)
 
     def listen(self, listener: socket.socket, owner: Owner) -> None:
-        """From now on connections to `listener` are accepted; it is closed with the hub."""
+        """Accept connections to `listener` from now on; it is closed with the hub."""
         listener.setblocking(False)
         self._listeners[listener] = owner
         self._selector.register(listener, selectors.EVENT_READ)
@@ -285,7 +285,7 @@ class Hub:
     # For connections.
 
     def admitted(self, connection: Connection) -> None:
-        """It is among the admitted, and spoke last."""
+        """Put it among the admitted, as the one that spoke last."""
         if not connection.open:
             return
         self._strangers.pop(connection, None)
@@ -294,7 +294,7 @@ class Hub:
         self._admitted[connection] = None
 
     def released(self, connection: Connection) -> None:
-        """It is none of this hub's any more."""
+        """Take it out of this hub."""
         self._strangers.pop(connection, None)
         self._admitted.pop(connection, None)
         self._selector.unregister(connection.socket)

@@ -1,6 +1,6 @@
 """Parts of Prophet that are found by name: policies, engines, commands, agents and front ends.
 
-What belongs here: finding and loading them, and what to say of one that is not installed. Each is an entry point of a
+Rule of this file: finding and loading them, and what to say of one that is not installed. Each is an entry point of a
 distribution, core's own too (setup.py), so a part that somebody adds is a distribution of theirs. Nothing but the part
 that is asked for is imported.
 """

@@ -12,7 +12,7 @@ from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
 from prophet_scheduler.core.plan_codec import HEADER, encode_plan
-from prophet_scheduler.core.queue import TwoLaneQueue
+from support.lanes import TwoLaneQueue
 
 PLAN = Plan(
     push=QueuePlan(order={0: 0, 1: 1}, credit=100, deadlines=(Deadline(1.0, 0),), groups={0: 3, 1: 3}),

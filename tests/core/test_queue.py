@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
-from prophet_scheduler.core.queue import TwoLaneQueue
-from support.lanes import ScheduledQueue
+from support.lanes import ScheduledQueue, TwoLaneQueue
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 WATCHDOG_S = 1.0

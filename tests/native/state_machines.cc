@@ -210,6 +210,8 @@ void drive_simulator(Choices& random, int iterations, const TwoLanePlan& shared)
   spec.servers = spec.exchange == Exchange::kCollective ? 0 : 1 + random() % 2;
   spec.partition_bytes = 512;
   spec.latency_s = 1e-4;
+  spec.at_once = random() % 4;
+  spec.delay_first = spec.exchange == Exchange::kCollective && random() % 2;
   spec.server_overhead_s = random() % 2 ? 0 : 2e-4;
   spec.watchdog_s = random() % 2 ? 1.0 : 0.003;
   spec.iterations = iterations;

@@ -13,7 +13,7 @@ from prophet_scheduler.core.cut import Cut, Refusal
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.session.choosing import PATIENCE, Choosing
+from prophet_scheduler.session.choosing import WAIT, Choosing
 from prophet_scheduler.session.messages import Basis, SessionTerms
 
 KIB = 1024
@@ -197,7 +197,7 @@ def test_what_never_comes_in_force_is_given_up() -> None:
     job = Job(uniform(1024))
     job.takes_up = False
     assert job.turns(3)[-1] == uniform(128)
-    assert job.turns(PATIENCE)[-1] != uniform(128)
+    assert job.turns(WAIT)[-1] != uniform(128)
 
 
 def test_with_a_barrier_it_is_another_question_and_what_was_seen_without_says_nothing() -> None:

@@ -1,10 +1,21 @@
-"""One lane of the scheduled queue by itself, for tests of a plan in one direction."""
+"""The scheduled queue for tests: fed with plans, and one lane of it by itself."""
 
 from __future__ import annotations
 
+from prophet_scheduler.core import _native
 from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.plan import Plan
-from prophet_scheduler.core.queue import TwoLaneQueue
+from prophet_scheduler.core.plan_codec import encode_plan
+
+
+class TwoLaneQueue(_native.TwoLaneQueue):
+    """The queue, with plans as values."""
+
+    def __init__(self, watchdog_s: float = 1.0, most_in_flight: int | None = None) -> None:
+        super().__init__(watchdog_s, _native.UNBOUNDED if most_in_flight is None else most_in_flight)
+
+    def set_plan(self, plan: Plan | bytes | None) -> None:
+        super().set_plan(encode_plan(plan) if isinstance(plan, Plan) else plan)
 
 
 class ScheduledQueue:

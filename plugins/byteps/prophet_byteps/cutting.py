@@ -311,10 +311,9 @@ class CutControl:
         self._rank = rank
         self._workers = workers
         self._decider = decider(local_size)
-        self._fixed = board.fixed
         self._pages: Pages | None = None
-        """None if nothing is agreed on: the cut is fixed then."""
-        if self._fixed is None and exchange is not None:
+        """Pages of the agreement; None for a fixed cut, which needs none."""
+        if board.fixed is None and exchange is not None:
             self._pages = Pages(exchange, *(f"prophet.cut.{number}.{slot}" for slot in (0, 1)))
         from prophet_byteps import shared_memory  # Only a process that sends needs it.
 
@@ -346,7 +345,7 @@ class CutControl:
             self._send(self._pages, first=own)
             cut = self._receive(self._pages).cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
         else:
-            cut = self._fixed or Cut.uniform(DEFAULT_PARTITION_BYTES)
+            cut = self._board.fixed or Cut.uniform(DEFAULT_PARTITION_BYTES)
         self._cut = cut
         self._had = {cut}
         self._board.drop_refusals()

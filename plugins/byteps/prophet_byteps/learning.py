@@ -119,7 +119,7 @@ class Learning:
         self.plans = 0
         """Number of plans taken up after the first."""
         self.session: Session | None = None
-        """None before the process sends."""
+        """Session of the process; None before it sends."""
         self.began_warm = False
         self.last_recut_s: float | None = None
         self._recuts = 0

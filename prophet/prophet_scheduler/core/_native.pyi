@@ -14,16 +14,34 @@ NO_REQUEST: float
 PLAN_VERSION: int
 
 class TwoLaneQueue:
-    """`kind` is 0 for pushes and 1 for pulls, as in QueueKind."""
+    """The scheduled queue, pending tasks and those in flight; core/native/queue.h and two_lane_queue.h have the rules.
+
+    `kind` is 0 for pushes and 1 for pulls, as in QueueKind. Times are seconds on the caller's clock, sizes bytes. A
+    task's id is unique among those of its lane that are pending or in flight. `watchdog_s` bounds how long a ready task
+    is held while nothing moves, `most_in_flight` (at least 1) how many tasks of each lane are in flight, whatever the
+    plan. Raises ValueError where these cannot be.
+    """
 
     def __init__(self, watchdog_s: float = 1.0, most_in_flight: int = ...) -> None: ...
-    def add(self, kind: int, id: int, gradient: int, bytes: int, now: float) -> bool: ...
-    def get(self, kind: int, now: float) -> tuple[int | None, float]: ...
-    def look(self, kind: int, now: float) -> tuple[int | None, float]: ...
-    def finish(self, kind: int, id: int, now: float) -> bool: ...
-    def clear(self) -> None: ...
-    def set_plan(self, plan: bytes | None) -> None: ...
+    def add(self, kind: int, id: int, gradient: int, bytes: int, now: float) -> bool:
+        """Add a task whose data is there. Return False, and take nothing, if its id is already known."""
+
+    def get(self, kind: int, now: float) -> tuple[int | None, float]:
+        """Return (the task to start, or None; the time at which another answer is possible)."""
+
+    def look(self, kind: int, now: float) -> tuple[int | None, float]:
+        """Do as `get`, but do not start the task."""
+
+    def finish(self, kind: int, id: int, now: float) -> bool:
+        """Note that the task is acknowledged or answered. Return False if it is not in flight."""
+
+    def clear(self) -> None:
+        """Forget every task, pending or in flight; the plan stays."""
+
+    def set_plan(self, plan: bytes | None) -> None:
+        """Swap the plan (core/plan_codec.py) whole; None means arrival order without limits. Raises ValueError."""
     requests_first_until: float
+    """Time until which pushes let requests for pulls go first; NO_REQUEST if none came lately. A replay sets it."""
     def pending(self, kind: int) -> int: ...
     def in_flight(self, kind: int) -> int: ...
     def in_flight_bytes(self, kind: int) -> int: ...

@@ -45,13 +45,13 @@ ITEM_BYTES = 16
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
 _BORDERS = 0xFFFF
-"""In place of the number of segments where Borders follow."""
+"""Number of segments that says that Borders follow."""
 _BORDER_COUNT = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """From `start` (bytes from the arena's beginning) on, blocks of `block_bytes`."""
+    """Blocks of `block_bytes` from `start` (bytes from the arena's beginning) on."""
 
     start: int
     block_bytes: int

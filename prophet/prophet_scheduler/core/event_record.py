@@ -1,6 +1,6 @@
 """A job's record of its transfers: the events, and the plans that the queue followed.
 
-What belongs here: what is kept of them in memory, and the file in which they are left (.npz). What the events mean is
+Rule of this file: what is kept of them in memory, and the file in which they are left (.npz). What the events mean is
 in core/events.py; simulate/replay.py decides anew what is recorded. Times are seconds, sizes bytes.
 """
 

@@ -38,7 +38,7 @@ class QueueEvent(enum.IntEnum):
     FORGOTTEN = 4
     """Every task was forgotten, because the engine that had them is gone. The next event has a gap of 1."""
     EMPTY = 5
-    """Nothing waits and nothing is in flight. Said at most once between two drains of the log."""
+    """The queue is empty: nothing waits and nothing is in flight. At most one between two drains of the log."""
 
 
 class QueueKind(enum.IntEnum):

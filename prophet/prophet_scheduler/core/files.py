@@ -1,6 +1,6 @@
 """Files that are written whole or not at all, and read whatever is in them, and whether a place can be written to.
 
-What belongs here: how content reaches its place and comes from it, and the question whether anything can be written
+Rule of this file: how content reaches its place and comes from it, and the question whether anything can be written
 there, for those who are to know before the work and not after it. What it means is its caller's.
 """
 

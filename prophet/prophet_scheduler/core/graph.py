@@ -81,7 +81,7 @@ class Graph:
         return tuple(operation for operation in self.operations if operation.kind is OperationKind.COMPUTE)
 
     def successors(self) -> dict[str, list[str]]:
-        """By name: the operations that wait for it."""
+        """Return the operations that wait for each, by its name."""
         waiting: dict[str, list[str]] = {operation.name: [] for operation in self.operations}
         for operation in self.operations:
             for name in operation.inputs:
@@ -90,7 +90,7 @@ class Graph:
 
 
 def _inputs_first(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Kahn's order, first come first; shorter than `operations` where there is a cycle."""
+    """Return Kahn's order, first come first; shorter than `operations` if there is a cycle."""
     operations = tuple(operations)
     waiting = {operation.name: len(set(operation.inputs)) for operation in operations}
     users: dict[str, list[Operation]] = {operation.name: [] for operation in operations}
@@ -107,7 +107,7 @@ def _inputs_first(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def _cycle(operations: Iterable[Operation], ordered: Iterable[Operation]) -> list[str]:
-    """The names on one cycle among the operations that are not in `ordered`."""
+    """Return the names on one cycle among the operations that are not in `ordered`."""
     done = {operation.name for operation in ordered}
     left = {operation.name: operation for operation in operations if operation.name not in done}
     walked: list[str] = []
@@ -119,7 +119,7 @@ def _cycle(operations: Iterable[Operation], ordered: Iterable[Operation]) -> lis
 
 
 def training_graph(profile: Profile) -> Graph:
-    """One iteration of a profile as a chain: backward from the last layer, a transfer a gradient, then forward.
+    """Return one iteration of a profile as a chain: backward from the last layer, a transfer a gradient, then forward.
 
     `backward.i` ends when gradient i is generated, `transfer.i` waits for it, and `forward.i` for the transfer
     and for the layer before.

@@ -1,6 +1,6 @@
 """A plan as bytes, the one form in which the native part takes it: the hook, the queue, the simulator and a record.
 
-What belongs here: the layout that core/native/plan_codec.h reads, and how a Plan is written in it. Units are
+Rule of this file: the layout that core/native/plan_codec.h reads, and how a Plan is written in it. Units are
 bytes and seconds.
 """
 

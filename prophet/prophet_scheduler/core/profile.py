@@ -78,11 +78,11 @@ class Profile:
 
     @property
     def generation_by_id(self) -> dict[int, float]:
-        """Seconds after backward began, of each gradient id."""
+        """Generation time of each gradient id, in seconds after backward began."""
         return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
 
     def with_forward(self, forward_s: Mapping[int, float]) -> Profile:
-        """The same with these forward times, in seconds by id; what has none there keeps its own."""
+        """Return the profile with these forward times, in seconds by id; gradients without one keep theirs."""
         rows = zip(self.gradient_ids, self.gradients, strict=True)
         gradients = tuple(replace(row, forward_s=forward_s.get(id_, row.forward_s)) for id_, row in rows)
         return replace(self, gradients=gradients)
@@ -93,7 +93,7 @@ class Profile:
 
     @property
     def backward_s(self) -> float:
-        """When gradient 0 is generated, the end of the backward pass; the paper's c(0)."""
+        """Generation time of gradient 0, the end of the backward pass; the paper's c(0)."""
         return self.gradients[0].generation_s
 
     @property

@@ -1,6 +1,6 @@
 """Engines as a job script uses them: a protocol for each framework, and a class for it in each engine.
 
-What belongs here: the protocols. No engine; the frameworks for types alone.
+Rule of this file: the protocols. No engine; the frameworks for types alone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class TorchJobExchange(Protocol):
         """(what to call in place of the model, what to step in place of the optimizer); weights become equal."""
 
     def averaged(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
-        """Between backward and the end of this block every `.grad` is the average of all workers.
+        """Make every `.grad` the average of all workers, from backward to the end of this block.
 
         There a script may look at gradients and change them, clip them for instance, and call `optimizer.step()`, which
         takes them as they are then. `optimizer` is what `distribute` returned.
         """
 
     def close(self) -> None:
-        """At the end of the job."""
+        """End the job."""
 
 
 class GluonJobExchange(Protocol):

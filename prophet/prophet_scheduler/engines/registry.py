@@ -1,6 +1,6 @@
 """The engines that are installed, found by their entry points (plugins.py).
 
-What belongs here: what follows from all descriptions together.
+Rule of this file: what follows from all descriptions together.
 """
 
 from __future__ import annotations

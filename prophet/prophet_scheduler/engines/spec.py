@@ -112,7 +112,7 @@ class EngineSpec:
     words: str
     """Its name for people."""
     exchanges: Mapping[Framework, str]
-    """By framework that it serves: dotted path of what its job scripts call (exchange.py has the protocols)."""
+    """Dotted path of the class for job scripts (exchange.py has the protocols), by framework that it serves."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """The Python code that each role runs besides the workers, which run the job script."""
     environment: Callable[[str, RunNetwork], dict[str, str]]
@@ -126,7 +126,7 @@ class EngineSpec:
     variants: tuple[Variant, ...]
     """Its variants in an experiment, in the order in which they are listed."""
     topology: Topology
-    """Which links its bytes go through, and so which one is narrow."""
+    """Links that its bytes go through, which tell the narrow one."""
     package: Package | None = None
     hook: str | None = None
     """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
@@ -143,9 +143,9 @@ class EngineSpec:
     """(percent) -> what makes every role lose so many of the messages that it gets, and send again what is lost; None
     where it has no such switch."""
     partition: PartitionSetting | None = None
-    """None where a contender has no say in how tensors are cut."""
+    """Setting of the size to which it cuts tensors; None if a contender cannot set it."""
     simulated: tuple[Framework, ...] = ()
-    """In which frameworks the simulator knows it."""
+    """Frameworks in which the simulator knows it."""
     unsimulated: str
     """Why a contender that the simulator does not know has no simulation, and what to do."""
 

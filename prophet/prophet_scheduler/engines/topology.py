@@ -1,6 +1,6 @@
 """Bytes of an iteration on each link of a cluster.
 
-What belongs here: arithmetic of an exchange's shape, without a rate and without an engine.
+Rule of this file: arithmetic of an exchange's shape, without a rate and without an engine.
 """
 
 from __future__ import annotations

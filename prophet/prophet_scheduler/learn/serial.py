@@ -39,7 +39,7 @@ import numpy as np
 
 from prophet_scheduler.core.events import EventKind, QueueKind
 from prophet_scheduler.core.network import Network, Probe
-from prophet_scheduler.learn.bandwidth import NicSample
+from prophet_scheduler.learn.bandwidth import WINDOW_S, NicSample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,8 +54,6 @@ UNDER_WAY = 16
 """Maximum number of others under way when an operation ends."""
 KEPT = 400
 """Number of stretches kept."""
-WINDOW_S = 15.0
-"""Maximum age of stretches that count, in seconds."""
 LEAST = 8
 """Minimum stretches for an estimate; this many of the newest count whatever their age."""
 ALIKE = 0.25

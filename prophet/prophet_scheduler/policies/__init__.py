@@ -1,6 +1,6 @@
 """The policies by name: what can be set of each, and how it is made.
 
-What belongs here: the two types with which a policy's file declares itself, reading options, and which variables mean
+Rule of this file: the two types with which a policy's file declares itself, reading options, and which variables mean
 nothing to Prophet. A policy is found by the entry point of its name (plugins.py). Its file is imported only when that
 name is asked for, since a training process needs no other; whatever lists all policies imports all.
 docs/adding-a-policy.md says how to add one.
@@ -60,7 +60,7 @@ class Blocks(Enum):
     WHOLE = "whole"
     """Each gradient by itself, in parts of MOST_BLOCK_BYTES where it is larger."""
     ADAPTIVE = "adaptive"
-    """As the policy's plans say (Plan.cut)."""
+    """Blocks of the policy's plans (Plan.cut)."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ one another without a pause."""
 
 
 class Prophet:
-    """Nothing to tune: blocks and credit follow from what is measured.
+    """Policy without options: blocks and credit follow from measurements.
 
     `partition_bytes` is the size of blocks where nothing better is known.
     """

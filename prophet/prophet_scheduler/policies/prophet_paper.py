@@ -20,23 +20,21 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
 from prophet_scheduler.policies import Blocks, Definition
 from prophet_scheduler.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
+from prophet_scheduler.policies.algorithms.grouped import ONE_TASK
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.profile import Profile
 
-ONE_MESSAGE = 1
-"""The credit until sizes are known."""
-
 
 class ProphetPaper:
-    """Nothing to tune. Until profile and network are known it is forward order, one gradient at a time."""
+    """Policy without options: forward order, one gradient at a time, until profile and network are known."""
 
     name = "prophet-paper"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         if profile is None:
-            return Plan(push=QueuePlan(order={}, credit=ONE_MESSAGE), pull=QueuePlan(order={}), policy=self.name)
+            return Plan(push=QueuePlan(order={}, credit=ONE_TASK), pull=QueuePlan(order={}), policy=self.name)
         order = profile.rank_by_id
         credit = min(MOST_BLOCK_BYTES, max(gradient.size_bytes for gradient in profile.gradients))
         deadlines: tuple[Deadline, ...] = ()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.status import ArmStatus
     from prophet_scheduler.session.messages import Basis, SessionTerms, WaysOf
 
-PATIENCE = 20
+WAIT = 20
 """Iterations after which a wanted arm that is not in force is given up."""
 
 
@@ -144,7 +144,7 @@ class Choosing:
             if self._waited is not None:
                 came = name == wanted and name in arms.choices
                 self._waited = None if came else self._waited + self._present.has(one)
-        if wanted is not None and self._waited is not None and self._waited > PATIENCE:
+        if wanted is not None and self._waited is not None and self._waited > WAIT:
             arms.choices.pop(wanted, None)
             self._waited = None
         return bool(untold)

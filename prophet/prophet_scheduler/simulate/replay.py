@@ -25,10 +25,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prophet_scheduler.core._native import NO_REQUEST, UNBOUNDED, TwoLaneQueue
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import EventRecord
 from prophet_scheduler.core.events import NO_PLAN, EventKind, QueueEvent, QueueKind
-from prophet_scheduler.core.queue import NO_REQUEST, TwoLaneQueue
 
 OVER = 0.0
 """Any past time: pushes need not wait, and the next pull does not make them wait."""
@@ -200,7 +200,7 @@ class _Replayer:
         self._forget()
         if index > 0:
             self._waits.add(OVER)
-        self._queue = TwoLaneQueue(self._record.watchdog_s, self._record.most_in_flight)
+        self._queue = TwoLaneQueue(self._record.watchdog_s, self._record.most_in_flight or UNBOUNDED)
         self._take_up(self._queue, plan)
 
     def _forget(self) -> None:

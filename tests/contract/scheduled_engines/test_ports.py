@@ -12,33 +12,25 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet_byteps.cutting import CutBoard
-from prophet_byteps.hook import Hook
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.modules import KeyedModuleRounds
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_ddp.arena import DdpArena
-from prophet_ddp.control import Control, Decision
-from prophet_ddp.events import EventLog
 from prophet_ddp.rounds import ModuleRounds
-from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.core.ports import EventSource, Wishes
 from prophet_scheduler.frontends.torch.arena import Arena
 from prophet_scheduler.frontends.torch.ports import Awaited, GradientSource, UpdateOwner, Watcher
 from prophet_scheduler.frontends.torch.steps import ModuleUpdates
 from prophet_scheduler.frontends.torch.updates import AverageSource, Updates
 
 
-def byteps(hook: Hook, board: CutBoard, arena: KeyedArena, rounds: OptimizerRounds) -> None:
+def byteps(arena: KeyedArena, rounds: OptimizerRounds) -> None:
     """An optimizer's rounds are its updates, too."""
-    events: EventSource = hook
-    wishes: Wishes[Cut] = board
     blocks: Arena = arena
     watcher: Watcher = rounds
     gradients: GradientSource = rounds
     updates: UpdateOwner = rounds
     averages: AverageSource = rounds
-    del events, wishes, blocks, watcher, gradients, updates, averages
+    del blocks, watcher, gradients, updates, averages
 
 
 def byteps_modules(rounds: KeyedModuleRounds) -> None:
@@ -50,17 +42,15 @@ def byteps_modules(rounds: KeyedModuleRounds) -> None:
     del watcher, gradients, awaited, averages
 
 
-def ddp(log: EventLog, control: Control, arena: DdpArena, rounds: ModuleRounds, updating: ModuleUpdates) -> None:
+def ddp(arena: DdpArena, rounds: ModuleRounds, updating: ModuleUpdates) -> None:
     """A module's rounds, and an optimizer's updates, whose parameters may be of several modules."""
-    events: EventSource = log
-    wishes: Wishes[Decision] = control
     blocks: Arena = arena
     watcher: Watcher = rounds
     gradients: GradientSource = rounds
     awaited: Awaited = rounds
     updates: UpdateOwner = updating
     averages: AverageSource = rounds
-    del events, wishes, blocks, watcher, gradients, awaited, updates, averages
+    del blocks, watcher, gradients, awaited, updates, averages
 
 
 @pytest.mark.parametrize("arena", [KeyedArena, DdpArena])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -62,7 +61,15 @@ def main(arguments: list[str] | None = None) -> int:
             if options.command == "build":
                 print(provide(store, toolchain, Console(highlight=False, stderr=True), rules, release))
             else:
-                print(_cached(store, key_of(toolchain, rules, release), options))
+                wheel = store.wheel(key_of(toolchain, rules, release))
+                if wheel is None:
+                    words = (sys.argv[1:] if arguments is None else arguments)[1:]
+                    others = options.framework is not None or options.uncorrected or options.cuda
+                    command = " ".join(["build" if others else "install", *words])
+                    raise UserError(
+                        f"engine: nothing cached fits this machine; run: python -m prophet_byteps.build {command}"
+                    )
+                print(wheel)
     except UserError as error:
         print(f"prophet: {error}", file=sys.stderr)
         return 2
@@ -70,20 +77,6 @@ def main(arguments: list[str] | None = None) -> int:
         print("prophet: interrupted; nothing was changed", file=sys.stderr)
         return 130
     return 0
-
-
-def _cached(store: Store, key: str, options: argparse.Namespace) -> Path:
-    wheel = store.wheel(key)
-    if wheel is None:
-        installs = options.framework is None and not options.uncorrected and not options.cuda
-        words = ["install" if installs else "build"]
-        words += ["--uncorrected"] * options.uncorrected
-        words += ["--cuda"] * options.cuda
-        words += [f"--framework {options.framework}"] * (options.framework is not None)
-        words += [f"--release {options.release}"] * (options.release != NEWEST.version)
-        command = " ".join(words)
-        raise UserError(f"engine: nothing cached fits this machine; run: python -m prophet_byteps.build {command}")
-    return wheel
 
 
 if __name__ == "__main__":

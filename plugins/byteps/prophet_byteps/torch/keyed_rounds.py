@@ -27,6 +27,7 @@ from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_byteps.torch.tracing import RoundsTrace
+    from prophet_byteps.tracing import TraceBoard
 
 OPENS = 2
 """Rounds in which a job's first blocks use a key for the first time."""
@@ -72,7 +73,6 @@ class KeyedRounds:
         self._rounds = 0
         self._streams_of = functools.cache(streams_of)
         self._planned = False
-        self._may_trace = engine.board.trace is not None
         self._trace: RoundsTrace | None = None
 
     @property
@@ -107,6 +107,7 @@ class KeyedRounds:
             f"layout of optimizer {self._number}",
             f"{len(layout)} gradients of {sum(arena.sizes)} bytes, layout {digest[:8]}",
         )
+        first = self._control is None
         if self._control is None:
             self._control = self._engine.cuts(self._number)
         else:
@@ -119,13 +120,10 @@ class KeyedRounds:
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()
-        if self._may_trace:
-            self._may_trace = False
-            self._begin_trace()
+        if first and board.trace is not None:
+            self._begin_trace(board.trace)
 
-    def _begin_trace(self) -> None:
-        board = self._engine.board.trace
-        assert board is not None
+    def _begin_trace(self, board: TraceBoard) -> None:
         try:
             from prophet_byteps.torch.tracing import trace_of  # Few policies need it.
 

@@ -10,7 +10,7 @@ import torch
 
 
 class BytePSInTorch:
-    """As in BytePS's examples: broadcast the parameters, wrap the optimizer; synchronize before a clip."""
+    """BytePS's examples: broadcast the parameters, wrap the optimizer; synchronize before a clip."""
 
     def __init__(self, compression: str = "none") -> None:
         import byteps.torch as bps

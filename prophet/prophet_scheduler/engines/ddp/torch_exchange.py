@@ -19,7 +19,7 @@ lock, which such a thread waits for where it is just letting go of its last oper
 
 
 class DdpInTorch:
-    """As PyTorch's tutorial of it says: a process group from the environment, wrap the model."""
+    """PyTorch's tutorial: a process group from the environment, and a wrapped model."""
 
     def __init__(self, compression: str = "none") -> None:
         torch.distributed.init_process_group("gloo")

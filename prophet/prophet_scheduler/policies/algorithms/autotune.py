@@ -30,13 +30,13 @@ DEFAULT_PARTITION_BYTES = (64 * 1024, 16 * 1024 * 1024)
 DEFAULT_TRIALS = 15
 """max_num_steps of ByteScheduler's tuner (bytescheduler/common/tuner.py)."""
 DEFAULT_INITIAL = 5
-"""Tries spread over the ranges before a model is made: with fewer it has nothing to tell two length scales by."""
+"""Tries spread over the ranges before a model is made: fewer do not tell two length scales apart."""
 GRID = 25
 """Sizes that are considered in each range, a constant factor apart."""
 ALIGNMENT = 4096
-"""Sizes are whole pages, where the range allows."""
+"""Unit of sizes, if the range allows: a page."""
 EXPLORATION = 0.01
-"""By how many standard deviations of the tries a place must be expected to improve before it counts as improving."""
+"""Minimum expected improvement that counts, in standard deviations of the tries."""
 
 _LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Length scales of the process that are compared, as shares of a range."""

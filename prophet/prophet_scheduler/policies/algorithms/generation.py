@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
 
 LEAST_SLACK_S = 0.001
-"""A prediction that is true is waited for: without it the queue's timer and the arrival are due at the same instant."""
+"""Minimum slack of a deadline: without it the queue's timer and a true prediction are due at the same instant."""
 
 
 def distinct_times(profile: Profile) -> dict[int, float]:
-    """By gradient id: generation times in seconds, a rounding error apart within a step of equal ones.
+    """Return generation times in seconds by gradient id, a rounding error apart within a step of equal ones.
 
     So the latest gradient that has come tells which have, and the first of a step is not taken for all of it.
     """

@@ -1,6 +1,6 @@
 """The plan of engines that fuse gradients: groups that leave in order of arrival, one after another.
 
-What belongs here: what such policies share; which gradients make a group is each policy's own.
+Rule of this file: what such policies share; which gradients make a group is each policy's own.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_it_has_commands_of_its_own(
     monkeypatch.setattr(cuda, "find_cuda", lambda version: CUDA)
     monkeypatch.setattr(cuda, "missing_packages", list)
     assert command.main(["path", "--cuda", "--uncorrected"]) == 2
-    assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --uncorrected --cuda\n")
+    assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --cuda --uncorrected\n")
     for options in ([], ["--cuda"], ["--cuda", "--uncorrected"], ["--cuda", "--cuda-version", "13"]):
         assert command.main(["build", *options]) == 0
     of_cpu, of_cuda, uncorrected, again = capsys.readouterr().out.splitlines()
