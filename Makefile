@@ -147,7 +147,7 @@ overhead: setup
 
 # The pictures of docs/watching.md, from a short job that is started for them; needs chromium.
 screenshots: setup
-	$(BIN)/python -m tools.screenshots
+	$(BIN)/python -m tools.measure screenshots
 
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup
@@ -167,7 +167,7 @@ backlog: setup
 
 # Starts, tasks, long training and faults, and docs/reliability.md: about four hours, and it can be interrupted.
 soak: setup
-	$(call then-pages,soak)
+	$(call then-pages,measure soak)
 
 # What the testbed's links do, with and without a delay: about three minutes on a quiet machine.
 testbed: setup

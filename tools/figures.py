@@ -153,7 +153,7 @@ class Standing:
 
     @property
     def ahead_of_other(self) -> float | None:
-        """The same over the fastest other contender."""
+        """Lead over the fastest other contender, as a share of its time."""
         return None if self.other_s is None else 1 - self.ours_s / self.other_s
 
 

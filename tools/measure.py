@@ -36,6 +36,8 @@ MEASUREMENTS: Mapping[str, str] = {
     "profiles": "record.measure",
     "regret": "regret.measure",
     "scaling": "scaling.measure",
+    "screenshots": "screenshots.measure",
+    "soak": "soak.measure",
     "testbed": "testbed.measure",
     "watching": "overhead.measure",
 }

@@ -71,7 +71,7 @@ class Bare:
 
 
 class Issued:
-    """The same through Prophet's issuer, for a thread that waits for one after another as forward does."""
+    """Operations through Prophet's issuer; a thread waits for one after another, as forward does."""
 
     def __init__(self, issuer: Issuer, size: int) -> None:
         self._issuer = issuer

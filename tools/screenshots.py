@@ -7,12 +7,10 @@ nodes with shaped links, asked while it trains. `make screenshots` runs it, for 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from io import StringIO
@@ -29,7 +27,6 @@ from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.report import write_report
 from prophet_scheduler.lab.session import run_session
 from tools.browser import INSTALL, find_browser, headless
-from tools.command_line import exit_status
 from tools.repeating import repeating
 
 IMAGES = Path("docs/images")
@@ -79,42 +76,26 @@ def draw_report(browser: str, page: Path, out: Path, dark: bool) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
 
-def make(out: Path, work: Path, iterations: int) -> int:
-    """Run the job and draw. Raises UserError."""
+def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
+    """Run the job in `out` and draw into IMAGES. Raises UserError."""
     browser = find_browser()
     if browser is None:
         raise UserError(f"a picture of the report needs a browser; {INSTALL}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    record = work.resolve() / "record"
-    config = work / "watched.yaml"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    record = out.resolve() / "record"
+    config = out / "watched.yaml"
     config.write_text(JOB.format(iterations=iterations, record=settings.RECORD, folder=record), encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="prophet-") as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
         looks = Looks(Path(runtime) / "prophet")
         with repeating(EVERY_S, looks.look):
-            failed = run_session(load_experiment(config), work / "run")
+            failed = run_session(load_experiment(config), out / "run")
     if failed or not looks.last:
-        raise UserError(f"the job failed, or said nothing; see {work}")
-    out.mkdir(parents=True, exist_ok=True)
-    draw_top(looks.last, looks.at_s, out / "top.svg")
+        raise UserError(f"the job failed, or said nothing; see {out}")
+    draw_top(looks.last, looks.at_s, IMAGES / "top.svg")
     for file in record.glob("*.jsonl"):  # The folder of this checkout does not interest a reader.
         file.write_text(file.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
-    write_report(record, work / "report.html")
+    write_report(record, out / "report.html")
     for name, dark in (("report", False), ("report-dark", True)):
-        draw_report(browser, work / "report.html", out / f"{name}.png", dark)
-    return 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Draw; exit status 2 with one line for an error of the user's."""
-    parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
-    parser.add_argument("--out", type=Path, default=IMAGES, help="folder of the pictures")
-    parser.add_argument("--work", type=Path, default=Path("build/screenshots"), help="folder for what the job leaves")
-    parser.add_argument("--iterations", type=int, default=70)
-    options = parser.parse_args(arguments)
-    return exit_status(lambda: make(options.out, options.work, options.iterations))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        draw_report(browser, out / "report.html", IMAGES / f"{name}.png", dark)

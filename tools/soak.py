@@ -1,8 +1,7 @@
 """A soak: starts, tasks, long training and faults, again and again.
 
 Rule of this file: what is still to be run, in which pieces, and where it is kept. A piece that is there already is not
-run again, so it can be interrupted and goes on later; each part keeps its figures as soon as it has run. `make soak`
-runs all of it, `python -m tools.soak PART...` only some, and `--short` as little as shows that every part works.
+run again, so it can be interrupted and goes on later; each part keeps its figures as soon as it has run.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
-from tools.command_line import exit_status, page_parser
 from tools.kept import add_piece, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
 from tools.provenance import here
@@ -43,7 +40,7 @@ EVERY_S = 10.0
 @dataclass(frozen=True)
 class Amounts:
     """Amounts to run: `starts` under Prophet on each engine, `tasks` plain and under each check, seconds of training
-    under each of its policies, and how often each fault. No piece begins after `seconds`.
+    under each of its policies, and how often each fault.
     """
 
     starts: int = 500
@@ -51,22 +48,21 @@ class Amounts:
     checked_tasks: int = 1_000_000
     training_s: float = 3600.0
     rounds: int = 2
-    seconds: float = float("inf")
     checks: tuple[str, ...] = tuple(CHECKS)
     training_policies: tuple[str, ...] = PROPHETS
     only_short_faults: bool = False
 
 
-SHORT = Amounts(2, 100_000, 0, 5.0, 1, float("inf"), (), PROPHETS[:1], True)
+SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 
 class Soak:
-    """The pieces of a soak in a folder, and time for more of them."""
+    """The pieces of a soak in a folder, and `seconds` in which more of them may begin."""
 
-    def __init__(self, out: Path, amounts: Amounts) -> None:
+    def __init__(self, out: Path, amounts: Amounts, seconds: float) -> None:
         self._out = out
         self._amounts = amounts
-        self._ends_at = time.monotonic() + amounts.seconds
+        self._ends_at = time.monotonic() + seconds
 
     def run(self, part: str, data: SoakData) -> SoakData:
         """Return `data` with the figures of the part, after the missing pieces. Raises UserError."""
@@ -149,43 +145,26 @@ class Soak:
         return resumed(file, FaultRun, works, lambda run: (run.fault, run.policy), self.time_left)
 
 
-def run(parts: Sequence[str], out: Path, results: Path, amounts: Amounts) -> int:
-    """Run what is missing of the parts, and keep their figures. Returns 1 if something was wrong under Prophet.
+def measure(
+    out: Path, results: Path, *, parts: str = ",".join(PARTS), seconds: float = float("inf"), short: int = 0
+) -> None:
+    """Run what is missing of the parts, and keep their figures after each. No piece begins after `seconds`.
 
-    Raises UserError.
+    `short`: as little as shows that every part works. Raises UserError, also if something was wrong under Prophet.
     """
-    if {"training", "faults"} & set(parts):
+    chosen = parts.split(",")
+    if unknown := sorted(set(chosen) - set(PARTS)):
+        raise UserError(f"{unknown[0]!r} is no part of the soak; they are {', '.join(PARTS)}")
+    if {"training", "faults"} & set(chosen):
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
     data = SoakData() if stored is None else stored[1]
-    soak = Soak(out, amounts)
-    for part in parts:
+    soak = Soak(out, SHORT if short else Amounts(), seconds)
+    for part in chosen:
         data = soak.run(part, data)
         kept.keep(results, NAME, SoakData, data)
     if not soak.time_left():
         print("time was over before all was run: call it again to go on")
-    print(*(wrong := data.wrong()), sep="\n")
-    return 1 if wrong else 0
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run and keep; exit status 2 with one line for an error of the user's."""
-    parser = page_parser("soak", __doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all where left out")
-    parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder for the pieces")
-    parser.add_argument("--short", action="store_true", help="as little as shows that every part works")
-    numbers = {
-        each.name: int if each.type == "int" else float for each in fields(Amounts) if each.type in ("int", "float")
-    }
-    for name, kind in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=f"in place of {getattr(Amounts(), name):,}")
-    options = parser.parse_args(arguments)
-    if unknown := sorted(set(options.parts) - set(PARTS)):
-        parser.error(f"{unknown[0]!r} is no part of the soak; they are {', '.join(PARTS)}")
-    given = {name: value for name in numbers if (value := getattr(options, name)) is not None}
-    amounts = replace(SHORT if options.short else Amounts(), **given)
-    return exit_status(lambda: run(options.parts or PARTS, options.out, options.results, amounts))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if wrong := data.wrong():
+        print(*wrong, sep="\n")
+        raise UserError(f"results that are wrong under Prophet: {len(wrong)}; docs/reliability.md has them")

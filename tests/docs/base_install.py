@@ -73,7 +73,7 @@ class Without:
 
 
 def hide() -> None:
-    """For the rest of this process."""
+    """Hide them for the rest of this process."""
     hidden, base = hidden_modules(), base_distributions()
     sys.meta_path[:] = [Without(finder, hidden, base) for finder in sys.meta_path]
 

@@ -136,7 +136,7 @@ def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None
     config = "configs/replay-bandwidths.yaml"
     done = base(folder, "simulate", config, "--policy", "prophet", "--repeats", "1", "--out", "out")
     assert (done.returncode, done.stderr) == (0, "")
-    last = "results and traces are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
+    last = "results are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
     assert done.stdout.splitlines()[-1] == last
     written = {path.name for path in (folder / "out").iterdir()}
     assert "results.json" in written

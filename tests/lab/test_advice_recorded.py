@@ -1,4 +1,4 @@
-"""From a job's record to a situation, how near its predictions are, and every way in which a record falls short."""
+"""Tests of the situation from a job's record: its values, its predictions, and each error of a record."""
 
 from __future__ import annotations
 

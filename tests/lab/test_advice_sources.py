@@ -1,4 +1,4 @@
-"""From a profile with a network, or a folder of `prophet run`, to a situation; and every way it can be wrong."""
+"""Tests of the situation from a profile with a network or a folder of `prophet run`, and of each error in them."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
 
 
 def test_on_a_link_where_a_block_takes_seconds_prophet_comes_to_small_ones(tmp_path: Path) -> None:
-    """Its gap is what counts as equally good; with its first blocks it was half as long again."""
+    """The gap left counts as equally good. With its first blocks an iteration was half as long again."""
     point = cell(tmp_path, cluster__bandwidth="1mbit", job__iterations=20, job__warmup=14, policies=["p3", "prophet"])
     assert iteration_s(point, "prophet") <= iteration_s(point, "p3") * (1 + AS_GOOD)
 

@@ -1,4 +1,4 @@
-"""From a forward pass to a worker's iteration, without a framework."""
+"""Tests of the worker's iteration that is made from a forward pass, without a framework."""
 
 from __future__ import annotations
 

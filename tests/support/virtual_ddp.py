@@ -43,11 +43,11 @@ SETTINGS = Settings("prophet")
 
 
 TUTORIAL = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
-"""As large as the tutorial's model, and on as short of processors as with four ranks on two cores."""
+"""Model of the tutorial's size, computed as slowly as by four ranks on two cores."""
 
 
 class Wanted:
-    """What the agent tells control.py."""
+    """Record of the agent's wishes, in place of control.py."""
 
     pace = 1.0
 
@@ -64,7 +64,7 @@ class Wanted:
 
 
 class Job:
-    """As far as an agent sees ModuleRounds: a job on a virtual clock, which takes up what is wanted at once."""
+    """Job on a virtual clock, in place of ModuleRounds; it takes up each wish at once."""
 
     def __init__(self, network: Network = NETWORK, cut: Cut | None = None, profile: Profile = PROFILE) -> None:
         self.network = network
@@ -83,7 +83,7 @@ class Job:
         self.ended = 100
         self.iterations: list[IterationEnd] = []
         self.clips = False
-        """Whether its iterations wait for all averages."""
+        """True if its iterations wait for all averages."""
         self.now_s = 100.0
         self._take(cut or learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes)), None)
 
@@ -116,7 +116,7 @@ class Job:
         return self.sizes, [0] * len(self.sizes)
 
     def iterate(self, count: int = 1) -> float:
-        """What one takes, in seconds."""
+        """Run iterations; return the seconds of one."""
         took_s = 0.0
         for _ in range(count):
             if self.control.decisions:
@@ -149,7 +149,7 @@ class Clipping(Job):
 
     @divided.setter
     def divided(self, _value: bool) -> None:
-        """As a job begins."""
+        """Ignore the value with which a job begins."""
 
     def division(self, cut: Cut) -> Division:
         return divide(cut, self.sizes, self.ranks)
@@ -229,14 +229,14 @@ class Restless(Job):
         return took_s + pause_s
 
     def of_torch(self) -> float:
-        """What one takes with torch's reducer."""
+        """Return the seconds of an iteration with torch's reducer."""
         took_s = 5e-3 * self.chance.lognormvariate(0.0, 0.12)
         self.now_s += took_s
         return took_s
 
 
 def trained_with_turns(job: Restless, agent: ModuleAgent, until_s: float) -> None:
-    """Four turns of the agent a second, until torch's reducer has the module for good or the time is over."""
+    """Train with four turns of the agent a second, until torch's reducer has the module for good or time is over."""
     turn_s, taken = job.now_s, 0
     while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < until_s:
         if len(job.control.turns) > taken:
@@ -249,7 +249,7 @@ def trained_with_turns(job: Restless, agent: ModuleAgent, until_s: float) -> Non
 
 
 class Distant(Job):
-    """One whose operations are delayed, and take up the wire one after another when they have been.
+    """Job whose operations are delayed, and then take up the wire one after another.
 
     `message_s` is what each costs the processor besides, which nothing measures. `registered`: which gradient of the
     profile is at each place of the arena, where that is not its own.
@@ -273,7 +273,7 @@ class Distant(Job):
         return self.held
 
     def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        """When each block is issued and when it is back, by place, of blocks that are there at these times."""
+        """Return by place the seconds at which each block is issued and is back. `there_s`: when it is there."""
         issued_s, back_s = [0.0] * len(sizes), [0.0] * len(sizes)
         ends_s, issue_s = [0.0] * self.held.at_once, 0.0
         for place in self.held.order:
@@ -312,10 +312,10 @@ class Distant(Job):
 
 
 class Bursts(Distant):
-    """One whose operations send halves, the first after most of the delay: those under way wait for it together."""
+    """Job whose operations send halves, the first after most of the delay: those under way wait for it together."""
 
     late_s = 0.0
-    """How long the block that is generated last waited for its turn, in the newest iteration."""
+    """Seconds that the block generated last waited for its turn, in the newest iteration."""
 
     def carried(self, there_s: Sequence[float], sizes: Sequence[int]) -> tuple[list[float], list[float]]:
         first_s, second_s = 0.8 * self.network.ack_delay_s, 0.2 * self.network.ack_delay_s

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
@@ -142,10 +143,18 @@ def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatc
     assert all(len(experiment.cells) == 1 and experiment.repeats == 1 for experiment, _, _ in jobs)
 
 
-def test_a_part_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        soak.main(["start"])
-    assert "'start' is no part of the soak; they are starts, tasks, training, faults" in capsys.readouterr().err
+def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'start' is no part of the soak; they are starts, tasks, training, faults"):
+        soak.measure(tmp_path, tmp_path, parts="starts,start")
+
+
+def test_the_soak_fails_if_something_was_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept.keep(
+        tmp_path, "soak", SoakData, SoakData(training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)])
+    )
+    with pytest.raises(UserError, match="wrong under Prophet: 1;"):
+        soak.measure(tmp_path, tmp_path, parts="tasks", seconds=0.0)
+    assert "2 tasks lost" in capsys.readouterr().out
 
 
 @pytest.mark.engine
@@ -158,7 +167,8 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     results = tmp_path / "docs" / "results"
     results.mkdir(parents=True)
     clean = without_switches()
-    command = [sys.executable, "-m", "tools.soak", "--short", "--out", str(tmp_path / "out"), "--results", str(results)]
+    command = [sys.executable, "-m", "tools.measure", "soak", "short=1", "--out", str(tmp_path / "out")]
+    command += ["--results", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=CHECKOUT, timeout=1500)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     stored = kept.kept(results, "soak", SoakData)

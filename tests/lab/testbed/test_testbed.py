@@ -26,7 +26,7 @@ from support.roles import network
 
 HARNESS = Path(__file__).with_name("harness.py")
 LIMIT_S = 60.0
-"""For what takes a moment."""
+"""Limit for short operations."""
 MEASURE_S = 0.9
 TOLERANCE = 0.10
 MEASURED = 5
