@@ -298,20 +298,20 @@ def test_the_simulator_is_not_run_as_byteps(
     assert capsys.readouterr().err.startswith("prophet: engine: ")
 
 
-def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
+def test_doctor_has_a_line_an_item_and_status_0_where_a_job_can_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     findings = [doctor.Finding("BytePS", True, "0.2.5"), doctor.Finding("testbed", False, "needs root")]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
-    monkeypatch.setattr(doctor, "verdict", lambda: "ready for a toy; run next: train")
-    assert invoked(monkeypatch, "doctor") == 2
+    monkeypatch.setattr(doctor, "verdict", lambda: (True, "ready for a toy; run next: train"))
+    assert invoked(monkeypatch, "doctor") == 0
     assert capsys.readouterr().out.splitlines() == [
         "ok       BytePS: 0.2.5",
         "missing  testbed: needs root",
         "verdict  ready for a toy; run next: train",
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: findings[:1])
-    assert invoked(monkeypatch, "doctor") == 0
+    monkeypatch.setattr(doctor, "verdict", lambda: (False, "not ready, BytePS: not installed"))
+    assert invoked(monkeypatch, "doctor") == 2
 
 
 def test_doctor_warns_of_what_keeps_no_job_from_running(
