@@ -431,7 +431,9 @@ def test_plan_shows_the_blocks_and_every_policy(
     assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--plot", str(figure)) == 0
     shown = capsys.readouterr().out
     assert "Algorithm 1's blocks" in shown
-    assert "bytescheduler" in shown
+    assert "ddp-gloo" in shown and "bytescheduler" not in shown, "of DDP"
+    assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--engine", "byteps") == 0
+    assert "bytescheduler" in capsys.readouterr().out
     assert figure.stat().st_size > 10_000
 
 
@@ -475,7 +477,7 @@ def test_a_figure_that_cannot_be_written_is_one_line_before_anything_is_done(
         (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
         (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
         (
-            ["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"],
+            ["plan", "resnet50", "--bandwidth", "1gbit", "--engine", "byteps", "--workers", "0"],
             "prophet: --workers and --servers are 0 and 1",
         ),
     ],

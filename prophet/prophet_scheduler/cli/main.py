@@ -142,7 +142,8 @@ def plan(
     profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    servers: Annotated[int, typer.Option(help="Number of servers.")] = 1,
+    engine: Annotated[str, typer.Option(help="What moves the gradients: ddp or byteps.")] = "ddp",
+    servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how every policy would fare."""
@@ -159,7 +160,7 @@ def plan(
     if plot is not None:
         require_plot(plot)
     with progress_where_slow(console) as report:
-        view = outlook(wanted, rate, workers, servers, report)
+        view = outlook(wanted, rate, workers, servers, report, engine)
     console.print(block_table(view))
     console.print(policy_table(view))
     if plot is not None:
@@ -188,7 +189,10 @@ def advise(
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
     workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
     policy: Annotated[
-        str | None, typer.Option(help="How the job runs: prophet, stock, ddp-prophet, ddp-gloo, or another policy.")
+        str | None,
+        typer.Option(
+            help="How the job runs: ddp-gloo, ddp-prophet, stock (BytePS), prophet, or another. [default: ddp-gloo]"
+        ),
     ] = None,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
@@ -231,7 +235,7 @@ def advise(
     else:
         if cell is not None:
             raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
-        situation = of_profile(find_profile(source), policy or "prophet", links, status)
+        situation = of_profile(find_profile(source), policy, links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:
         typer.echo(dumps(dataclasses.asdict(advice), indent=2))
