@@ -255,13 +255,32 @@ def testbed(
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Compare the command with itself under this variable, such as PROPHET_SCHEDULER=prophet; may be "
+            "repeated.",
+        ),
+    ] = None,
+    pairs: Annotated[int, typer.Option(help="With --compare: how often both run, by turns.")] = 3,
+    seconds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --compare: compare the number that this finds last in the output, not the whole command's time.",
+        ),
+    ] = None,
 ) -> None:
-    """Run your own script of DistributedDataParallel between slow links that are made on this machine."""
+    """Run your own script of DistributedDataParallel or FSDP2 between slow links that are made on this machine."""
     from prophet_scheduler.core.units import parse_rate, parse_time
-    from prophet_scheduler.lab.own_script import run_on_testbed
+    from prophet_scheduler.lab.own_script import Links, compare_on_testbed, run_on_testbed
 
     rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
-    raise typer.Exit(run_on_testbed(command, workers, rate, delay_s, typer.echo))
+    links = Links(workers, rate, delay_s)
+    if compare:
+        raise typer.Exit(compare_on_testbed(command, links, compare, pairs, seconds, typer.echo))
+    raise typer.Exit(run_on_testbed(command, links, typer.echo))
 
 
 @app.command()
