@@ -25,7 +25,7 @@ from prophet_scheduler.core.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="A communication scheduler that makes data-parallel training faster on slow networks.",
 )
@@ -54,6 +54,14 @@ class ListsPolicies(TyperCommand):
 
         self.epilog = policies_help()
         super().format_help(ctx, formatter)
+
+
+def _print_json(value: object) -> None:
+    from json import dumps
+
+    from pydantic_core import to_jsonable_python
+
+    typer.echo(dumps(to_jsonable_python(value), indent=2))
 
 
 def _warn_of_variables(config: Path) -> None:
@@ -101,18 +109,22 @@ def simulate(
 def profile(
     file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
     plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show when a job's gradients appear: its stepwise pattern."""
-    from rich.console import Console
-
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
+    from prophet_scheduler.core.steps import find_steps
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import load_profile
 
     loaded = load_profile(file)
     if plot is not None:
         require_plot(plot)
-    Console().print(profile_table(loaded))
+    if json:
+        _print_json({"profile": loaded, "steps": find_steps(loaded)})
+    else:
+        screen().print(profile_table(loaded))
     if plot is not None:
         plot_profile(loaded, plot)
 
@@ -145,24 +157,28 @@ def plan(
     engine: Annotated[str, typer.Option(help="What moves the gradients: ddp or byteps.")] = "ddp",
     servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how every policy would fare."""
-    from rich.console import Console
-
     from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.progress import progress_where_slow
     from prophet_scheduler.core.units import parse_rate
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
-    wanted, console = find_profile(profile), Console()
+    wanted, console = find_profile(profile), screen()
     if plot is not None:
         require_plot(plot)
     with progress_where_slow(console) as report:
         view = outlook(wanted, rate, workers, servers, report, engine)
-    console.print(block_table(view))
-    console.print(policy_table(view))
+    if json:
+        shown = {"engine": view.engine.name, "lower_bound_s": view.lower_bound_s, "iteration_s": view.iteration_s}
+        _print_json({**shown, "blocks": view.schedule.blocks})
+    else:
+        console.print(block_table(view))
+        console.print(policy_table(view))
     if plot is not None:
         draw_outlook(view, plot)
 
@@ -198,16 +214,12 @@ def advise(
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
-    import dataclasses
-    from json import dumps
-
-    from rich.console import Console
-
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_recorded import is_record, of_record
     from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.lab.simulator_error import prediction_error
     from prophet_scheduler.models.profiles import find_profile
 
@@ -238,9 +250,9 @@ def advise(
         situation = of_profile(find_profile(source), policy, links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:
-        typer.echo(dumps(dataclasses.asdict(advice), indent=2))
+        _print_json(advice)
         return
-    console = Console()
+    console = screen()
     console.print(verdict(advice), soft_wrap=True, highlight=False)
     console.print(advice_table(advice))
     for line in left_out(advice):
@@ -294,10 +306,7 @@ def top(
     """Show what the jobs under Prophet on this machine do, each second."""
     from prophet_scheduler.cli.top import print_lines, show
 
-    try:
-        (print_lines if json else show)(job, count)
-    except KeyboardInterrupt:  # the usual end
-        raise typer.Exit(0) from None
+    (print_lines if json else show)(job, count)
 
 
 @app.command()
@@ -314,17 +323,22 @@ def report(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
     Exit status 0 where one can, on any engine, else 2.
     """
     from prophet_scheduler.lab.doctor import examine, verdict
 
-    for finding in examine():
-        typer.echo(str(finding))
-    ready, line = verdict()
-    typer.echo(f"verdict  {line}")
+    findings, (ready, line) = examine(), verdict()
+    if json:
+        _print_json({"ready": ready, "verdict": line, "findings": findings})
+    else:
+        for finding in findings:
+            typer.echo(str(finding))
+        typer.echo(f"verdict  {line}")
     raise typer.Exit(0 if ready else 2)
 
 

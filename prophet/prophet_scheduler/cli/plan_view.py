@@ -106,7 +106,9 @@ def block_table(plan: Outlook) -> Table:
         box=SIMPLE,
     )
     for heading in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(
+            heading, justify="right", no_wrap=heading != "gradients", overflow="fold", min_width=len(heading)
+        )
     for number, block in enumerate(plan.schedule.blocks):
         table.add_row(
             str(number),
@@ -138,7 +140,7 @@ def policy_table(plan: Outlook) -> Table:
         title_justify="left",
         box=SIMPLE,
     )
-    table.add_column("policy", no_wrap=True)
+    table.add_column("policy", overflow="fold")
     for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, seconds in sorted(plan.iteration_s.items(), key=lambda item: item[1]):

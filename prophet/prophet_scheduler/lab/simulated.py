@@ -19,6 +19,7 @@ from prophet_scheduler.core._native import Exchange
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import save_record
+from prophet_scheduler.core.optional import require
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
@@ -32,7 +33,7 @@ from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
 from prophet_scheduler.lab.testbed.shaping import token_bucket
 from prophet_scheduler.lab.transfers import WORKER
-from prophet_scheduler.lab.tuning import require_search
+from prophet_scheduler.lab.tuning import of_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
@@ -58,7 +59,7 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return the simulations by cell, repeat and policy. Raises UserError if the config cannot be simulated."""
-    require_search(experiment)
+    require(*of_search(experiment))
     return [
         [
             [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]

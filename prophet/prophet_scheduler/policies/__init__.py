@@ -124,18 +124,18 @@ def get_definition(name: str, variable: str = "") -> Definition:
     if definitions is not None:
         return definitions[name]
     at = f"{variable}: " if variable else ""
-    unknown = plugins.absent(name) or f"unknown policy {name!r}; {did_you_mean(name, policy_names())}"
+    known = policy_names()
+    meant = f"{did_you_mean(name, known)}known policies are {', '.join(known)}"
+    unknown = plugins.absent(name) or f"unknown policy {name!r}; {meant}"
     raise UserError(f"{at}{unknown}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return what to write in place of `name`: the known name that is nearest, and all."""
+    """Return a question with the known name that is nearest to `name`; empty where none is near."""
     import difflib
 
-    known = list(known)
-    near = difflib.get_close_matches(name, known, 1, cutoff=0.7)
-    meant = f"did you mean {near[0]}? " if near else ""
-    return f"{meant}known policies are {', '.join(known)}"
+    near = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
