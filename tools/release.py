@@ -33,6 +33,7 @@ MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
 """Files in every source distribution, and in no checkout."""
 PACKAGES = {
     "prophet/prophet_scheduler": "prophet_scheduler/",
+    "configs": "prophet_scheduler/configs/",
     "plugins/byteps/prophet_byteps": "prophet_byteps/",
     "plugins/torch/prophet_ddp": "prophet_ddp/",
     "plugins/torch/prophet_fsdp": "prophet_fsdp/",
@@ -47,7 +48,7 @@ LOADED = """
 import sys
 print({'prophet_byteps.autoload', 'prophet_ddp.autoload', 'prophet_fsdp.autoload'} <= set(sys.modules))
 """
-SIMULATED = ("simulate", str(ROOT / "configs/replay-bandwidths.yaml"), "--policy", "prophet", "--repeats", "1")
+SIMULATED = ("simulate", "replay-bandwidths", "--policy", "prophet", "--repeats", "1")
 OF_PLUGINS = ((*SIMULATED[:2], "--policy", "tictac", "--repeats", "1", "--out", "of-papers"), ("coordinate", "--help"))
 DDP_JOB = ROOT / "tests/scripts/ddp_plain.py"
 

@@ -71,18 +71,40 @@ def _warn_of_variables(config: Path) -> None:
         typer.echo(f"prophet: {line}", err=True)
 
 
+def _list_configs(wanted: bool) -> None:
+    if wanted:
+        from rich.table import Table
+
+        from prophet_scheduler.lab.screen import screen
+        from prophet_scheduler.lab.shipped import shipped
+
+        table = Table.grid(padding=(0, 2))
+        for name, words in shipped():
+            table.add_row(name, words)
+        screen().print(table)
+        raise typer.Exit
+
+
+ListsConfigs = Annotated[
+    bool,
+    typer.Option("--list", callback=_list_configs, is_eager=True, help="List the experiments that come with Prophet."),
+]
+
+
 @app.command(cls=ListsPolicies)
 def run(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
+    config: Annotated[Path, typer.Argument(help="An experiment, such as quickstart: a file, or one of --list.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    listed: ListsConfigs = False,
 ) -> None:
     """Run an experiment: real jobs on a slow network that is made on this machine."""
     from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import run_session
+    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config, policy or (), repeats)
+    experiment = load_experiment(config_path(config), policy or (), repeats)
     _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if run_session(experiment, folder) else 0)
@@ -90,16 +112,18 @@ def run(
 
 @app.command(cls=ListsPolicies)
 def simulate(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
+    config: Annotated[Path, typer.Argument(help="An experiment, such as replay-bandwidths: a file, or one of --list.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    listed: ListsConfigs = False,
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import simulate_session
+    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config, policy or (), repeats)
+    experiment = load_experiment(config_path(config), policy or (), repeats)
     _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
