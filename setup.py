@@ -19,6 +19,7 @@ forecasting library's.
 """
 VERSION = run_path(str(HERE / CORE / "prophet_scheduler" / "__init__.py"))["__version__"]
 AUTOLOAD = "prophet-autoload.pth"
+CONFIGS = "configs"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Versions that wheels are made for."""
 
@@ -62,6 +63,8 @@ class BuildWithAutoload(build_py):
         folder = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
         self.mkpath(folder)
         self.copy_file(str(HERE / AUTOLOAD), str(Path(folder) / AUTOLOAD))
+        if not self.editable_mode:  # which finds them in the checkout
+            self.copy_tree(str(HERE / CONFIGS), str(Path(folder) / "prophet_scheduler" / CONFIGS))
 
 
 # Without contraction, floating point gives the same bits on every processor: the simulator promises that.

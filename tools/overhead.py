@@ -103,7 +103,7 @@ def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[sub
         **without_jobs(os.environ),
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
         **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(runtime)},
-        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off"},
+        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_QUIET": "1"},
         **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
     }
     started = []

@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab import doctor, session
 from prophet_scheduler.lab.config import Experiment
 from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.screen import IN_A_PIPE, screen
 from prophet_scheduler.models.profiles import save_profile
 from support.configs import REPLAY, changed, written
 from support.profiles import resnet50
@@ -298,20 +300,20 @@ def test_the_simulator_is_not_run_as_byteps(
     assert capsys.readouterr().err.startswith("prophet: engine: ")
 
 
-def test_doctor_has_a_line_an_item_and_status_2_where_something_is_missing(
+def test_doctor_has_a_line_an_item_and_status_0_where_a_job_can_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     findings = [doctor.Finding("BytePS", True, "0.2.5"), doctor.Finding("testbed", False, "needs root")]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
-    monkeypatch.setattr(doctor, "verdict", lambda: "ready for a toy; run next: train")
-    assert invoked(monkeypatch, "doctor") == 2
+    monkeypatch.setattr(doctor, "verdict", lambda: (True, "ready for a toy; run next: train"))
+    assert invoked(monkeypatch, "doctor") == 0
     assert capsys.readouterr().out.splitlines() == [
         "ok       BytePS: 0.2.5",
         "missing  testbed: needs root",
         "verdict  ready for a toy; run next: train",
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: findings[:1])
-    assert invoked(monkeypatch, "doctor") == 0
+    monkeypatch.setattr(doctor, "verdict", lambda: (False, "not ready, BytePS: not installed"))
+    assert invoked(monkeypatch, "doctor") == 2
 
 
 def test_doctor_warns_of_what_keeps_no_job_from_running(
@@ -431,8 +433,61 @@ def test_plan_shows_the_blocks_and_every_policy(
     assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--plot", str(figure)) == 0
     shown = capsys.readouterr().out
     assert "Algorithm 1's blocks" in shown
-    assert "bytescheduler" in shown
+    assert "ddp-gloo" in shown and "bytescheduler" not in shown, "of DDP"
+    assert invoked(monkeypatch, "plan", str(profile), "--bandwidth", "100mbit", "--engine", "byteps") == 0
+    assert "bytescheduler" in capsys.readouterr().out
     assert figure.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_table_cuts_a_figure(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    profile = tmp_path / "small.json"
+    save_profile(resnet50(5_000_000), profile, source="a test")
+    commands = (["advise", str(profile), "--bandwidth", "1Gbps"], ["plan", str(profile), "--bandwidth", "1Gbps"])
+    for command in (*commands, ["profile", str(profile)]):
+        monkeypatch.setenv("COLUMNS", "500")
+        assert invoked(monkeypatch, *command) == 0
+        figures = re.findall(r"[0-9.]+%?", capsys.readouterr().out)
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert invoked(monkeypatch, *command) == 0
+        shown = capsys.readouterr().out
+        assert "…" not in shown
+        assert sorted(re.findall(r"[0-9.]+%?", shown)) == sorted(figures)
+
+
+def test_a_pipe_has_lines_as_long_as_tables_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert screen().width == IN_A_PIPE
+    monkeypatch.setenv("COLUMNS", "60")
+    assert screen().width == 60
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["plan", "FILE", "--bandwidth", "1Gbps"], ["profile", "FILE"]])
+def test_what_a_command_shows_is_there_for_programs_too(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    profile = tmp_path / "small.json"
+    save_profile(resnet50(5_000_000), profile, source="a test")
+    assert invoked(monkeypatch, *[str(profile) if word == "FILE" else word for word in command], "--json") in (0, 2)
+    shown = json.loads(capsys.readouterr().out)
+    keys = {"doctor": "verdict", "plan": "iteration_s", "profile": "steps"}
+    assert shown[keys[command[0]]]
+
+
+def test_help_has_a_short_name_and_completion_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ([], ["doctor"], ["testbed"]):
+        assert invoked(monkeypatch, *command, "-h") == 0
+        assert "Usage: " in capsys.readouterr().out
+    assert (
+        "--install-completion"
+        in subprocess.run(
+            [sys.executable, "-m", "prophet_scheduler", "--help"], capture_output=True, text=True, timeout=240
+        ).stdout
+    )
 
 
 def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
@@ -475,7 +530,7 @@ def test_a_figure_that_cannot_be_written_is_one_line_before_anything_is_done(
         (["plan", "resnet50", "--bandwidth", "fast"], "prophet: --bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
         (["plan", "none.json", "--bandwidth", "1gbit"], "prophet: none.json: no such profile file"),
         (
-            ["plan", "resnet50", "--bandwidth", "1gbit", "--workers", "0"],
+            ["plan", "resnet50", "--bandwidth", "1gbit", "--engine", "byteps", "--workers", "0"],
             "prophet: --workers and --servers are 0 and 1",
         ),
     ],

@@ -19,7 +19,7 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 def test_what_is_there_is_imported() -> None:
     assert need("json.decoder", "a test") is json.decoder
     assert need_pyplot().get_backend().lower() == "agg"
-    require("matplotlib", "a test")
+    require(("matplotlib", "a test"))
 
 
 def test_a_missing_package_is_one_line_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,15 @@ def test_a_missing_package_is_one_line_with_what_installs_it(monkeypatch: pytest
         need_pyplot()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match=r"^tune: scipy is not installed; `pip install scipy`$"):
-        require("scipy", "tune")
+        require(("scipy", "tune"))
+
+
+def test_all_that_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name != "torch" else object())
+    with pytest.raises(MissingPackage) as caught:
+        require(("sklearn", "digits"), ("torch", "workers"), ("scipy", "tune"))
+    lines = "digits: sklearn is not installed; tune: scipy is not installed; `pip install scikit-learn scipy`"
+    assert str(caught.value) == lines
 
 
 def test_a_package_that_does_not_fit_its_neighbours_is_one_line_too(

@@ -57,7 +57,9 @@ def test_workers_are_in_step_unless_bytepss_servers_are_asynchronous(value: str,
 def test_what_a_process_says_of_itself() -> None:
     plain = from_environ(ON)
     assert (plain.status, plain.record, plain.metrics_port, plain.metrics_host) == (True, None, None, "127.0.0.1")
-    assert plain.watched and not from_environ({**ON, "PROPHET_STATUS": "0"}).watched
+    silent = {"PROPHET_STATUS": "0", "PROPHET_QUIET": "1"}
+    assert plain.says and plain.watched and not from_environ({**ON, **silent}).watched
+    assert from_environ({**ON, "PROPHET_STATUS": "0"}).watched, "what it says at its end it has to see"
     asked = {**ON, "PROPHET_STATUS": "0", "PROPHET_RECORD": "here", "PROPHET_METRICS_PORT": "9400"}
     told = from_environ({**asked, "BYTEPS_LOCAL_RANK": "3", "PROPHET_METRICS_HOST": "::1"})
     assert told.watched and told.record == Path("here").absolute()

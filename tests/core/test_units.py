@@ -14,9 +14,13 @@ from prophet_scheduler.core.units import format_rate, format_size, format_time, 
         ("3gbit", 3e9),
         ("1.5Gbit/s", 1.5e9),
         ("100 kbit", 1e5),
-        ("250e6", 250e6),
+        ("250E6 bit/s", 250e6),
         ("9600bit", 9600),
-        ("9600", 9600),
+        ("10Gbps", 1e10),
+        ("250mbps", 250e6),
+        ("1 Gb/s", 1e9),
+        ("2.5 Gbit/s", 2.5e9),
+        ("100 Mbits/s", 1e8),
         (250_000_000, 250e6),
         (2.5e8, 250e6),
     ],
@@ -25,7 +29,9 @@ def test_rates(text: object, bits_per_s: float) -> None:
     assert parse_rate(text) == bits_per_s
 
 
-@pytest.mark.parametrize("bad", ["fast", "", None, True, "250mbps", "250MB", "-3mbit", 0, -1, "nanbit", float("nan")])
+@pytest.mark.parametrize(
+    "bad", ["fast", "", None, True, "250", "1e9", "250MBps", "1 GB/s", "250MB", "-3mbit", 0, -1, "nanbit", float("nan")]
+)
 def test_what_is_no_rate_says_what_to_write(bad: object) -> None:
     with pytest.raises(ValueError, match=r"a rate; write e.g. 250mbit"):
         parse_rate(bad)

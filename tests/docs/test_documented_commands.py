@@ -45,6 +45,7 @@ EXTRA = "comes with the extra {0}: `pip install ./plugins/{0}` in Prophet's chec
 INLINE = re.compile(r"`((?:prophet|make|python3?|pip|bpslaunch|torchrun) [^`\n]+)`")
 SUBSTITUTION = re.compile(r"\$\(([^)]*)\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S+")
+NO_DIGITS = "job.kind: digits: sklearn is not installed; workers: torch is not installed"
 RUN = ("simulate", "plan", "advise", "profile", "replay", "doctor")
 """Subcommands that are quick, and are run as the pages have them."""
 
@@ -158,7 +159,7 @@ def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
             ["simulate", "configs/tuned-bytescheduler.yaml"],
             "policies: tune: scipy is not installed; `pip install scipy`",
         ),
-        (["run", "configs/quickstart.yaml"], "job.kind: digits: sklearn is not installed; `pip install scikit-learn`"),
+        (["run", "configs/quickstart.yaml"], f"{NO_DIGITS}; `pip install scikit-learn torch`"),
         (
             ["run", "configs/mlfabric/c1-n1.yaml"],
             f"configs/mlfabric/c1-n1.yaml: engine: byteps_async {EXTRA.format('mlfabric')}",

@@ -12,7 +12,7 @@ import pytest
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.core.status import AgentStatus, HookStatus
 from prophet_scheduler.lab.advice import Situation
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
 from prophet_scheduler.lab.config import Experiment
@@ -48,6 +48,23 @@ def test_a_profile_is_put_on_the_links_that_options_say() -> None:
     assert situation.cell.cluster.delay.of("worker3") == 0.005
     assert (situation.contender.name, situation.workers_per_host) == ("p3", 2)
     assert rate(of_profile(SMALL, "prophet", LinkOptions(1e9)), "server0") is None
+
+
+def test_a_job_of_which_nothing_is_said_runs_on_ddp_without_prophet(tmp_path: Path) -> None:
+    assert of_profile(SMALL, None, LinkOptions(1e9)).contender.name == "ddp-gloo"
+    status = AgentStatus("prophet", "", 0, 0.0, 1 << 20, None, network=Network(1e7))
+    hook = HookStatus(True, "", 0, 0, 0, 0, 0)
+    for name, written in (("ddp-prophet", status), ("prophet", dataclasses.replace(status, hook=hook))):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(dataclasses.asdict(written)), encoding="utf-8")
+        assert of_profile(SMALL, None, LinkOptions(), path).contender.name == name
+
+
+def test_computing_of_a_built_in_profile_is_said_to_be_the_profiles() -> None:
+    (line,) = of_profile(resnet50(), None, LinkOptions(1e9)).assumed
+    assert line.startswith("computing takes 0.6 s backward, 0.3 s forward, as in the profile; ")
+    mine = dataclasses.replace(SMALL, name="mine")
+    assert not of_profile(mine, None, LinkOptions(1e9)).assumed
 
 
 @pytest.mark.parametrize(("name", "workers", "share"), [("prophet", 4, 1.0), ("ddp-prophet", 4, 1.5)])

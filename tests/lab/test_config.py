@@ -121,7 +121,11 @@ BAD: list[tuple[str, Any, str]] = [
         [{"name": "mxnet-p3", "env": {"BYTEPS_PARTITION_BYTES": "1"}}],
         r"policies\[0\].env: BYTEPS_PARTITION_BYTES is no setting of a policy; MXNET_... and DMLC_PS_... and PS_...",
     ),
-    ("policies", ["profet"], r"policies\[0\]: unknown policy 'profet'; the known ones are stock, stock-credit,"),
+    (
+        "policies",
+        ["profet"],
+        r"policies\[0\]: unknown policy 'profet'; did you mean prophet\? the known ones are stock, stock-credit,",
+    ),
     ("policies", ["p3", ""], r"policies\[1\]: unknown policy ''; the known ones are"),
     ("policies", [7], r"policies\[0\]: .* not 7"),
     ("policies", ["p3", "p3"], "policies: 'p3' is there twice; give one another name and a base"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,9 +13,18 @@ from typer.testing import CliRunner
 
 from prophet_scheduler.cli import main as cli
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.lab import own_script
-from prophet_scheduler.lab.own_script import run_on_testbed, run_ranks
+from prophet_scheduler.lab import doctor, own_script
+from prophet_scheduler.lab.own_script import (
+    Links,
+    compare,
+    parse_change,
+    parse_pattern,
+    run_on_testbed,
+    run_ranks,
+    seconds_in,
+)
 from prophet_scheduler.lab.runner import Edges
+from prophet_scheduler.lab.testbed import namespaces
 
 WORKERS = ("worker0", "worker1")
 Step = tuple[bytes, int | None]
@@ -88,7 +100,7 @@ def test_a_rank_that_fails_ends_it() -> None:
 
 def test_one_worker_alone_sends_nothing() -> None:
     with pytest.raises(UserError, match="--workers is 1; it must be 2 or more"):
-        run_on_testbed(["true"], 1, 250e6, 0.0, print)
+        run_on_testbed(["true"], Links(1, 250e6, 0.0), print)
 
 
 def test_a_command_that_there_is_not_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:
@@ -96,21 +108,78 @@ def test_a_command_that_there_is_not_is_said_before_a_testbed_is_made(tmp_path: 
     script.write_text("print()")
     for command in ("./no_such_command", str(script), str(tmp_path)):
         with pytest.raises(UserError, match=f"^{command}: no such command; give what each worker runs"):
-            run_on_testbed([command], 2, 250e6, 0.0, print)
+            run_on_testbed([command], Links(2, 250e6, 0.0), print)
+
+
+def test_variants_run_by_turns_and_their_ratio_has_an_error() -> None:
+    ran: list[bool] = []
+    said: list[str] = []
+    times = iter([1.2, 1.0, 1.0, 1.3, 1.1, 1.0])
+
+    def run(variant: bool) -> float:
+        ran.append(variant)
+        return next(times)
+
+    ratio = compare(run, 3, said.append)
+    assert ran == [False, True, True, False, False, True]
+    assert str(ratio) == "1.20 ± 0.06 times", "1.2, 1.3 and 1.1"
+    assert said[1] == "pair 2: 1.300 s without, 1.000 s with it, 1.30 times"
+
+
+def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
+    pattern = parse_pattern(r"iteration \d+: ([0-9.]+) s")
+    assert seconds_in(["iteration 1: 0.5 s", "iteration 20: 0.31 s", "weights 7c"], pattern) == 0.31
+    with pytest.raises(UserError, match=r"--seconds: .* finds nothing in what the command printed"):
+        seconds_in(["loss 1.0"], pattern)
+    with pytest.raises(UserError, match="finds 'nan-', no number"):
+        seconds_in(["took nan-"], parse_pattern(r"took (\S+)"))
+
+
+@pytest.mark.parametrize(("text", "wrong"), [("took s", "needs a group"), ("took (", "is no regular expression")])
+def test_a_pattern_without_a_number_is_refused(text: str, wrong: str) -> None:
+    with pytest.raises(UserError, match=f"^--seconds: .*{wrong}"):
+        parse_pattern(text)
+
+
+def test_a_change_is_made_of_variables() -> None:
+    assert parse_change(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+    with pytest.raises(UserError, match=r"^--compare: 'prophet' is no variable; write e.g. PROPHET_SCHEDULER=prophet"):
+        parse_change(["A=1", "prophet"])
+
+
+@pytest.mark.netns
+def test_a_command_is_compared_with_itself_under_a_variable() -> None:
+    script = "import os, time; time.sleep(0.1); print('took', 1.0 if os.environ.get('FASTER') else 1.5, 's')"
+    options = ["testbed", "--bandwidth", "1gbit", "--compare", "FASTER=1", "--pairs", "2", "--seconds", "took (.*) s"]
+    done = CliRunner().invoke(cli.app, [*options, sys.executable, "-c", script])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "with FASTER=1: 1.50 ± 0.00 times as fast")
+    failing = CliRunner().invoke(cli.app, [*options, sys.executable, "-c", "print('no'); raise SystemExit(3)"])
+    assert failing.exit_code == 1 and "ended with status 3" in failing.output
+
+
+def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "unshare failed: Operation not permitted")
+
+    monkeypatch.setattr(namespaces, "try_alone", nothing)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UserError) as caught:
+        run_on_testbed(["true"], Links(2, 250e6, 0.0), print)
+    assert str(caught.value) == doctor._namespaces().line
 
 
 def test_what_follows_the_command_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[object, ...]] = []
 
-    def run(command: Sequence[str], *network: object) -> int:
-        called.append((list(command), *network[:3]))
+    def run(command: Sequence[str], links: Links, say: object) -> int:
+        called.append((list(command), links))
         return 1
 
     monkeypatch.setattr(own_script, "run_on_testbed", run)
     options = ["testbed", "--bandwidth", "250mbit", "--workers", "3", "--delay", "2ms"]
     done = CliRunner().invoke(cli.app, [*options, "python", "train.py", "--workers", "8"])
     assert done.exit_code == 1
-    assert called == [(["python", "train.py", "--workers", "8"], 3, 250e6, 0.002)]
+    assert called == [(["python", "train.py", "--workers", "8"], Links(3, 250e6, 0.002))]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.session import simulate_session
-from prophet_scheduler.lab.simulated import prepare, run_of, run_planned
+from prophet_scheduler.lab.simulated import prepare, prepare_experiment, run_of, run_planned
 from prophet_scheduler.policies.algorithms.chooser import AS_GOOD
 from prophet_scheduler.simulate.measures import measures, utilisation, waits_of
 from support.configs import DIGITS, REPLAY, changed, loaded, written
@@ -151,7 +151,6 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
             changed(REPLAY, "cluster.faults", [{"kind": "killed", "node": "worker1"}]),
             "cluster.faults: a fault cannot be simulated; leave it out, or use",
         ),
-        (changed(REPLAY, "policies", ["stock", "ddp-gloo"]), "policies: ddp-gloo cannot .* simulator.exchange: ring"),
         (changed(REPLAY, "policies", ["mxnet-p3"]), "policies: mxnet-p3 cannot .* choose others with --policy"),
         (changed(REPLAY, "job.framework", "mxnet"), "policies: stock cannot be simulated, .* framework: mxnet"),
         ({**REPLAY, "simulator": {"exchange": "ring"}}, "stock is BytePS's parameter server"),
@@ -202,6 +201,13 @@ def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Pat
     first, again, other = (run_planned(prepare(point, policy, repeat)) for repeat in (0, 0, 1))
     assert first.marks.tobytes() == again.marks.tobytes()
     assert first.marks.tobytes() != other.marks.tobytes()
+
+
+def test_an_experiment_simulates_ddp_as_it_simulates_byteps(tmp_path: Path) -> None:
+    path = written(changed(REPLAY, "policies", ["ddp-gloo", "ddp-prophet"]), tmp_path)
+    ((first, *_),) = prepare_experiment(load_experiment(path))
+    plain, prophet = (float(np.median(run_planned(each).iteration_s(2))) for each in first)
+    assert prophet < 0.9 * plain, "DDP waits for all averages, and Prophet for the first ones"
 
 
 def test_all_configs_of_replays_can_be_simulated() -> None:

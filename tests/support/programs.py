@@ -32,11 +32,13 @@ def without_switches() -> dict[str, str]:
 
 
 def clean_environ() -> dict[str, str]:
-    """Return `without_switches`, with one thread for each library's loops, and without the cache.
+    """Return `without_switches`, with one thread for each library's loops, without the cache and without lines of jobs
+    that work.
 
     The front ends check the states of gradients there (frontends/torch/life.py).
     """
-    return without_switches() | dict.fromkeys(THREADS, "1") | {"PROPHET_CACHE": "off", "PROPHET_VALIDATE": "1"}
+    own = {"PROPHET_CACHE": "off", "PROPHET_QUIET": "1", "PROPHET_VALIDATE": "1"}
+    return without_switches() | dict.fromkeys(THREADS, "1") | own
 
 
 def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:

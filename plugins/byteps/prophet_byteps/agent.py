@@ -264,7 +264,7 @@ class Agent:
         # Events have one reader: this thread may read them only after the agent's has ended.
         if self._thread.end(TURN_LIMIT_S):
             self._take_last_events()
-        self._reports.close()
+        self._reports.close(session)
         if session is not None and not self._aside:
             self._learning.stores.keep(session, self._board.in_force.cut)
         self._reports.write(session, self._hook)

@@ -1,8 +1,8 @@
 """Autoload: switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
 
-Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
-imports this module only where it is set. The native hook must be loaded before BytePS's library, and finds BytePS's
-functions after it. So an import hook surrounds BytePS's modules.
+Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) imports this module where any
+variable of Prophet is set: a misspelt one, or another engine's, is one warning then. The native hook must be loaded
+before BytePS's library, and finds BytePS's functions after it. So an import hook surrounds BytePS's modules.
 
 A wrong setting ends the process with one line and status 2. It is the user's to mend, and a worker that went on with
 stock BytePS would have other keys than the rest of the job, which would wait for ever. Before it ends it tells the
@@ -24,8 +24,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn, Protocol
 
-from prophet_scheduler.frontends.notices import logger
+from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
 
+SCHEDULER = "BYTEPS_SCHEDULER"
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
 """BytePS modules that bring a scheduled queue with them, and the folder of their library."""
 
@@ -58,6 +59,12 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         global _hooked
+        if not os.environ.get(SCHEDULER):
+            place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]
+            speaks(place == ["0", "0"])
+            warn_of_no_policy(SCHEDULER, "BytePS", os.environ)
+            self._inner.exec_module(module)
+            return
         if _hooked not in (None, self._framework):
             self._keep_apart()
             self._inner.exec_module(module)
@@ -121,7 +128,7 @@ def _prepare(framework: str) -> ProcessAgent:
 
     if line := plugins.absent(framework):
         raise UserError(line)
-    of_plugin = plugins.load(plugins.AGENTS, os.environ["BYTEPS_SCHEDULER"].strip().lower())
+    of_plugin = plugins.load(plugins.AGENTS, os.environ[SCHEDULER].strip().lower())
     if of_plugin is not None:
         job: ProcessAgent = of_plugin.prepare(framework, os.environ)
         return job

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from prophet_byteps.place import place_of
+from prophet_byteps.place import decides, place_of, shape_of
 from prophet_scheduler.frontends.records import event_buffer, write_records
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Reports:
         self._kept: RecordBuffer | None = event_buffer() if settings.events_out is not None else None
         self._predicted: Predicted | None = None
         self._planned_from: Profile | None = None
+        self._said = False
 
     @property
     def wants_events(self) -> bool:
@@ -49,6 +50,7 @@ class Reports:
         if not self._settings.watched:
             return
         try:
+            from prophet_scheduler.frontends import lines  # noqa: F401  The agent's thread is to import nothing.
             from prophet_scheduler.watch.observer import Observer, worker_name
 
             rank, workers, local_rank = place_of(os.environ)
@@ -87,13 +89,32 @@ class Reports:
         profiler = session.profiler if session is not None else None
         if profiler is not None and profiler.ready and (self._planned_from is None or last):
             self._planned_from = profiler.latest
+        self._say_begin()
         periods_s = profiler.periods_s if profiler is not None else None
         self.observer.turn(now, events, self._predicted, periods_s, self._planned_from)
 
-    def close(self) -> None:
+    def _say_begin(self) -> None:
+        profile, shape = self._planned_from, shape_of(os.environ)
+        if self._said or not self._settings.says or not decides(os.environ) or profile is None or shape is None:
+            return
+        from prophet_scheduler.frontends import lines
+
+        self._said = True
+        servers = f"{shape.servers} server{'s' * (shape.servers > 1)}"
+        workers = place_of(os.environ)[1]
+        lines.begins("BytePS", f"{workers} workers and {servers}", profile.total_bytes, self._settings.policy)
+
+    def close(self, session: Session | None) -> None:
         """Say no more."""
-        if self.observer is not None:
-            self.observer.close()
+        if self.observer is None:
+            return
+        if self._said and session is not None:
+            from prophet_scheduler.frontends import lines
+
+            status = self.observer.status()
+            iterations = status.iterations or session.profiler.iterations  # MXNet's front end reports no ends.
+            lines.ends(iterations, status.iteration, lines.plain_words(status, "BytePS"))
+        self.observer.close()
 
     def write(self, session: Session | None, hook: Hook | None) -> None:
         """Write the files that were asked for."""

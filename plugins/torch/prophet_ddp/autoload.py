@@ -1,8 +1,9 @@
 """Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first DistributedDataParallel.
 
-Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) looks at the variable and
-imports this module only where it is set. An import hook stands behind torch's module of DistributedDataParallel. The
-first constructor imports the rest of Prophet, so a process that trains nothing has none of it.
+Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) imports this module where any
+variable of Prophet is set: a misspelt one, or another engine's, is one warning then. An import hook stands behind
+torch's module of DistributedDataParallel. The first constructor imports the rest of Prophet, so a process that trains
+nothing has none of it.
 
 A wrong setting ends the process with one line and status 2, on every rank, since all have the same environment. A
 failure of Prophet itself is one warning, and DistributedDataParallel stays as it is. takeover.py makes that so on all
@@ -25,7 +26,7 @@ from typing import Any
 
 from prophet_scheduler.frontends.ending import end_last
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
-from prophet_scheduler.frontends.notices import logger
+from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
 
 MODULE = "torch.nn.parallel.distributed"
 
@@ -96,17 +97,27 @@ def keep_lives_apart() -> None:
     told = os.environ
     if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         from prophet_ddp import lives
+        from prophet_scheduler.core.settings import DDP_SCHEDULER
 
-        lives.begin_apart()
+        if told.get(DDP_SCHEDULER):
+            lives.begin_apart()
 
 
 @functools.cache
 def takeover_in(package: str) -> Any:
-    """Return a plugin's module that takes over; None, with one warning, if it cannot be loaded, as with another torch.
+    """Return a plugin's module that takes over; None, with one warning, if it cannot be loaded, as with another torch,
+    or without the variable.
 
     Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
     """
     try:
+        from prophet_scheduler.core.settings import DDP_SCHEDULER
+
+        if not os.environ.get(DDP_SCHEDULER):
+            dist = sys.modules["torch.distributed"]
+            speaks(not dist.is_initialized() or dist.get_rank() == 0)
+            warn_of_no_policy(DDP_SCHEDULER, "DistributedDataParallel and FSDP2", os.environ)
+            return None
         takeover = importlib.import_module(f"{package}.takeover")
         takeover.settings()
     except Exception as error:

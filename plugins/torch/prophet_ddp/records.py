@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.distributed as dist
 
+from prophet_ddp.terms import TORCH
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.settings import Settings
@@ -134,6 +135,7 @@ class Records:
         self._ranks = 1
         self._settings: Settings | None = None
         self._module: ModuleRecord | None = None
+        self._said = False
         self._aside = ""
         self._given_back = ""
 
@@ -168,6 +170,18 @@ class Records:
             self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
             self._ranks = ranks
             self.watch_by(self._settings)
+
+    def taken_over(self, record: ModuleRecord, size_bytes: int, backend: str) -> None:
+        """Say on the first rank what is scheduled, once all ranks have taken the first module over: gradients of
+        `size_bytes`, over a group of this backend.
+        """
+        told = self._settings
+        if told is not None and told.says and record is self._module and record.decides and not self._said:
+            from prophet_scheduler.frontends import lines  # The first rank alone needs it.
+
+            self._said = True
+            what = f"DistributedDataParallel over {backend}"
+            lines.begins(what, f"{self._ranks} ranks", size_bytes, told.policy)
 
     def watch_by(self, settings: Settings) -> None:
         """Report what these settings ask for of the followed module from now on, and no more."""
@@ -205,9 +219,18 @@ class Records:
         except Exception as error:
             logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
         if self._observer is not None:
+            if self._said:
+                self._say_end(self._observer)
             self._observer.close()
         if self._settings is not None:
             write_records(self._settings, self.status, self._profile, self._events)
+
+    def _say_end(self, observer: Observer) -> None:
+        from prophet_scheduler.frontends import lines
+
+        status = observer.status()
+        torch = next((arm for arm in status.agent.arms if arm.way == TORCH and arm.seen), None)
+        lines.ends(status.iterations, status.iteration, lines.plain_words(status, "DDP", torch))
 
     def _profile(self) -> Profile | None:
         module = self._module

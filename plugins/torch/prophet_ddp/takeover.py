@@ -130,6 +130,8 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
             _records.stepped_aside(text)
             _give_back(ddp)
             return
+    size_bytes = sum(param.numel() * param.element_size() for _, param in named)
+    _records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
 
 
 def _label_of(ddp: Any) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from prophet_fsdp.order import in_backward, order_of
+from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 GATHERS, REDUCES = range(2)
@@ -63,11 +65,18 @@ class Members:
 class SharedRounds:
     """Parts that all modules sharded over one group have in common."""
 
-    def __init__(self, wire: ShardWire, group: dist.ProcessGroup) -> None:
+    def __init__(self, wire: ShardWire, group: dist.ProcessGroup, iterations: Iterations | None = None) -> None:
         self.wire = wire
+        self.iterations = iterations
+        """None where this rank says nothing of them."""
         self.members = Members(group)
         self.inputs: deque[ShardTransfer] = deque()
         """Reductions whose gradients may still be in memory."""
+
+    def moves(self, data: torch.Tensor) -> None:
+        """Note that this is on its way."""
+        if self.iterations is not None:
+            self.iterations.moves(data.nbytes, in_backward())
 
 
 class GatherEnd(dist.Work):
@@ -103,6 +112,7 @@ class Gather(DefaultAllGather):
         own = output_tensor.view(group.size(), -1)[group.rank()]
         if own.data_ptr() != input_tensor.data_ptr():
             own.copy_(input_tensor)
+        self._shared.moves(output_tensor)
         transfer = self._shared.wire.gather(output_tensor, GATHERS)
         module: Any = self._module()
         order = order_of(module)
@@ -129,6 +139,7 @@ class Reduce(DefaultReduceScatter):
     ) -> Any:
         if not self._shared.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
+        self._shared.moves(input_tensor)
         wire, inputs = self._shared.wire, self._shared.inputs
         while len(inputs) >= MOST_INPUTS:
             wire.wait(inputs.popleft(), left=True)
@@ -152,6 +163,8 @@ class Reduce(DefaultReduceScatter):
         self._shared.wire.wait(transfer)
         if fills is Fills.APART:
             self._add(result)
+        if self._shared.iterations is not None:
+            self._shared.iterations.backward_ends(time.monotonic())
 
     def _fills(self, output: torch.Tensor) -> Fills:
         group: Any = self._group()

@@ -24,6 +24,7 @@ from prophet_ddp.meeting import agree_or_end
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds
 from prophet_fsdp.order import order_of
+from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
@@ -137,7 +138,8 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     wire = ShardWire(upward, downward, group.rank(), group.size(), block_bytes)
     at_end(functools.partial(_process_ends, wire))
     warn_once(AVERAGES)
-    return SharedRounds(wire, group)
+    says = told.says and group.rank() == 0
+    return SharedRounds(wire, group, Iterations(group.size(), told.policy) if says else None)
 
 
 def _process_ends(wire: ShardWire) -> None:

@@ -38,7 +38,7 @@ def advice_table(advice: Advice) -> Table:
     """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
     table = Table(title=f"{advice.job} under {advice.policy}, {where}", title_justify="left", box=SIMPLE)
-    table.add_column("change", no_wrap=True)
+    table.add_column("change", overflow="fold")
     for heading in ("iteration s", "gain", "error", "worst"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("helps", no_wrap=True)

@@ -25,7 +25,7 @@ from prophet_scheduler.core.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="A communication scheduler that makes data-parallel training faster on slow networks.",
 )
@@ -56,6 +56,14 @@ class ListsPolicies(TyperCommand):
         super().format_help(ctx, formatter)
 
 
+def _print_json(value: object) -> None:
+    from json import dumps
+
+    from pydantic_core import to_jsonable_python
+
+    typer.echo(dumps(to_jsonable_python(value), indent=2))
+
+
 def _warn_of_variables(config: Path) -> None:
     from prophet_scheduler.lab.launchers import without_effect
 
@@ -63,18 +71,40 @@ def _warn_of_variables(config: Path) -> None:
         typer.echo(f"prophet: {line}", err=True)
 
 
+def _list_configs(wanted: bool) -> None:
+    if wanted:
+        from rich.table import Table
+
+        from prophet_scheduler.lab.screen import screen
+        from prophet_scheduler.lab.shipped import shipped
+
+        table = Table.grid(padding=(0, 2))
+        for name, words in shipped():
+            table.add_row(name, words)
+        screen().print(table)
+        raise typer.Exit
+
+
+ListsConfigs = Annotated[
+    bool,
+    typer.Option("--list", callback=_list_configs, is_eager=True, help="List the experiments that come with Prophet."),
+]
+
+
 @app.command(cls=ListsPolicies)
 def run(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/quickstart.yaml.")],
+    config: Annotated[Path, typer.Argument(help="An experiment, such as quickstart: a file, or one of --list.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    listed: ListsConfigs = False,
 ) -> None:
     """Run an experiment: real jobs on a slow network that is made on this machine."""
     from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import run_session
+    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config, policy or (), repeats)
+    experiment = load_experiment(config_path(config), policy or (), repeats)
     _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if run_session(experiment, folder) else 0)
@@ -82,16 +112,18 @@ def run(
 
 @app.command(cls=ListsPolicies)
 def simulate(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as configs/replay-bandwidths.yaml.")],
+    config: Annotated[Path, typer.Argument(help="An experiment, such as replay-bandwidths: a file, or one of --list.")],
     out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    listed: ListsConfigs = False,
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import simulate_session
+    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config, policy or (), repeats)
+    experiment = load_experiment(config_path(config), policy or (), repeats)
     _warn_of_variables(config)
     folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
     raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
@@ -101,18 +133,22 @@ def simulate(
 def profile(
     file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
     plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show when a job's gradients appear: its stepwise pattern."""
-    from rich.console import Console
-
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
+    from prophet_scheduler.core.steps import find_steps
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import load_profile
 
     loaded = load_profile(file)
     if plot is not None:
         require_plot(plot)
-    Console().print(profile_table(loaded))
+    if json:
+        _print_json({"profile": loaded, "steps": find_steps(loaded)})
+    else:
+        screen().print(profile_table(loaded))
     if plot is not None:
         plot_profile(loaded, plot)
 
@@ -142,26 +178,31 @@ def plan(
     profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    servers: Annotated[int, typer.Option(help="Number of servers.")] = 1,
+    engine: Annotated[str, typer.Option(help="What moves the gradients: ddp or byteps.")] = "ddp",
+    servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how every policy would fare."""
-    from rich.console import Console
-
     from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.progress import progress_where_slow
     from prophet_scheduler.core.units import parse_rate
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
-    wanted, console = find_profile(profile), Console()
+    wanted, console = find_profile(profile), screen()
     if plot is not None:
         require_plot(plot)
     with progress_where_slow(console) as report:
-        view = outlook(wanted, rate, workers, servers, report)
-    console.print(block_table(view))
-    console.print(policy_table(view))
+        view = outlook(wanted, rate, workers, servers, report, engine)
+    if json:
+        shown = {"engine": view.engine.name, "lower_bound_s": view.lower_bound_s, "iteration_s": view.iteration_s}
+        _print_json({**shown, "blocks": view.schedule.blocks})
+    else:
+        console.print(block_table(view))
+        console.print(policy_table(view))
     if plot is not None:
         draw_outlook(view, plot)
 
@@ -188,22 +229,21 @@ def advise(
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
     workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
     policy: Annotated[
-        str | None, typer.Option(help="How the job runs: prophet, stock, ddp-prophet, ddp-gloo, or another policy.")
+        str | None,
+        typer.Option(
+            help="How the job runs: ddp-gloo, ddp-prophet, stock (BytePS), prophet, or another. [default: ddp-gloo]"
+        ),
     ] = None,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
-    import dataclasses
-    from json import dumps
-
-    from rich.console import Console
-
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_recorded import is_record, of_record
     from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
+    from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.lab.simulator_error import prediction_error
     from prophet_scheduler.models.profiles import find_profile
 
@@ -231,12 +271,12 @@ def advise(
     else:
         if cell is not None:
             raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
-        situation = of_profile(find_profile(source), policy or "prophet", links, status)
+        situation = of_profile(find_profile(source), policy, links, status)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:
-        typer.echo(dumps(dataclasses.asdict(advice), indent=2))
+        _print_json(advice)
         return
-    console = Console()
+    console = screen()
     console.print(verdict(advice), soft_wrap=True, highlight=False)
     console.print(advice_table(advice))
     for line in left_out(advice):
@@ -251,13 +291,32 @@ def testbed(
     bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
     delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Compare the command with itself under this variable, such as PROPHET_SCHEDULER=prophet; may be "
+            "repeated.",
+        ),
+    ] = None,
+    pairs: Annotated[int, typer.Option(help="With --compare: how often both run, by turns.")] = 3,
+    seconds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --compare: compare the number that this finds last in the output, not the whole command's time.",
+        ),
+    ] = None,
 ) -> None:
-    """Run your own script of DistributedDataParallel between slow links that are made on this machine."""
+    """Run your own script of DistributedDataParallel or FSDP2 between slow links that are made on this machine."""
     from prophet_scheduler.core.units import parse_rate, parse_time
-    from prophet_scheduler.lab.own_script import run_on_testbed
+    from prophet_scheduler.lab.own_script import Links, compare_on_testbed, run_on_testbed
 
     rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
-    raise typer.Exit(run_on_testbed(command, workers, rate, delay_s, typer.echo))
+    links = Links(workers, rate, delay_s)
+    if compare:
+        raise typer.Exit(compare_on_testbed(command, links, compare, pairs, seconds, typer.echo))
+    raise typer.Exit(run_on_testbed(command, links, typer.echo))
 
 
 @app.command()
@@ -271,10 +330,7 @@ def top(
     """Show what the jobs under Prophet on this machine do, each second."""
     from prophet_scheduler.cli.top import print_lines, show
 
-    try:
-        (print_lines if json else show)(job, count)
-    except KeyboardInterrupt:  # the usual end
-        raise typer.Exit(0) from None
+    (print_lines if json else show)(job, count)
 
 
 @app.command()
@@ -291,18 +347,23 @@ def report(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
-    Exit status 0 where nothing is missing, else 2.
+    Exit status 0 where one can, on any engine, else 2.
     """
     from prophet_scheduler.lab.doctor import examine, verdict
 
-    findings = examine()
-    for finding in findings:
-        typer.echo(str(finding))
-    typer.echo(f"verdict  {verdict()}")
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+    findings, (ready, line) = examine(), verdict()
+    if json:
+        _print_json({"ready": ready, "verdict": line, "findings": findings})
+    else:
+        for finding in findings:
+            typer.echo(str(finding))
+        typer.echo(f"verdict  {line}")
+    raise typer.Exit(0 if ready else 2)
 
 
 for _name in plugins.entries(plugins.COMMANDS):

@@ -19,13 +19,16 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.units import format_rate, format_size
-from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.engines.registry import engines
+from prophet_scheduler.engines.spec import EngineSpec
+from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.config import Cell
-from prophet_scheduler.lab.contenders import Contender, simulated_contenders
+from prophet_scheduler.lab.contenders import Contender, choose_policies, simulated_contenders
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.simulated import prepare, run_planned
+from prophet_scheduler.lab.simulated import run_planned
+from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 
@@ -35,8 +38,9 @@ ITERATIONS, WARMUP = 20, 14
 
 @dataclass(frozen=True)
 class Outlook:
-    """Profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy."""
+    """Profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy on this engine."""
 
+    engine: EngineSpec
     profile: Profile
     network: Network
     schedule: Schedule
@@ -50,19 +54,27 @@ def outlook(
     workers: int = 2,
     servers: int = 1,
     report: Report = lambda share, words: None,
+    engine: str = "ddp",
 ) -> Outlook:
     """Plan and simulate with a limited link for each worker and unlimited links for servers.
 
     `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.
-    Raises UserError if the cluster is impossible.
+    Raises UserError if the cluster is impossible, or of an engine that has no simulation.
     """
+    spec = engines().get(engine)
+    if spec is None or not (spec.simulated or spec.topology is ALL_REDUCE):
+        raise UserError(f"--engine is {engine!r}; it must be ddp or byteps")
+    if spec.topology is ALL_REDUCE and workers < 2:
+        raise UserError(f"--workers is {workers}; {spec.words} needs 2 or more")
     if workers < 1 or servers < 1:
         raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
     costs = SimulatorConfig()
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
     job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
-    cell = Cell({"bandwidth": bits_per_s}, job, cluster, simulated_contenders(), profile, costs)
+    own = choose_policies((), [variant.name for variant in spec.variants], "torch")
+    contenders = simulated_contenders() if spec.scheduled else own
+    cell = Cell({"bandwidth": bits_per_s}, job, cluster, contenders, profile, costs, engine=spec)
     bound = lower_bound(cell)
     assert bound is not None
     times = {}
@@ -72,11 +84,13 @@ def outlook(
             report((place + done / ITERATIONS) / len(cell.policies), name)
 
         times[policy.name] = _iteration_s(cell, policy, on_iterations)
-    return Outlook(profile, network, assemble(profile, network), bound, times)
+    return Outlook(spec, profile, network, assemble(profile, network), bound, times)
 
 
 def _iteration_s(cell: Cell, policy: Contender, on_iterations: Callable[[int], None]) -> float:
-    times = sorted(run_planned(prepare(cell, policy), on_iterations).iteration_s(WARMUP))
+    planned = prepared(cell, policy)
+    assert planned is not None  # outlook() takes none that the simulator does not know
+    times = sorted(run_planned(planned, on_iterations).iteration_s(WARMUP))
     return float(times[len(times) // 2])
 
 
@@ -92,7 +106,9 @@ def block_table(plan: Outlook) -> Table:
         box=SIMPLE,
     )
     for heading in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(
+            heading, justify="right", no_wrap=heading != "gradients", overflow="fold", min_width=len(heading)
+        )
     for number, block in enumerate(plan.schedule.blocks):
         table.add_row(
             str(number),
@@ -120,13 +136,15 @@ def _ranges(indices: tuple[int, ...]) -> str:
 def policy_table(plan: Outlook) -> Table:
     """Return a table of every policy's simulated iteration time, the fastest first."""
     table = Table(
-        title=f"simulated iteration time (lower bound {plan.lower_bound_s:.3f} s)", title_justify="left", box=SIMPLE
+        title=f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)",
+        title_justify="left",
+        box=SIMPLE,
     )
-    table.add_column("policy", no_wrap=True)
-    for heading in ("iteration s", "x stock", "x bound"):
+    table.add_column("policy", overflow="fold")
+    for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, seconds in sorted(plan.iteration_s.items(), key=lambda item: item[1]):
-        ratio = plan.iteration_s[STOCK] / seconds
+        ratio = plan.iteration_s[plan.engine.stock] / seconds
         table.add_row(name, f"{seconds:.3f}", f"{ratio:.2f}", f"{seconds / plan.lower_bound_s:.2f}")
     return table
 

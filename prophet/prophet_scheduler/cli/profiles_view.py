@@ -20,7 +20,7 @@ def profile_table(profile: Profile) -> Table:
     steps = find_steps(profile)
     table = Table(title=f"{profile.name}: {len(profile.gradients)} gradients in {len(steps)} steps")
     for heading in ("gradients", "bytes", "generated at", "gap before", "forward"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for step in steps:
         members = profile.gradients[step.first : step.last + 1]
         table.add_row(

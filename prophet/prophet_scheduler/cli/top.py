@@ -21,6 +21,7 @@ from rich.live import Live
 from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.records import live_status
+from prophet_scheduler.lab.screen import screen
 from prophet_scheduler.watch.sockets import ask, folders, sockets_in
 from prophet_scheduler.watch.status import LiveStatus
 
@@ -69,7 +70,7 @@ class TopEdges:
     ask: Callable[[], list[Document]] = ask_all
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=screen)
 
 
 def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[Document]]:

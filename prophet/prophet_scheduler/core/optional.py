@@ -32,10 +32,15 @@ class MissingPackage(UserError):
     """A package that this machine's Python lacks; the message says what needs it and how it is installed."""
 
 
-def require(package: str, purpose: str) -> None:
-    """Raises MissingPackage where `package`, one of INSTALL, is not installed; it is not imported."""
-    if importlib.util.find_spec(package) is None:
-        raise MissingPackage(f"{purpose}: {package} is not installed; `{INSTALL[package]}`")
+def require(*needs: tuple[str, str]) -> None:
+    """Raises MissingPackage that names each package that is not installed, of pairs (one of INSTALL, what for). None is
+    imported.
+    """
+    missing = [(package, purpose) for package, purpose in needs if importlib.util.find_spec(package) is None]
+    if missing:
+        lacks = "; ".join(f"{purpose}: {package} is not installed" for package, purpose in missing)
+        names = dict.fromkeys(INSTALL[package].removeprefix("pip install ") for package, _ in missing)
+        raise MissingPackage(f"{lacks}; `pip install {' '.join(names)}`")
 
 
 def need(module: str, purpose: str) -> ModuleType:

@@ -46,6 +46,8 @@ STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
 STATUS = "PROPHET_STATUS"
 """0 for no socket that says what Prophet does while the job runs (watch/sockets.py)."""
+QUIET = "PROPHET_QUIET"
+"""1 leaves out the lines at the start and the end that say that Prophet works (frontends/lines.py)."""
 RECORD = "PROPHET_RECORD"
 """Folder in which each worker writes what happens while the job runs (watch/rows.py)."""
 RECORD_COMMAND = "PROPHET_RECORD_COMMAND"
@@ -137,6 +139,8 @@ class Settings:
     nccl: bool = False
     status: bool = False
     """True for a status socket, which a job has by default."""
+    says: bool = False
+    """True for lines at the start and the end that say that it works, which a job has by default."""
     record: Path | None = None
     record_command: bool = False
     metrics_port: int | None = None
@@ -151,8 +155,8 @@ class Settings:
 
     @property
     def watched(self) -> bool:
-        """True if the process reports anything while it runs."""
-        return self.status or self.record is not None or self.metrics_port is not None
+        """True if the process reports anything while it runs or at its end."""
+        return self.status or self.says or self.record is not None or self.metrics_port is not None
 
 
 def number(text: str, where: str, least: float) -> float:
@@ -270,6 +274,7 @@ def from_environ(
         stall_s=_number(environ, STALL_S, 0.0, 1.0) if environ.get(STALL_S) else None,
         nccl=scheduler == DDP_SCHEDULER and switch(DDP_NCCL, "0"),
         status=switch(STATUS, "1"),
+        says=not switch(QUIET, "0"),
         record=Path(environ[RECORD]).absolute() if environ.get(RECORD) else None,
         record_command=switch(RECORD_COMMAND, "0"),
         metrics_port=_metrics_port(environ, environ.get(local_rank) or "0"),

@@ -1,7 +1,8 @@
-"""Rates, sizes and times as people write them: `250mbit`, `3gbit`, `25.6MB`, `512KiB`, `5ms`.
+"""Rates, sizes and times as people write them: `250mbit`, `10Gbps`, `1 Gb/s`, `25.6MB`, `512KiB`, `5ms`.
 
 Rule of this file: text to numbers and back. Rates are bits per second, sizes bytes, times seconds; a plain number is
-taken as it is. k, M and G are powers of 1000; Ki, Mi and Gi, for sizes only, powers of 1024.
+taken as it is, but the text of a rate needs a unit: nobody means 10 bits per second. k, M and G are powers of 1000; Ki,
+Mi and Gi, for sizes only, powers of 1024.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import math
 import re
 from collections.abc import Mapping
 
-_NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
-_RATE = re.compile(_NUMBER + r"\s*(?:(?P<prefix>[kmg]?)bit(?:/s)?)?", re.IGNORECASE)
+_NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+_RATE = re.compile(_NUMBER + r"\s*(?P<prefix>[kKmMgG]?)(?:[bB]its?(?:/s|ps)?|bps|b/s)")
 _SIZE = re.compile(_NUMBER + r"\s*(?P<prefix>[kmg]i?)?b?", re.IGNORECASE)
 _TIME = re.compile(_NUMBER + r"\s*(?P<prefix>[mu]?)s?", re.IGNORECASE)
 _TIME_FACTORS = {"": 1.0, "m": 1e-3, "u": 1e-6}
@@ -24,7 +25,7 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 
 def parse_rate(value: object) -> float:
     """Bits per second. Raises ValueError, with what to write instead, where `value` is not a rate above 0."""
-    return _parse(value, _RATE, "a rate; write e.g. 250mbit")
+    return _parse(value, _RATE, "a rate; write e.g. 250mbit or 10Gbps")
 
 
 def parse_size(value: object) -> int:

@@ -6,7 +6,7 @@ What belongs here: how a warning is said, and the warnings of every engine. Othe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 PREFIX = "Prophet: "
 logger = logging.getLogger("prophet_scheduler")
@@ -49,6 +49,18 @@ def warn_of_unknown_variables(names: Iterable[str]) -> None:
     if unknown:
         said = ", ".join(f"{name} (did you mean {near}?)" if near else name for name, near in unknown.items())
         warn_once(f"Prophet knows nothing of {said}: what is set there has no effect")
+
+
+def warn_of_no_policy(own: str, engine: str, environ: Mapping[str, str]) -> None:
+    """Warn in a job without `own`, the variable that switches Prophet on for this engine, of what may be meant by it:
+    another engine's variable, or a misspelt one.
+    """
+    from prophet_scheduler.core.settings import DDP_SCHEDULER, SCHEDULER
+
+    for other in {SCHEDULER, DDP_SCHEDULER} - {own}:
+        if environ.get(other):
+            warn_once(f"Prophet stays off: {other} is set, and for {engine} it is {own} that switches Prophet on")
+    warn_of_unknown_variables(environ)
 
 
 def warn_of_untraced(policy: str, why: str) -> None:

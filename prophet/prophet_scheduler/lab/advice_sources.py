@@ -15,6 +15,8 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.spec import STOCK, EngineSpec
 from prophet_scheduler.lab.advice import Situation, contender_of, predicted_job
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet_scheduler.lab.config import Cell, experiment_of
@@ -44,8 +46,10 @@ class LinkOptions:
     workers_per_host: int = 1
 
 
-def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path | None = None) -> Situation:
+def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None) -> Situation:
     """Return a job of this profile. If `links` has no bandwidth, it is Prophet's measurement in the `status` of a job.
+
+    Without a `policy` it is as in that job, or else DistributedDataParallel without Prophet.
 
     Raises UserError without both, and for an impossible cluster.
     """
@@ -58,7 +62,7 @@ def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path |
             raise UserError(f"{option} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
         raise UserError(f"--workers-per-host is {links.workers_per_host}, and there are {links.workers} workers")
-    contender = contender_of(policy)
+    contender = contender_of(policy or _engine_of_job(status).called_here(PROPHET if status is not None else STOCK))
     rate = links.bandwidth
     if rate is None and status is not None:
         rate = _measured_rate(status, contender, links.workers)
@@ -73,7 +77,17 @@ def of_profile(profile: Profile, policy: str, links: LinkOptions, status: Path |
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
     cell = Cell({"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, engine=contender.engine)
-    return Situation(cell, contender, links.workers_per_host)
+    assumed = (
+        f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the profile; "
+        "your job's own profile (PROPHET_PROFILE_OUT) says what it takes there",
+    )
+    builtin = profile.name in BUILTIN
+    return Situation(cell, contender, links.workers_per_host, assumed=assumed if builtin else ())
+
+
+def _engine_of_job(status: Path | None) -> EngineSpec:
+    """Return the engine of the job with this status. Prophet measures a network with BytePS by its hook alone."""
+    return engines()["ddp"] if status is None or read_status(status).hook is None else scheduled_engine()
 
 
 def _measured_rate(status: Path, contender: Contender, workers: int) -> float:

@@ -22,7 +22,7 @@ from prophet_scheduler.engines.registry import engine_of, engines, peers, schedu
 from prophet_scheduler.engines.spec import EngineSpec, Framework, Variant
 from prophet_scheduler.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet_scheduler.lab.schema import MOST_COUNT, Strict
-from prophet_scheduler.policies import policy_from_environ, policy_names, unknown_variables
+from prophet_scheduler.policies import did_you_mean, policy_from_environ, policy_names, unknown_variables
 
 Sizes = Annotated[
     list[int], Field(min_length=1), BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])
@@ -142,7 +142,8 @@ def choose_policies(
         name = asked if asked in by_name else _on(engine, asked)
         if name not in by_name and name not in known_policies():
             known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
-            unknown = plugins.absent(name) or f"unknown policy {name!r}; the known ones are {known}"
+            meant = did_you_mean(name, [*by_name, *known_policies()])
+            unknown = plugins.absent(name) or f"unknown policy {name!r}; {meant}the known ones are {known}"
             raise UserError(f"--policy: {unknown}")
         chosen.append(
             by_name[name] if name in by_name else _expanded(_entry(name, engine), "--policy", framework, engine)[0]
@@ -221,7 +222,9 @@ def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
         for_engine = engines()[entry.engine]
     base = _on(for_engine, entry.base or entry.name)
     if base not in known_policies():
-        unknown = plugins.absent(base) or f"unknown policy {base!r}; the known ones are {', '.join(known_policies())}"
+        known = known_policies()
+        meant = f"{did_you_mean(base, known)}the known ones are {', '.join(known)}"
+        unknown = plugins.absent(base) or f"unknown policy {base!r}; {meant}"
         raise UserError(f"{at}: {unknown}")
     if for_engine is not None and not for_engine.scheduled and engine_of(base).scheduled:
         names = [variant.policy for variant in for_engine.variants if variant.policy is not None]

@@ -53,6 +53,7 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
         env |= contender.variant.env
     if contender.recorded:
         env[settings.CACHE] = settings.OFF
+        env[settings.QUIET] = "1"
     return env | dict(contender.env)
 
 

@@ -6,11 +6,16 @@ torchrun's variables and the shell's, Prophet's among them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Protocol
 
 from prophet_scheduler.core.errors import UserError
@@ -20,6 +25,35 @@ from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Process
 from prophet_scheduler.lab.session import worker_cores
 
 LEAST_WORKERS = 2
+LEAST_PAIRS = 2
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links of so many workers: bits per second both ways, and seconds of delay one way."""
+
+    workers: int
+    bandwidth_bps: float
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Mean of ratios of times over so many pairs, with its standard error."""
+
+    mean: float
+    error: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.error:.2f} times"
+
+
+class RunFailed(Exception):
+    """Failure of a run that printed these lines."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
 
 
 class Nodes(Protocol):
@@ -100,13 +134,96 @@ def run_ranks(
             edges.sleep(POLL_S)
 
 
-def run_on_testbed(
-    command: Sequence[str], workers: int, bandwidth_bps: float, delay_s: float, say: Callable[[str], None]
-) -> int:
-    """Call `run_ranks` on a testbed; each worker's link has this bandwidth and this delay each way.
-
-    Raises UserError if there can be no such testbed, or there is no such command.
+def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> Ratio:
+    """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times, in
+    turn and by turns first, so what changes slowly on the machine is in both. Says each pair.
     """
+    ratios = []
+    for pair in range(pairs):
+        took_s = {variant: run(variant) for variant in ((False, True) if pair % 2 == 0 else (True, False))}
+        ratios.append(took_s[False] / took_s[True])
+        took = f"{took_s[False]:.3f} s without, {took_s[True]:.3f} s with it"
+        say(f"pair {pair + 1}: {took}, {ratios[-1]:.2f} times")
+    return Ratio(fmean(ratios), stdev(ratios) / pairs**0.5, pairs)
+
+
+def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
+    """Return the number that the pattern's group finds last in these lines. Raises UserError."""
+    found = [match[1] for line in lines for match in pattern.finditer(line)]
+    try:
+        return float(found[-1])
+    except (IndexError, ValueError):
+        wrong = f"finds {found[-1]!r}, no number," if found else "finds nothing"
+        raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed") from None
+
+
+def parse_change(texts: Sequence[str]) -> dict[str, str]:
+    """Return the variables of `NAME=VALUE` texts. Raises UserError."""
+    wrong = next((text for text in texts if not text.partition("=")[0].isidentifier() or "=" not in text), None)
+    if wrong is not None:
+        raise UserError(f"--compare: {wrong!r} is no variable; write e.g. PROPHET_SCHEDULER=prophet")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def parse_pattern(text: str) -> re.Pattern[str]:
+    """Return the regular expression, which must have a group. Raises UserError."""
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise UserError(f"--seconds: {text!r} is no regular expression ({error})") from None
+    if not pattern.groups:
+        raise UserError(f"--seconds: {text!r} needs a group for the number, such as 'took ([0-9.]+) s'")
+    return pattern
+
+
+def compare_on_testbed(
+    command: Sequence[str],
+    links: Links,
+    change: Sequence[str],
+    pairs: int,
+    seconds: str | None,
+    say: Callable[[str], None],
+) -> int:
+    """Run `command` without and with the variables of `change` on one testbed, and say how they compare.
+
+    What counts is the number that the regular expression `seconds` finds last in the output, or else the time of the
+    whole command. Returns 0, or 1 if a run failed, whose output is said. Raises UserError as `run_on_testbed` does.
+    """
+    changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
+    if pairs < LEAST_PAIRS:
+        raise UserError(f"--pairs is {pairs}; it must be {LEAST_PAIRS} or more, to say how sure the result is")
+    with testbed_of(command, links) as (names, testbed):
+
+        def run(variant: bool) -> float:
+            shell = {name: value for name, value in os.environ.items() if name not in changed}
+            lines: list[str] = []
+            began_s = time.monotonic()
+            status = run_ranks(command, names, testbed, lines.append, shell=shell | (changed if variant else {}))
+            took_s = time.monotonic() - began_s
+            if status:
+                raise RunFailed(lines)
+            return took_s if pattern is None else seconds_in(lines, pattern)
+
+        try:
+            ratio = compare(run, pairs, say)
+        except RunFailed as failed:
+            for line in failed.lines:
+                say(line)
+            return 1
+    say(f"with {' '.join(change)}: {ratio} as fast")
+    return 0
+
+
+def run_on_testbed(command: Sequence[str], links: Links, say: Callable[[str], None]) -> int:
+    """Call `run_ranks` on a testbed. Raises UserError if there can be no such testbed, or there is no such command."""
+    with testbed_of(command, links) as (names, testbed):
+        return run_ranks(command, names, testbed, say)
+
+
+@contextlib.contextmanager
+def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Nodes]]:
+    """Make a testbed for `command`, with a node for each worker; yield their names and the testbed."""
+    workers = links.workers
     if workers < LEAST_WORKERS:
         raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")
     if shutil.which(command[0]) is None:
@@ -116,6 +233,6 @@ def run_on_testbed(
     reexec_in_user_namespace()
     names = [f"worker{rank}" for rank in range(workers)]
     cores = worker_cores(sorted(os.sched_getaffinity(0)), workers)
-    specs = [NodeSpec(name, bandwidth_bps, cores.get(name, ()), delay_s or None) for name in names]
+    specs = [NodeSpec(name, links.bandwidth_bps, cores.get(name, ()), links.delay_s or None) for name in names]
     with Testbed(specs) as testbed:
-        return run_ranks(command, names, testbed, say)
+        yield names, testbed

@@ -35,10 +35,11 @@ from prophet_scheduler.lab.results import failures, summarize, with_gradient_tim
 from prophet_scheduler.lab.results_view import describe_setting, print_results
 from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
 from prophet_scheduler.lab.runs import CellRuns
+from prophet_scheduler.lab.screen import screen
 from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.transfers import RecordedRun, one_run_each
-from prophet_scheduler.lab.tuning import require_search, trial_cell
+from prophet_scheduler.lab.tuning import of_search, trial_cell
 from prophet_scheduler.lab.turnaround import Turnaround, turnarounds
 
 
@@ -102,16 +103,17 @@ def run_session(experiment: Experiment, out: Path) -> int:
         raise UserError(
             f"engine: {experiment.name} is for the simulator; run it with: prophet simulate {experiment.file}"
         )
-    for kind in sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"}):
-        require("sklearn", f"job.kind: {kind}")
-    require_search(experiment)
+    kinds = sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"})
+    frameworks = {policy.framework for cell in experiment.cells for policy in cell.policies}
+    torch = [("torch", "workers")] if frameworks == {"torch"} else []
+    require(*(("sklearn", f"job.kind: {kind}") for kind in kinds), *of_search(experiment), *torch)
     require_folder(out, "--out")
     policies = [policy for cell in experiment.cells for policy in cell.policies]
     obstacles = [obstacle(policy) for policy in policies]
     if obstacles[0] is not None and all(reason is not None for reason in obstacles):
         raise UserError(obstacles[0])
     reexec_in_user_namespace()
-    console = Console()
+    console = screen()
     with _new_folder(out, UserError), progress_bar(experiment, console) as listener:
         hosts = lambda cell: testbed_of(cell.cluster, measured=True)  # noqa: E731
         done = run_experiment(experiment, out, hosts, listener, obstacle=obstacle)
@@ -126,7 +128,7 @@ def simulate_session(experiment: Experiment, out: Path) -> int:
     """
     require_folder(out, "--out")
     planned = prepare_experiment(experiment)
-    console = Console()
+    console = screen()
     with _new_folder(out), progress_bar(experiment, console, recordings=False) as listener:
         done = simulate_experiment(experiment, planned, out, listener)
     return report(experiment, done, out, console)

@@ -19,6 +19,7 @@ from prophet_scheduler.core._native import Exchange
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import save_record
+from prophet_scheduler.core.optional import require
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
@@ -32,7 +33,7 @@ from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
 from prophet_scheduler.lab.testbed.shaping import token_bucket
 from prophet_scheduler.lab.transfers import WORKER
-from prophet_scheduler.lab.tuning import require_search
+from prophet_scheduler.lab.tuning import of_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
@@ -58,11 +59,21 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return the simulations by cell, repeat and policy. Raises UserError if the config cannot be simulated."""
-    require_search(experiment)
+    require(*of_search(experiment))
     return [
-        [[prepare(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
+        [
+            [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]
+            for repeat in range(experiment.repeats)
+        ]
         for cell in experiment.cells
     ]
+
+
+def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
+    from prophet_scheduler.lab.simulated_ddp import prepared  # It is made of this file's parts.
+
+    # An experiment's ranks share one machine. What the simulator does not know is an error of prepare().
+    return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
 
 
 def simulate_experiment(
@@ -94,7 +105,7 @@ class _Simulated:
         if policy in self.cell.policies:
             planned = self.prepared[repeat][self.cell.policies.index(policy)]
         else:
-            planned = prepare(cell, policy, repeat)
+            planned = _planned(cell, policy, repeat)
         run = _run(planned, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
         self.listener.run_ends(run.error)
         return run

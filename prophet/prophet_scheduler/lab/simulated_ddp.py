@@ -72,7 +72,9 @@ SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
-def prepared(cell: Cell, contender: Contender, *, waits: bool = False, replayed: bool = False) -> Planned | None:
+def prepared(
+    cell: Cell, contender: Contender, repeat: int = 0, *, waits: bool = False, replayed: bool = False
+) -> Planned | None:
     """Return the simulation of a cell's contender; None if the simulator does not know the contender.
 
     `waits`: the program reads all averages before it uses any, as clipping by the norm of all gradients does.
@@ -80,12 +82,12 @@ def prepared(cell: Cell, contender: Contender, *, waits: bool = False, replayed:
     times get copies and updates added; the times of a profile recorded from a job include them already.
     """
     if contender.framework in contender.engine.simulated:
-        return prepare(cell, contender, waits=waits)
+        return prepare(cell, contender, repeat, waits=waits)
     variant, profile = contender.variant, cell.wire
     if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
         return None
     on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))
-    empty = prepare(on_ring, NOTHING)
+    empty = prepare(on_ring, NOTHING, repeat)
     hooked = variant.policy is not None
     cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=replayed)
     empty = replace(empty, cluster=cluster)

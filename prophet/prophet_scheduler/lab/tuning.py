@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prophet_scheduler.core.optional import require
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.records import TunedSizes
@@ -63,10 +62,10 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
     return Tuned(sized(policy, best.credit_bytes, best.partition_bytes), record)
 
 
-def require_search(experiment: Experiment) -> None:
-    """Raise MissingPackage if a policy needs tuning and the search's package is not installed."""
-    if any(policy.tune for cell in experiment.cells for policy in cell.policies):
-        require("scipy", "policies: tune")
+def of_search(experiment: Experiment) -> list[tuple[str, str]]:
+    """Return what `core.optional.require` takes, for an experiment of which a policy needs tuning."""
+    tuned = any(policy.tune for cell in experiment.cells for policy in cell.policies)
+    return [("scipy", "policies: tune")] if tuned else []
 
 
 def trial_cell(cell: Cell) -> Cell:

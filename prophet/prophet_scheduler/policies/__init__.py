@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from prophet_scheduler import plugins
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, HANDED_ON, NAMES, PREFIX, number
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, HANDED_ON, NAMES, PREFIX, SCHEDULER, number
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.graph import Graph
     from prophet_scheduler.core.policy import Policy
 
 _OPTION = "option"
+NEARLY = 0.9
+"""Share of letters alike from which a name is taken to be misspelt; BytePS's own variables have less."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,18 @@ def get_definition(name: str, variable: str = "") -> Definition:
     if definitions is not None:
         return definitions[name]
     at = f"{variable}: " if variable else ""
-    unknown = plugins.absent(name) or f"unknown policy {name!r}; known policies are {', '.join(policy_names())}"
+    known = policy_names()
+    meant = f"{did_you_mean(name, known)}known policies are {', '.join(known)}"
+    unknown = plugins.absent(name) or f"unknown policy {name!r}; {meant}"
     raise UserError(f"{at}{unknown}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the known name that is nearest to `name`; empty where none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
@@ -154,20 +166,25 @@ def policy_from_environ(
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return unknown variables among `names` with Prophet's prefix, each with the known one that is spelt most like it.
+    """Return unknown variables among `names` with Prophet's prefix, each with the known one that is spelt most like it,
+    and those that are spelt nearly as BYTEPS_SCHEDULER.
 
     "" if none is alike. The variable of any policy's option is known; all policies are imported only where something
     is in doubt.
     """
-    doubtful = sorted(name for name in names if name.startswith(PREFIX) and name not in NAMES)
-    if not doubtful:
+    others = sorted(name for name in names if name not in NAMES and name != SCHEDULER)
+    doubtful = [name for name in others if name.startswith(PREFIX)]
+    misspelt = [name for name in others if name[:1] == SCHEDULER[0] and abs(len(name) - len(SCHEDULER)) <= 2]
+    if not doubtful and not misspelt:
         return {}
     import difflib
 
+    unknown = {name: SCHEDULER for name in misspelt if difflib.get_close_matches(name, [SCHEDULER], cutoff=NEARLY)}
+    if not doubtful:
+        return unknown
     options = {entry.variable for definition in all_definitions().values() for entry in definition.all_options}
     # They begin alike, which says nothing of how near they are.
     known = [name.removeprefix(PREFIX) for name in sorted((NAMES - HANDED_ON) | options)]
-    unknown = {}
     for name in doubtful:
         if name not in options:
             near = difflib.get_close_matches(name.removeprefix(PREFIX), known, 1)

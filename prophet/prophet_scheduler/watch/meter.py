@@ -218,4 +218,4 @@ def spread_of(periods_s: list[float]) -> Spread | None:
     if not periods_s:
         return None
     low, middle, high = np.quantile(periods_s, (0.1, 0.5, 0.9)).tolist()
-    return Spread(middle, low, high, float(periods_s[-1]), len(periods_s))
+    return Spread(middle, low, high, float(periods_s[-1]), len(periods_s), float(np.mean(periods_s)))

@@ -38,13 +38,14 @@ class WorkerName:
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of the newest `count` iterations."""
+    """Spread of the newest `count` iterations. Statuses of older versions have no `mean_s`."""
 
     median_s: float
     p10_s: float
     p90_s: float
     last_s: float
     count: int
+    mean_s: float = 0.0
 
 
 @dataclass(frozen=True)

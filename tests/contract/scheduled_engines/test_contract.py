@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from contract.scheduled_engines.adapters import ADAPTERS, MARKS, RunCase, Schedu
 from contract.scheduled_engines.job import CUTS, FAILURE, FORCED, ROUNDS
 from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet_scheduler.core.settings import DDP_SCHEDULER, SCHEDULER
+from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
@@ -34,6 +37,7 @@ RECORDS = {"PROPHET_STATUS_OUT": "status.json", "PROPHET_EVENTS_OUT": "events.np
 BYTES = 4 * (64 * 4096 + 4096 + 4096 * 64 + 64)
 WRONG = {"PROPHET_MONITOR_S": "x"}
 MISSPELT = {"PROPHET_FUSON": "0"}
+SAYS = {"PROPHET_QUIET": "0"}
 
 
 class Cases:
@@ -50,13 +54,15 @@ class Cases:
 
     def ends(self, name: str) -> list[Ended]:
         """`stock` is the engine alone, `stock CASE` a case of job.py without Prophet, `wrong` and `misspelt` a setting
-        that is; others are cases under Prophet.
+        that is, `says` a job that is not quiet, and `other` one with another engine's variable; others are cases under
+        Prophet.
         """
         if name not in self._ends:
             stock, _, own = name.rpartition(" ")
-            case = "alone" if name in ("stock", "wrong", "misspelt") else own
-            on = {} if "stock" in (stock, own) else {self.engine.switch: "prophet", **RECORDS}
-            more = {"wrong": WRONG, "misspelt": MISSPELT}.get(name, {})
+            case = "alone" if name in ("stock", "wrong", "misspelt", "says", "other") else own
+            on = {} if {stock, own} & {"stock", "other"} else {self.engine.switch: "prophet", **RECORDS}
+            other = dict.fromkeys({SCHEDULER, DDP_SCHEDULER} - {self.engine.switch}, "prophet")
+            more = {"wrong": WRONG, "misspelt": MISSPELT, "says": SAYS, "other": other}.get(name, {})
             self._ends[name] = self._run(case, self._folder / name, {**on, **more})
         return self._ends[name]
 
@@ -137,6 +143,25 @@ def test_a_wrong_setting_ends_every_worker_with_one_line_that_names_it(cases: Ca
         assert end.status == 2, end.log
         assert end.lines("Prophet") == ["Prophet: PROPHET_MONITOR_S is 'x'; it must be a number of at least 0.1"]
         assert not end.lines("weights") and "Traceback" not in end.log
+
+
+def test_a_job_says_that_it_works_where_it_begins_and_where_it_ends(cases: Cases) -> None:
+    speaks, other = sorted(cases.ends("says"), key=lambda end: not end.lines("Prophet"))
+    assert (speaks.status, other.status) == (0, 0) and not other.lines("Prophet"), speaks.log + other.log
+    first, *between, last = speaks.lines("Prophet")
+    assert re.fullmatch(
+        rf"Prophet: schedules .*2 .* {re.escape(format_size(BYTES))} an iteration, policy prophet", first
+    )
+    assert not between or "has torch's reducer" in between[0], speaks.log
+    assert re.fullmatch(r"Prophet: \d+ iterations.*", last), speaks.log
+
+
+def test_another_engines_variable_is_one_line_that_names_the_right_one(cases: Cases) -> None:
+    first, other = cases.ends("other")
+    (line,) = first.lines("Prophet")
+    assert line.startswith("Prophet: stays off: ") and line.endswith(f"{cases.engine.switch} that switches Prophet on")
+    assert not other.lines("Prophet"), other.log
+    assert cases.weights("other") == cases.weights("stock")
 
 
 def test_a_misspelt_setting_is_one_warning_of_the_job_that_names_it(cases: Cases) -> None:

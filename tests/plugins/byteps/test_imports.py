@@ -11,7 +11,7 @@ import pytest
 from support.programs import without_switches
 
 CASES = Path(__file__).with_name("import_cases.py")
-MOST_AT_START = 34
+MOST_AT_START = 39
 """Modules of the project, packages among them, in a process that has imported BytePS."""
 MOST_OF_THE_LIBRARY = 63
 """Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
@@ -42,9 +42,14 @@ def test_unset_means_that_an_interpreter_starts_without_prophet() -> None:
 
 
 def test_set_means_that_it_starts_with_the_import_hook_alone() -> None:
-    notices = {"prophet_scheduler", "prophet_scheduler.frontends", "prophet_scheduler.frontends.notices"}
-    hook = {"prophet_byteps", "prophet_byteps.autoload"}
-    assert imported("nothing", BYTEPS_SCHEDULER="prophet") == hook | notices
+    front_end = {"ending", "importlib_bootstrap", "notices"}
+    library = {"prophet_scheduler", "prophet_scheduler.frontends"} | {
+        f"prophet_scheduler.frontends.{n}" for n in front_end
+    }
+    hooks = {f"prophet_{plugin}{part}" for plugin in ("byteps", "ddp", "fsdp") for part in ("", ".autoload")}
+    for variable in ("BYTEPS_SCHEDULER", "BYTEPS_SHEDULER", "PROPHET_SHEDULER"):
+        assert imported("nothing", **{variable: "prophet"}) == hooks | library
+    assert imported("nothing", BYTEPS_SCHEDULING_CREDIT="1", BYTEPS_SERVER_ENABLE_SCHEDULE="1") == set()
 
 
 def test_the_agent_brings_no_policy_and_learns_nothing_yet() -> None:

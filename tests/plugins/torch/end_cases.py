@@ -610,7 +610,7 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
     os.environ["WORLD_SIZE"] = str(MORE_RANKS.get(case, RANKS))
     policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
     if not plain and not (case == "without" and rank == 1):
-        os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off")
+        os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off", PROPHET_QUIET="1")
         if case == "differing_fusion":
             os.environ["PROPHET_FUSION"] = str(rank)
         if case == "no_place":

@@ -46,7 +46,7 @@ def rank_of(life: int, rank: int, plain: bool) -> int:
     try:
         os.environ["RANK"] = str(rank)
         if not plain:
-            os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
+            os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off", PROPHET_QUIET="1")
             import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
         dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
         if life == 1:

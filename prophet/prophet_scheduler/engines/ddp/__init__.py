@@ -45,5 +45,5 @@ ENGINE = EngineSpec(
     topology=ALL_REDUCE,
     enable=f"{DDP_SCHEDULER}=prophet torchrun --nproc-per-node 2 train.py",
     check="prophet_ddp.compatibility:check_torch",
-    unsimulated="since it runs for real only; simulate ddp with simulator.exchange: ring",
+    unsimulated="since this job is no replay of a profile",
 )

@@ -35,8 +35,7 @@ def story_of(folder: Path) -> Story:
 def write_report(folder: Path, out: Path) -> None:
     """Write the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
     story = story_of(folder)
-    for package in ("plotly", "jinja2"):
-        require(package, "prophet report")
+    require(*((package, "prophet report") for package in ("plotly", "jinja2")))
     require_places({"--out": out})
     from prophet_scheduler.lab.report.page import page
 

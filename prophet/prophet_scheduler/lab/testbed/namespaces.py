@@ -47,6 +47,7 @@ def reexec_in_user_namespace() -> None:
     not happen twice. Raises UserError as `require_namespaces` does.
     """
     if os.geteuid() == 0:
+        require_namespaces()  # Root of a container may have none.
         return
     if USER_NAMESPACE in os.environ:
         raise UserError(f"{USER_NAMESPACE} is set, but this process is not root of a user namespace: unset it")

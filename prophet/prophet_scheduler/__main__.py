@@ -1,0 +1,5 @@
+"""`python -m prophet_scheduler`: the `prophet` command."""
+
+from prophet_scheduler.cli.main import main
+
+main()
