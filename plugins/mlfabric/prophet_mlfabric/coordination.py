@@ -609,11 +609,3 @@ class Coordination:
     def open_updates(self) -> Iterable[tuple[int, int]]:
         """Pairs of worker and update that were asked for and are not finished."""
         return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
-
-    def rates(self) -> dict[str, tuple[float, float]]:
-        """Return the believed rates of each node's NIC, up and down, in bytes per second."""
-        network = self._network
-        return {
-            name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
-            for name, node in self._nodes.items()
-        }

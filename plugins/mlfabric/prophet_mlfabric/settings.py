@@ -36,7 +36,7 @@ _LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, its tenant's token and terms for it, in seconds. `node` None: the host's name."""
+    """Place of a worker's coordinator, its tenant's token and terms for it (seconds). `node` None: the host's name."""
 
     address: str
     tenant: str

@@ -245,9 +245,9 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
             sampled.clear()  # it may have been looked at before, while the grant was waited for
             assert sampled.wait(LONG_S)
             client.done(asking, 1000).result(LONG_S)
-        up, down = running.job.rates()["machine0"]
-    assert up == pytest.approx(1e11, rel=1e-3)
-    assert down == 1e9  # nobody has measured it
+        network, node = running.job._network, running.job._nodes["machine0"]
+    assert network.uplinks[node].rates == [pytest.approx(1e11, rel=1e-3)]
+    assert network.downlinks[node].rates == [1e9]  # nobody has measured it
 
 
 def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:

@@ -19,6 +19,7 @@ bit.
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -165,28 +166,28 @@ def run(
     setting: Setting,
     method: Method,
     learner: Trainee | None = None,
-    updates: int | None = None,
     horizon_s: float | None = None,
     stop: Callable[[], bool] | None = None,
     *,
     iterations: int | None = None,
     rates: Rates | None = None,
 ) -> Record:
-    """Trains until so many updates are applied, until `horizon_s` virtual seconds, or until `stop()` says so.
+    """Trains for `horizon_s` virtual seconds, or until `stop()` says so, which is asked after every step of the server.
 
-    `stop` is asked after every step of the server. With `iterations` a worker ends with so many updates, applied or
-    dropped, and the job with the last worker. `rates` are drawn from the setting where they are not given. Raises
-    UserError where none of the four ends is given, and for a setting or method that cannot be.
+    With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
+    are drawn from the setting where they are not given. Raises UserError where none of the three ends is given, and for
+    a setting or method that cannot be.
     """
     if horizon_s is not None and not 0 < horizon_s < math.inf:
         raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
-    if updates is None and horizon_s is None and stop is None and iterations is None:
-        raise UserError("a run without an end: give updates, horizon_s, stop or iterations")
+    if horizon_s is None and stop is None and iterations is None:
+        raise UserError("a run without an end: give horizon_s, stop or iterations")
     if iterations is not None and iterations < 1:
         raise UserError(f"{iterations} iterations: give 1 or more")
     limit = HORIZON_S if horizon_s is None else horizon_s
     known = Rates.draw(setting, limit) if rates is None else rates
-    return StudiedCluster(setting, method, learner or Trainee(), limit, known, iterations).run(updates, stop)
+    cluster = StudiedCluster(setting, method, learner or Trainee(), known, stop or (lambda: False), iterations)
+    return cluster.run(limit)
 
 
 class StudiedCluster:
@@ -197,40 +198,34 @@ class StudiedCluster:
         setting: Setting,
         method: Method,
         learner: Trainee,
-        horizon_s: float,
         rates: Rates,
-        iterations: int | None = None,
+        stop: Callable[[], bool],
+        iterations: int | None,
     ) -> None:
-        self.setting, self.method, self.learner, self.horizon_s = setting, method, learner, horizon_s
+        self.setting, self.method, self.learner = setting, method, learner
         self.record = Record()
         self.now_s = 0.0
         self.version = 0
         self._agenda = Agenda()
-        self._computed = 0
-        self._stopped = False
+        self._numbers = itertools.count()
+        self._stop, self._stopped = stop, False
         self._iterations = math.inf if iterations is None else iterations
-        self._updates: int | None = None
-        self._stop: Callable[[], bool] | None = None
         self._computations = Computations(setting)
-        workers = range(setting.workers)
-        self._clocks = [0 for _ in workers]
-        self._read_version = [0 for _ in workers]
+        self._clocks = [0] * setting.workers
+        self._read_version = [0] * setting.workers
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._held: list[int] = []
-        self._at_server: list[tuple[int, Any]] = []
+        self._at_server: list[tuple[int, Update, Any]] = []
         self._at_replica: list[tuple[int, Any]] = []
-        together = method.consistency is Consistency.SYNCHRONOUS
-        self._together = together
         self._transport: Carrier = _TRANSPORTS[method.transport](self, rates)
 
-    def run(self, updates: int | None, stop: Callable[[], bool] | None) -> Record:
-        self._updates, self._stop = updates, stop
+    def run(self, horizon_s: float) -> Record:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
         while self._agenda and not self._stopped:
-            if self._agenda.next_s > self.horizon_s:
-                self.now_s = self.horizon_s
+            if self._agenda.next_s > horizon_s:
+                self.now_s = horizon_s
                 break
             self.now_s, action = self._agenda.take()
             action()
@@ -249,16 +244,17 @@ class StudiedCluster:
 
         def computed() -> None:
             payload, norm = self.learner.compute(worker, model)
-            identity = self._computed
-            self._computed += 1
-            self._payloads[identity] = worker, payload
-            self._transport.push(worker, self._update(identity, worker, norm))
+            update = Update(
+                next(self._numbers),
+                self.setting.machine_of(worker),
+                self.setting.model_bytes,
+                self._read_version[worker],
+                norm,
+            )
+            self._payloads[update.id] = worker, payload
+            self._transport.push(worker, update)
 
         self.at(self.now_s + takes, computed)
-
-    def _update(self, identity: int, worker: int, norm: float) -> Update:
-        node, size = self.setting.machine_of(worker), self.setting.model_bytes
-        return Update(identity, node, size, self._read_version[worker], norm)
 
     def dropped(self, update: Update) -> None:
         worker, _ = self._payloads.pop(update.id)
@@ -267,55 +263,44 @@ class StudiedCluster:
 
     def applied(self, updates: Sequence[Update]) -> None:
         """These updates are at the server, all earlier ones are applied."""
-        arrived = [(update, *self._payloads.pop(update.id)) for update in updates]
-        if not self._together:
-            for update, worker, payload in arrived:
-                self.learner.apply([payload])
-                self.version += 1
-                self._note(worker, self.version - update.version)
-            self._moved()
-            for _, worker, _ in arrived:
-                self._next_round(worker)
-            return
-        self._at_server += [(worker, payload) for _, worker, payload in arrived]
-        if len(self._at_server) == self.setting.workers:
-            step, self._at_server = _by_worker(self._at_server), []
-            self.learner.apply([payload for _, payload in step])
+        for update in updates:
+            worker, payload = self._payloads.pop(update.id)
+            self._at_server.append((worker, update, payload))
+        moved: list[int] = []
+        while len(self._at_server) >= self.updates_per_step:
+            # In the order of workers, so that no sum depends on who arrived first.
+            step = sorted(self._at_server[: self.updates_per_step], key=lambda arrived: arrived[0])
+            del self._at_server[: self.updates_per_step]
+            self.learner.apply([payload for _, _, payload in step])
             self.version += 1
-            for worker, _ in step:
-                self._note(worker, 1)
-            self._moved()
-            for worker, _ in step:
-                self._next_round(worker)
+            for worker, update, _ in step:
+                self.record.applied_s.append(self.now_s)
+                self.record.delays.append(self.version - update.version)
+                self.record.by_worker.append(worker)
+                moved.append(worker)
+        if moved:
+            self.learner.observe(self.now_s, len(self.record.applied_s))
+            self._stopped = self._stopped or self._stop()
+        for worker in moved:
+            self._next_round(worker)
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
         """Updates with their workers are at the replica, which steps as the server does."""
         for update in arrived:
             self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
-                step, self._at_replica = _by_worker(self._at_replica), []
+                step, self._at_replica = sorted(self._at_replica, key=lambda arrived: arrived[0]), []
                 self.learner.replicate([payload for _, payload in step])
         self.record.replicated += len(arrived)
         self.learner.observe(self.now_s, len(self.record.applied_s))
 
     @property
     def updates_per_step(self) -> int:
-        return self.setting.workers if self._together else 1
+        return self.setting.workers if self.method.consistency is Consistency.SYNCHRONOUS else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
         """The worker and what it computed, until the update is applied."""
         return self._payloads[update.id]
-
-    def _note(self, worker: int, delay: int) -> None:
-        self.record.applied_s.append(self.now_s)
-        self.record.delays.append(delay)
-        self.record.by_worker.append(worker)
-
-    def _moved(self) -> None:
-        count = len(self.record.applied_s)
-        self.learner.observe(self.now_s, count)
-        enough = self._updates is not None and count >= self._updates
-        self._stopped = self._stopped or enough or (self._stop is not None and self._stop())
 
     def _next_round(self, worker: int) -> None:
         self._clocks[worker] += 1
@@ -330,11 +315,6 @@ class StudiedCluster:
                 self._transport.pull(waiting)
             else:
                 self._held.append(waiting)
-
-
-def _by_worker(arrived: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """Return the values in the order of workers, so that no sum depends on who arrived first."""
-    return sorted(arrived, key=lambda update: update[0])
 
 
 _TRANSPORTS: Mapping[Transport, Callable[[StudiedCluster, Rates], Carrier]] = {

@@ -211,27 +211,27 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
 def test_one_worker_by_hand() -> None:
     # 0.1 s of computing, the batch at 0.2, 0.08 s up; the model down from 0.3 to 0.38, batch at 0.5.
     setting = replace(CALM, workers=1, machines=1)
-    record = run(setting, mlfabric_a(1), updates=3)
+    record = run(setting, mlfabric_a(1), iterations=3)
     assert record.applied_s == pytest.approx([0.28, 0.58, 0.88])
     assert record.delays == [1, 1, 1]
 
 
 def test_a_ring_by_hand() -> None:
     # 2 * 14 / 15 of 100 MB at 1.25 GB/s take 0.1493 s, of which 0.06 s lie beside computing.
-    record = run(CALM, RR_SYNC, updates=60)
+    record = run(CALM, RR_SYNC, iterations=2)
     iteration = 0.1 + 2 * 14 / 15 * 0.08 - 0.06
     assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
 
 
 def test_a_tree_by_hand() -> None:
     # Three machines: both children into the root's NIC, 0.16 s, and both results out of it, 0.16 s.
-    record = run(replace(CALM, workers=3, machines=3), TR_SYNC, updates=3)
+    record = run(replace(CALM, workers=3, machines=3), TR_SYNC, iterations=1)
     assert record.applied_s == pytest.approx([0.1 + 0.16 + 0.16] * 3)
 
 
 def test_an_uncontrolled_server_by_hand() -> None:
     # Figure 1a: all transfers share the server's NIC and end together.
-    record = run(replace(CALM, workers=3, machines=3), ASYNC, updates=3)
+    record = run(replace(CALM, workers=3, machines=3), ASYNC, iterations=1)
     assert record.applied_s == pytest.approx([0.1 + 0.24] * 3)
     assert record.delays == [1, 2, 3]
 
@@ -284,7 +284,7 @@ def test_every_update_is_applied_once_or_dropped_once(name: str) -> None:
 @pytest.mark.parametrize("method", [MLFABRIC_S, RR_SYNC, TR_SYNC])
 def test_a_synchronous_step_has_one_update_of_each_worker(method: Method) -> None:
     learner = Following()
-    run(SMALL, method, learner, updates=30)
+    run(SMALL, method, learner, iterations=5)
     worker_of = {update: worker for worker, _, update in learner.computed}
     assert len(learner.steps) == 5
     assert all([worker_of[update] for update in step] == list(range(6)) for step in learner.steps)
