@@ -25,6 +25,11 @@ from prophet_mlfabric.terms import Terms
 TENANT, TOKEN = "job", "a token of the tests"
 
 
+def open_updates(job: Coordination) -> list[tuple[int, int]]:
+    """Return pairs of worker and update that were asked for and are not finished."""
+    return [(entry.worker.number, entry.ask.update) for entry in job._by_id.values()]
+
+
 @dataclass(frozen=True)
 class Habits:
     """Behaviour of a virtual job: pairs are bounds of a uniform draw; times are in seconds.

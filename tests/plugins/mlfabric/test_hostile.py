@@ -16,6 +16,7 @@ from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import (
     LENGTH_BYTES,
+    MOST_REQUEST_BYTES,
     Answer,
     Applied,
     Ask,
@@ -80,6 +81,9 @@ NONSENSE = [
     b'{"kind": "hello", "tenant": "\\ud800", "worker": 0, "incarnation": 1, "node": "n"}',
     b'{"kind": "' + b"k" * 4000 + b'"}',
     b"\xff\xfe\x00",
+    b"",
+    b"[]",
+    b" " * (MOST_REQUEST_BYTES + 1),
 ]
 LIMITS = st.sampled_from([0, 1, 2, 2**20, 2**52, 2**53])
 SIZES = st.sampled_from([0, 1, 10**6, 2**44])
@@ -144,6 +148,12 @@ def decoded(data: bytes) -> None:
             assert "\n" not in str(error) and len(str(error)) <= 200
         else:
             assert decode(encode(message)) == message
+
+
+@given(REQUESTS, ANSWERS)
+def test_messages_come_back_as_they_were(request_: Request, answer: Answer) -> None:
+    assert decode_request(encode(request_)) == request_
+    assert decode_answer(encode(answer)) == answer
 
 
 @given(st.binary(max_size=200))
