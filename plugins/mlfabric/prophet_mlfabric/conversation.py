@@ -222,7 +222,7 @@ class Conversation:
         self._leaving = _Waiting(self._patience(now_s))
 
     def end(self, now_s: float) -> None:
-        """Nobody will answer any more. Whatever is open, or comes, goes in arrival order."""
+        """Let all go in arrival order that is open or comes: nobody will answer any more."""
         self._be_away(now_s)
         for entry in list(self._open.values()):
             if entry.stage is _Stage.GRANTED:

@@ -1,4 +1,4 @@
-"""What a worker's front end and the coordinator's client (client.py) say to each other.
+"""Values between a worker's front end and the coordinator's client (client.py).
 
 A worker's round, in this order:
 

@@ -1,4 +1,4 @@
-"""Settings of a worker whose job has a coordinator, from the variables that core's settings name, and files of tokens.
+"""Settings of a worker whose job has a coordinator, from the variables that core's settings name; files of tokens.
 
 What belongs here: defaults and parsing; docs/mlfabric.md has the table for people. With a token a tenant's workers
 prove that they may speak to a coordinator; what a proof is, messages.py says.
