@@ -29,6 +29,8 @@ from prophet_mlfabric.messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
     Bye,
+    Collect,
+    Copy,
     Denied,
     Hello,
     Request,
@@ -38,7 +40,7 @@ from prophet_mlfabric.messages import (
     take_frames,
 )
 from prophet_mlfabric.nic_rates import NicWatch
-from prophet_mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Pass, Permission
+from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
 from prophet_mlfabric.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
@@ -96,8 +98,8 @@ class CoordinatorClient:
         self._talk = Conversation(hello, token, bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """What is waited for, by its type, True for a sum, and its number."""
-        self._collect: Callable[[Collection], None] = _ignore
-        self._copy: Callable[[ModelCopy], None] = _ignore
+        self._collect: Callable[[Collect], None] = _ignore
+        self._copy: Callable[[Copy], None] = _ignore
         # A restart takes longer than a millisecond an update, so it does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
@@ -156,7 +158,7 @@ class CoordinatorClient:
         self._wake()
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
+    def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
         """Offer to sum updates that come to `address`. `collect` is called, from the client's thread, for each sum."""
         with self._answered:
             self._collect = collect
@@ -177,7 +179,7 @@ class CoordinatorClient:
             self._talk.done(number, size_bytes, time.monotonic(), sum=True)
         self._wake()
 
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+    def on_copy(self, copy: Callable[[Copy], None]) -> None:
         """Call `copy`, from the client's thread, for each copy of the model that is to go to the replica."""
         self._copy = copy  # what has come before comes again
 
@@ -303,9 +305,9 @@ class CoordinatorClient:
     def _known(self, result: Result) -> Callable[[], None]:
         """Return what hands on a result."""
         match result:
-            case Collection():
+            case Collect():
                 return functools.partial(self._collect, result)
-            case ModelCopy():
+            case Copy():
                 return functools.partial(self._copy, result)
             case Pass():
                 return _resolving(self._futures.pop((Pass, False, result.rounds), None), result.coordinated)

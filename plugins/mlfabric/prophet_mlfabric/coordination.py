@@ -217,7 +217,7 @@ class Coordination:
                 self._clock(known, request)
             case Copied():
                 if self.lag is not None:
-                    self.lag.answered(request.copy_number, worker, request.reason, now_s)
+                    self.lag.answered(request.number, worker, request.reason, now_s)
             case Beat():
                 pass
             case Bye():
@@ -477,7 +477,7 @@ class Coordination:
         lag = self.lag
         if lag is not None and lag.order is not None:
             worker = self._workers[lag.order.worker]
-            self._say(worker, Copy(copy_number=lag.order.number, bound=lag.bound))
+            self._say(worker, Copy(number=lag.order.number, bound=lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S

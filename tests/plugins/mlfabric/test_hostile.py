@@ -98,7 +98,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Ask, update=st.integers(2**20, 2**20 + 4), sum=st.just(True)),
     st.builds(NicRates, up=RATES, down=RATES),
     st.builds(Clock, rounds=LIMITS, models=LIMITS),
-    st.builds(Copied, copy_number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
+    st.builds(Copied, number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
     st.just(Beat()),
     st.just(Bye()),
     st.builds(
@@ -131,7 +131,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     ),
     st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE, sum=st.booleans()),
     st.builds(Collect, number=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
-    st.builds(Copy, copy_number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
+    st.builds(Copy, number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
     st.builds(Lost, update=WHOLE, reason=st.text(max_size=3)),
     st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.booleans()),
     st.builds(Proceed, rounds=WHOLE, now=st.booleans()),
