@@ -1,12 +1,11 @@
-"""Training on a virtual clock: workers, a server, aggregators, a replica (MLfabric, sections 2, 6 and 7).
+"""Training on a virtual clock: workers, a server, aggregators, a replica (MLfabric, sections 2 and 7).
 
 Rule of this file: who does what when. Models are a learner's, transfers transports.py's, decisions the scheduler's.
 
 A worker reads the model, computes an update, pushes it and, when the update is applied (or dropped), asks for the
 model again. What differs between methods:
 
-- consistency: *asynchronous* servers apply every update on its own; *stale synchronous* ones too, but a worker that is
-  more than K iterations ahead of the slowest waits (section 6); *synchronous* ones apply all workers' updates as one
+- consistency: *asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one
   step;
 - transport: *MLfabric* schedules batches of updates and of model requests every 100 ms; *shared* is a parameter
   server on a network that all transfers share fairly, *blockwise* one that sums and answers block by block; *ring* and
@@ -35,14 +34,6 @@ HORIZON_S = 3600.0
 """Jobs are stopped after this if nothing else stops them."""
 
 
-class Consistency(enum.StrEnum):
-    """Consistency of a job: when its server applies updates, and how far workers may be apart (sections 2 and 6)."""
-
-    ASYNCHRONOUS = "asynchronous"
-    STALE = "stale synchronous"
-    SYNCHRONOUS = "synchronous"
-
-
 class Transport(enum.StrEnum):
     """Way in which updates and models travel."""
 
@@ -55,55 +46,40 @@ class Transport(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """Way to train a job. `delay_bound` is tau_max, `staleness` K, `divergence_bound` Div_max with a replica."""
+    """Way to train a job. `synchronous` servers apply all workers' updates as one step, others each on its own.
 
-    consistency: Consistency
+    `delay_bound` is tau_max, `divergence_bound` Div_max with a replica.
+    """
+
     transport: Transport
+    synchronous: bool = False
     delay_bound: int | None = None
-    staleness: int = 2
     divergence_bound: float | None = None
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        scheduled = self.transport is Transport.MLFABRIC
-        together = self.consistency is Consistency.SYNCHRONOUS
-        if self.transport in (Transport.RING, Transport.TREE) and not together:
-            raise UserError(f"a {self.transport} all-reduce is synchronous: choose another transport or consistency")
-        if self.transport is Transport.BLOCKWISE and not together:
-            raise UserError("a server that sums block by block is synchronous: choose another transport or consistency")
-        if not scheduled and (self.delay_bound is not None or self.divergence_bound is not None):
+        if self.transport in (Transport.RING, Transport.TREE, Transport.BLOCKWISE) and not self.synchronous:
+            raise UserError(f"{self.transport} is synchronous: choose another transport")
+        bounded = self.delay_bound is not None or self.divergence_bound is not None
+        if self.transport is not Transport.MLFABRIC and bounded:
             raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport}")
-        if together and self.delay_bound is not None:
+        if self.synchronous and self.delay_bound is not None:
             raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
-        if self.consistency is Consistency.STALE and self.staleness < 0:
-            raise UserError(f"staleness {self.staleness}: give 0 or more iterations")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum {self.momentum}: give a number from 0 to below 1")
 
 
 def mlfabric_a(delay_bound: int | None) -> Method:
-    """MLfabric-A of section 7.1."""
-    return Method(Consistency.ASYNCHRONOUS, Transport.MLFABRIC, delay_bound)
+    """Return MLfabric-A of section 7.1."""
+    return Method(Transport.MLFABRIC, delay_bound=delay_bound)
 
 
-MLFABRIC_S = Method(Consistency.SYNCHRONOUS, Transport.MLFABRIC)
-ASYNC = Method(Consistency.ASYNCHRONOUS, Transport.SHARED)
-STALE_SYNC = Method(Consistency.STALE, Transport.SHARED)
-MLFABRIC_STALE = Method(Consistency.STALE, Transport.MLFABRIC)
-PS_SYNC = Method(Consistency.SYNCHRONOUS, Transport.BLOCKWISE)
+MLFABRIC_S = Method(Transport.MLFABRIC, synchronous=True)
+ASYNC = Method(Transport.SHARED)
+PS_SYNC = Method(Transport.BLOCKWISE, synchronous=True)
 """BytePS's synchronous servers."""
-RR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.RING)
-TR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.TREE)
-METHODS: Mapping[str, Method] = {
-    "mlfabric-a": mlfabric_a(None),
-    "mlfabric-stale": MLFABRIC_STALE,
-    "mlfabric-s": MLFABRIC_S,
-    "async": ASYNC,
-    "stale-sync": STALE_SYNC,
-    "rr-sync": RR_SYNC,
-    "tr-sync": TR_SYNC,
-}
-"""Section 7's methods, with the stale synchronous ones of section 6."""
+RR_SYNC = Method(Transport.RING, synchronous=True)
+TR_SYNC = Method(Transport.TREE, synchronous=True)
 
 
 class Trainee:
@@ -214,7 +190,6 @@ class StudiedCluster:
         self._clocks = [0] * setting.workers
         self._read_version = [0] * setting.workers
         self._payloads: dict[int, tuple[int, Any]] = {}
-        self._held: list[int] = []
         self._at_server: list[tuple[int, Update, Any]] = []
         self._at_replica: list[tuple[int, Any]] = []
         self._transport: Carrier = _TRANSPORTS[method.transport](self, rates)
@@ -296,7 +271,7 @@ class StudiedCluster:
 
     @property
     def updates_per_step(self) -> int:
-        return self.setting.workers if self.method.consistency is Consistency.SYNCHRONOUS else 1
+        return self.setting.workers if self.method.synchronous else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
         """The worker and what it computed, until the update is applied."""
@@ -305,16 +280,9 @@ class StudiedCluster:
     def _next_round(self, worker: int) -> None:
         self._clocks[worker] += 1
         if self._clocks[worker] < self._iterations:
-            self._held.append(worker)
+            self._transport.pull(worker)
         elif min(self._clocks) >= self._iterations:
             self._stopped = True
-        slowest = min(self._clocks) if self.method.consistency is Consistency.STALE else math.inf
-        held, self._held = self._held, []
-        for waiting in held:
-            if self._clocks[waiting] - slowest <= self.method.staleness:
-                self._transport.pull(waiting)
-            else:
-                self._held.append(waiting)
 
 
 _TRANSPORTS: Mapping[Transport, Callable[[StudiedCluster, Rates], Carrier]] = {

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet_mlfabric.studies.cluster import Consistency, Method, Record, Trainee, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import Method, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Setting
 from prophet_scheduler.core.errors import UserError
 
@@ -216,7 +216,7 @@ def best_step(
     Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
     divided by their number. Raises UserError where none arrives.
     """
-    share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
+    share = setting.workers if method.synchronous else 1
     best: tuple[float, Sgd] | None = None
     limit = horizon_s
     for constant in constants:

@@ -13,7 +13,6 @@ from prophet_mlfabric.studies.cluster import (
     ASYNC,
     PS_SYNC,
     RR_SYNC,
-    Consistency,
     Method,
     StudiedCluster,
     Trainee,
@@ -122,8 +121,8 @@ def test_every_round_has_each_workers_update_once() -> None:
 
 
 def test_blocks_are_for_synchronous_servers() -> None:
-    with pytest.raises(UserError, match="block by block is synchronous"):
-        Method(Consistency.ASYNCHRONOUS, Transport.BLOCKWISE)
+    with pytest.raises(UserError, match="blockwise is synchronous"):
+        Method(Transport.BLOCKWISE)
     with pytest.raises(UserError, match="block_bytes 0"):
         replace(CALM, block_bytes=0)
 
