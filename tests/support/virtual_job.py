@@ -17,12 +17,17 @@ import numpy as np
 from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation, Result
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.messages import Hello, decode_answer, encode
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
+from prophet_mlfabric.messages import Collect, Copy, Hello, decode_answer, encode
+from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.terms import Terms
 
 TENANT, TOKEN = "job", "a token of the tests"
+
+
+def open_updates(job: Coordination) -> list[tuple[int, int]]:
+    """Return pairs of worker and update that were asked for and are not finished."""
+    return [(entry.worker.number, entry.ask.update) for entry in job._by_id.values()]
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class VirtualWorker:
         self.sizes: dict[int, int] = {}
         self.permissions: list[Permission] = []
         self.outcomes: list[Outcome] = []
-        self.collections: dict[int, Collection] = {}
+        self.collections: dict[int, Collect] = {}
         self.here: set[tuple[int, int]] = set()
         self.asked: set[int] = set()
         self.copied: dict[int, str] = {}
@@ -111,7 +116,7 @@ class VirtualWorker:
 
     def take(self, result: Result) -> None:
         match result:
-            case ModelCopy():
+            case Copy():
                 self.copy(result.number)
             case Permission(sum=True):
                 collection = self.collections.pop(result.update)
@@ -133,7 +138,7 @@ class VirtualWorker:
                 self.job.notice_lead(self)
                 self.conversation.clock(self.rounds, self.rounds + 1, self.job.now_s)
                 self.compute()
-            case Collection():
+            case Collect():
                 self.collections[result.number] = result
                 self.gather(result.number)
 
@@ -186,7 +191,7 @@ class VirtualWorker:
             self.asked.add(number)
             self.conversation.collected(number, self.job.now_s)
 
-    def push_sum(self, collection: Collection) -> None:
+    def push_sum(self, collection: Collect) -> None:
         def pushed() -> None:
             self.job.reach_server(collection.members)
             self.conversation.done(collection.number, 1_000_000, self.job.now_s, sum=True)

@@ -29,6 +29,8 @@ from prophet_mlfabric.messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
     Bye,
+    Collect,
+    Copy,
     Denied,
     Hello,
     Request,
@@ -38,7 +40,7 @@ from prophet_mlfabric.messages import (
     take_frames,
 )
 from prophet_mlfabric.nic_rates import NicWatch
-from prophet_mlfabric.ports import Asking, Collection, ModelCopy, Outcome, Pass, Permission
+from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
 from prophet_mlfabric.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
@@ -96,8 +98,8 @@ class CoordinatorClient:
         self._talk = Conversation(hello, token, bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """What is waited for, by its type, True for a sum, and its number."""
-        self._collect: Callable[[Collection], None] = _ignore
-        self._copy: Callable[[ModelCopy], None] = _ignore
+        self._collect: Callable[[Collect], None] = _ignore
+        self._copy: Callable[[Copy], None] = _ignore
         # A restart takes longer than a millisecond an update, so it does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
@@ -122,7 +124,7 @@ class CoordinatorClient:
             return self._talk.away
 
     def wait_welcome(self, timeout_s: float) -> bool:
-        """Waits until the coordinator has let this worker in: True if it has.
+        """Wait until the coordinator has let this worker in: True if it has.
 
         For a job's start: raises UserError where it refuses, as for a wrong token, which waiting does not mend.
         """
@@ -147,7 +149,7 @@ class CoordinatorClient:
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """The server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
+        """Say that the server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
 
         Also of one that was said to be lost, and that the worker sees in the model after all.
         """
@@ -156,16 +158,15 @@ class CoordinatorClient:
         self._wake()
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
-        """This worker can aggregate, and takes updates at `address`: `collect` is called, from the client's thread, for
-        what it is to sum."""
+    def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
+        """Offer to sum updates that come to `address`. `collect` is called, from the client's thread, for each sum."""
         with self._answered:
             self._collect = collect
             self._talk.aggregates(address)
         self._wake()
 
     def collected(self, number: int) -> Future[Permission]:
-        """The collection's members are here and summed. The result comes when the sum may go to the server."""
+        """Say that the collection's members are here and summed. The result comes when the sum may go to the server."""
         with self._answered:
             future = self._futures.setdefault((Permission, True, number), Future())
             self._talk.collected(number, time.monotonic())
@@ -173,23 +174,23 @@ class CoordinatorClient:
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """The server has all of the sum; its members' outcomes follow, at their workers."""
+        """Say that the server has all of the sum; its members' outcomes follow, at their workers."""
         with self._answered:
             self._talk.done(number, size_bytes, time.monotonic(), sum=True)
         self._wake()
 
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
-        """`copy` is called, from the client's thread, for what of the model is to go to the replica."""
+    def on_copy(self, copy: Callable[[Copy], None]) -> None:
+        """Call `copy`, from the client's thread, for each copy of the model that is to go to the replica."""
         self._copy = copy  # what has come before comes again
 
     def copied(self, number: int, reason: str = "") -> None:
-        """The replica keeps that copy; or it did not get there for `reason`."""
+        """Say that the replica keeps that copy, or that it did not get there for `reason`."""
         with self._answered:
             self._talk.copied(number, reason)
         self._wake()
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
-        """This worker has finished so many rounds and read so many models, the first ones included.
+        """Say that this worker has finished so many rounds and read so many models, the first ones included.
 
         Where the two are equal it ends when the next model may be read: with True when the slowest worker is near
         enough, with False where the coordinator is away, and nobody is waited for.
@@ -205,7 +206,7 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
-        """This worker has finished. Returns when all others have, or have died: these, whom nobody need wait for.
+        """Wait, once this worker has finished, until all others have or have died. Returns the dead.
 
         An engine's own end waits for all workers, too. Where the coordinator is away it returns nobody, at once.
         """
@@ -218,7 +219,7 @@ class CoordinatorClient:
             return (not talk.away and talk.died) or ()
 
     def close(self) -> None:
-        """Says nothing more; what is open goes in arrival order."""
+        """Say nothing more; what is open goes in arrival order."""
         with self._answered:
             self._closing = True
         self._hub.wake()
@@ -304,9 +305,9 @@ class CoordinatorClient:
     def _known(self, result: Result) -> Callable[[], None]:
         """Return what hands on a result."""
         match result:
-            case Collection():
+            case Collect():
                 return functools.partial(self._collect, result)
-            case ModelCopy():
+            case Copy():
                 return functools.partial(self._copy, result)
             case Pass():
                 return _resolving(self._futures.pop((Pass, False, result.rounds), None), result.coordinated)
@@ -323,7 +324,7 @@ class CoordinatorClient:
             )
 
     def _end(self) -> None:
-        """Nobody will answer any more: what is open goes."""
+        """Let all go that is open, as nobody will answer any more."""
         if self._talk.welcomed:
             with contextlib.suppress(Exception):
                 self._send(Bye())  # or it would be taken for dead
@@ -363,7 +364,7 @@ class _Connector:
         return None
 
     def is_answered(self) -> None:
-        """Should this connection be lost, the next is made soon."""
+        """Make the next connection soon, should this one be lost."""
         self._wait_s = RECONNECT_S[0]
 
     def stop(self) -> None:

@@ -74,7 +74,7 @@ class Connections(Generic[C]):
         return connection in self._speakers
 
     def closed(self, connection: C) -> None:
-        """Nobody speaks on it any more; its worker may come on another one."""
+        """Forget who speaks on it; its worker may come on another one."""
         self._nonces.pop(connection, None)
         speaker = self._speakers.pop(connection, None)
         if speaker is not None:
@@ -119,7 +119,7 @@ class Connections(Generic[C]):
             return self._anew(name, error)
 
     def _anew(self, name: str, error: Exception) -> list[Outgoing[C]]:
-        """A tenant's coordinator has failed: it begins anew, and so do its workers' connections."""
+        """Begin a tenant's job anew, and its workers' connections, as its coordinator has failed."""
         logger.warning("Prophet: the job %s begins anew: %s: %s", name, type(error).__name__, str(error)[:200])
         self.jobs[name].reset()
         spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]

@@ -50,7 +50,7 @@ from prophet_mlfabric.messages import (
     Welcome,
     prove,
 )
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
+from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 BEAT_S = 1.0
@@ -68,7 +68,7 @@ MOST_LOST = 64
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
-Result: TypeAlias = Permission | Outcome | Collection | Pass | ModelCopy
+Result: TypeAlias = Permission | Outcome | Collect | Pass | Copy
 _Key: TypeAlias = tuple[bool, int]
 """True for a sum, and its number."""
 
@@ -195,7 +195,7 @@ class Conversation:
     def copied(self, number: int, reason: str) -> None:
         """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
         if self.welcomed:
-            self._messages.append(Copied(copy_number=number, reason=reason[:MOST_REASON]))
+            self._messages.append(Copied(number=number, reason=reason[:MOST_REASON]))
 
     def report(self, up: float | None, down: float | None) -> None:
         """The NIC's rates in bytes per second, None for one that is not known. Raises UserError for what cannot be."""
@@ -222,7 +222,7 @@ class Conversation:
         self._leaving = _Waiting(self._patience(now_s))
 
     def end(self, now_s: float) -> None:
-        """Nobody will answer any more. Whatever is open, or comes, goes in arrival order."""
+        """Let all go in arrival order that is open or comes: nobody will answer any more."""
         self._be_away(now_s)
         for entry in list(self._open.values()):
             if entry.stage is _Stage.GRANTED:
@@ -295,11 +295,11 @@ class Conversation:
             case Lost():
                 self._lost(answer)
             case Collect():
-                self._results.append(Collection(answer.number, answer.members))
+                self._results.append(answer)
                 if not answer.members:
                     self._denied(Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
             case Copy():
-                self._results.append(ModelCopy(answer.copy_number, answer.bound))
+                self._results.append(answer)
             case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
                 self._passing.heard_s = self._patience(now_s)
                 if answer.now:

@@ -23,7 +23,6 @@ there is a replica of the model, lag.py says what may go before it has another c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from prophet_mlfabric.lag import ReplicaLag
@@ -50,7 +49,7 @@ from prophet_mlfabric.messages import (
     Welcome,
 )
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, manner_of, words
+from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, aggregators_of
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, Scheduler, Transfer
 from prophet_mlfabric.terms import Counts, Terms
@@ -153,7 +152,7 @@ class Coordination:
             known = JobWorker(hello.worker, hello.incarnation, node, hello.sums_at, now_s, hello.replicates)
             self._workers[hello.worker] = known
         if self._manner is None:
-            self._manner = manner_of(hello)
+            self._manner = Manner.of(hello)
             if hello.staleness is not None and hello.workers is not None:
                 self._leads, self._leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
         known.node, known.sums_at, known.ended = node, hello.sums_at, False
@@ -180,15 +179,15 @@ class Coordination:
 
     def _other_manner(self, hello: Hello) -> str:
         """Why a worker that says this cannot train with the others; empty where it can."""
-        staleness, workers = manner = manner_of(hello)
+        staleness, workers = manner = Manner.of(hello)
         if self._manner not in (None, manner):
-            return f"{words(manner)}, and others of this job say {words(self._manner)}: make them alike"
+            return f"{manner}, and others of this job say {self._manner}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
-            return f"{words(manner)}: worker {hello.worker} of so many cannot be"
+            return f"{manner}: worker {hello.worker} of so many cannot be"
         if hello.replicates and self.lag is None:
             return "PROPHET_REPLICA is set, and the coordinator knows no bound: start it with --divergence-bound"
         if staleness == 0 and self.terms.delay_bound is not None:
-            return f"{words(manner)}: in step no update is late, so leave --delay-bound of the coordinator out"
+            return f"{manner}: in step no update is late, so leave --delay-bound of the coordinator out"
         return ""
 
     def _lives(self, worker: JobWorker, now_s: float) -> None:
@@ -218,7 +217,7 @@ class Coordination:
                 self._clock(known, request)
             case Copied():
                 if self.lag is not None:
-                    self.lag.answered(request.copy_number, worker, request.reason, now_s)
+                    self.lag.answered(request.number, worker, request.reason, now_s)
             case Beat():
                 pass
             case Bye():
@@ -371,7 +370,6 @@ class Coordination:
         """Decides batches, lets transfers go, and forgets the dead."""
         if now_s >= self._check_s:
             self._check(now_s)
-            self._look_at_leads()
         self._book(now_s)
         while self._ready and self._batch_due_s() <= now_s:
             self._decide(now_s)
@@ -396,7 +394,7 @@ class Coordination:
         """Make planned transfers of the scheduler's answer for one batch."""
         batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
         network, until = self._timetable.book(self._network, now_s, None)
-        aggregators = self._aggregators()
+        aggregators = aggregators_of(self._workers.values(), self._scheduler.server)
         scheduler = self._scheduler
         # What it had scheduled may have been lost since, and other updates have come without it.
         scheduler.version = self.version + self._timetable.outstanding
@@ -479,7 +477,7 @@ class Coordination:
         lag = self.lag
         if lag is not None and lag.order is not None:
             worker = self._workers[lag.order.worker]
-            self._say(worker, Copy(copy_number=lag.order.number, bound=lag.bound))
+            self._say(worker, Copy(number=lag.order.number, bound=lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
@@ -493,6 +491,7 @@ class Coordination:
         for transfer in self._timetable.overdue(now_s - self.terms.lease_s):
             for entry in self._entries(transfer):
                 self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
+        self._look_at_leads()
 
     # What ends without being applied.
 
@@ -571,17 +570,6 @@ class Coordination:
             self._network.downlinks.append(Link.constant(down))
         return self._nodes[name]
 
-    def _aggregators(self) -> dict[Node, JobWorker]:
-        """Return by node the worker there that sums; none unless all can send to one."""
-        alive = [worker for worker in self._workers.values() if worker.alive]
-        if not all(worker.sums_at for worker in alive):
-            return {}
-        by_node: dict[Node, JobWorker] = {}
-        for worker in sorted(alive, key=lambda worker: worker.number):
-            if worker.node != self._scheduler.server:
-                by_node.setdefault(worker.node, worker)
-        return by_node
-
     def _say_collect(self, collection: OpenCollection) -> None:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
         self._say(collection.aggregator, Collect(number=collection.number, members=members))
@@ -605,15 +593,3 @@ class Coordination:
     def _refusal(self, worker: int, text: str, update: int | None = None, of_sum: bool = False) -> Addressed:
         self.counts.refused += 1
         return worker, Denied(text=text, update=update, sum=of_sum)
-
-    def open_updates(self) -> Iterable[tuple[int, int]]:
-        """Pairs of worker and update that were asked for and are not finished."""
-        return [(entry.worker.number, entry.ask.update) for entry in self._by_id.values()]
-
-    def rates(self) -> dict[str, tuple[float, float]]:
-        """Return the believed rates of each node's NIC, up and down, in bytes per second."""
-        network = self._network
-        return {
-            name: (network.uplinks[node].rates[0], network.downlinks[node].rates[0])
-            for name, node in self._nodes.items()
-        }

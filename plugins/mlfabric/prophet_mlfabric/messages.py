@@ -157,7 +157,7 @@ class Copied(_Message):
     """End of a copy of the model: the replica keeps it, or it did not get there for `reason`."""
 
     kind: Literal["copied"] = "copied"
-    copy_number: _Whole
+    number: _Whole
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
 
 
@@ -231,7 +231,7 @@ class Copy(_Message):
     how far the replica may be behind, as a norm."""
 
     kind: Literal["copy"] = "copy"
-    copy_number: _Whole
+    number: _Whole
     bound: Annotated[float, Field(gt=0)]
 
 

@@ -5,16 +5,14 @@ Rule of this file: records, and what can be read off one of them. What happens t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple
 
 from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
 from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Transfer
-
-Manner: TypeAlias = tuple[int | None, int | None]
-"""Rounds by which a worker may lead, and number of workers: all of a job have to say the same."""
 
 
 @dataclass
@@ -74,12 +72,29 @@ class OpenCollection:
     grant: Grant | None = None
 
 
-def manner_of(hello: Hello) -> Manner:
-    """Return what the sender of `hello` says of it."""
-    return hello.staleness, None if hello.staleness is None else hello.workers
+def aggregators_of(workers: Iterable[JobWorker], server: Node) -> dict[Node, JobWorker]:
+    """Return by node the worker there that sums, but for the server's; none unless all that live can send to one."""
+    alive = [worker for worker in workers if worker.alive]
+    by_node: dict[Node, JobWorker] = {}
+    for worker in sorted(alive, key=lambda worker: worker.number) if all(worker.sums_at for worker in alive) else ():
+        if worker.node != server:
+            by_node.setdefault(worker.node, worker)
+    return by_node
 
 
-def words(manner: Manner | None) -> str:
-    """It for people."""
-    staleness, workers = manner or (None, None)
-    return "no PROPHET_STALENESS" if staleness is None else f"PROPHET_STALENESS {staleness} of {workers} workers"
+class Manner(NamedTuple):
+    """Way of training, which all workers of a job have to say alike: the rounds by which one may lead, and how many
+    they are."""
+
+    staleness: int | None
+    workers: int | None
+
+    @classmethod
+    def of(cls, hello: Hello) -> Manner:
+        """Return what the sender of `hello` says of it."""
+        return cls(hello.staleness, None if hello.staleness is None else hello.workers)
+
+    def __str__(self) -> str:
+        if self.staleness is None:
+            return "no PROPHET_STALENESS"
+        return f"PROPHET_STALENESS {self.staleness} of {self.workers} workers"

@@ -1,4 +1,4 @@
-"""What a worker's front end and the coordinator's client (client.py) say to each other.
+"""Values between a worker's front end and the coordinator's client (client.py).
 
 A worker's round, in this order:
 
@@ -74,25 +74,3 @@ class Asking:
     update: int
     permission: Future[Permission] = field(default_factory=Future)
     outcome: Future[Outcome] = field(default_factory=Future)
-
-
-@dataclass(frozen=True)
-class Collection:
-    """Updates that this worker is to sum: pairs of worker and update, of which some may be its own.
-
-    `number` is the coordinator's. The same number again replaces it: a member has died, or went by itself.
-    """
-
-    number: int
-    members: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class ModelCopy:
-    """The model that this worker is to hand to the replica, read after this was heard; `bound` is a norm.
-
-    `number` is the coordinator's. It may come again: what was not said to be kept, or not to be, is asked for again.
-    """
-
-    number: int
-    bound: float

@@ -1,4 +1,4 @@
-"""Settings of a worker whose job has a coordinator, from the variables that core's settings name, and files of tokens.
+"""Settings of a worker whose job has a coordinator, from the variables that core's settings name; files of tokens.
 
 What belongs here: defaults and parsing; docs/mlfabric.md has the table for people. With a token a tenant's workers
 prove that they may speak to a coordinator; what a proof is, messages.py says.
@@ -36,7 +36,7 @@ _LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, its tenant's token and terms for it, in seconds. `node` None: the host's name."""
+    """Place of a worker's coordinator, its tenant's token and terms for it (seconds). `node` None: the host's name."""
 
     address: str
     tenant: str

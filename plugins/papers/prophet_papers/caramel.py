@@ -14,6 +14,7 @@ queue has no such knob.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from prophet_papers.algorithms.caramel import (
     Packing,
@@ -109,35 +110,21 @@ class Caramel:
         return threshold_bytes(network) if self._threshold is None else self._threshold
 
 
+_definition = partial(Definition, page="policies/caramel.md", traced=True, groups=True)
+
 POLICIES = {
-    "caramel": Definition(
-        "Caramel's batches and packing",
-        lambda options, partition_bytes: Caramel(),
-        page="policies/caramel.md",
-        traced=True,
-        groups=True,
+    "caramel": _definition("Caramel's batches and packing", lambda options, partition_bytes: Caramel()),
+    "caramel-no-holding": _definition(
+        "Caramel that never holds a batch back", lambda options, partition_bytes: Caramel(holding=False)
     ),
-    "caramel-no-holding": Definition(
-        "Caramel that never holds a batch back",
-        lambda options, partition_bytes: Caramel(holding=False),
-        page="policies/caramel.md",
-        traced=True,
-        groups=True,
-    ),
-    "caramel-no-scheduling": Definition(
+    "caramel-no-scheduling": _definition(
         "Caramel with batches as they become ready",
         lambda options, partition_bytes: Caramel(scheduling=False),
-        page="policies/caramel.md",
-        traced=True,
-        groups=True,
         waits=True,
     ),
-    "caramel-no-batching-no-scheduling": Definition(
+    "caramel-no-batching-no-scheduling": _definition(
         "Caramel with every gradient alone, as it becomes ready",
         lambda options, partition_bytes: Caramel(batching=False, scheduling=False),
-        page="policies/caramel.md",
-        traced=True,
-        groups=True,
         waits=True,
     ),
 }

@@ -63,7 +63,7 @@ def main() -> None:
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
         time.sleep(0.05 if rank == 2 else 0.01)
         optimizer.step()
-        of = rounds._blocks.counts(0)[:-1]
+        of = rounds.blocks.counts(0)[:-1]
         leads.append(of[rank] - min(of))
         print("step", step, flush=True)
     tally = rounds.tally
@@ -75,7 +75,7 @@ def main() -> None:
         "alone": tally.alone,
         "uncoordinated": tally.uncoordinated,
         "resumed": rounds.resumed,
-        "of": list(rounds._blocks.counts(0)[:-1]),
+        "of": list(rounds.blocks.counts(0)[:-1]),
         "lead": max(leads),
         "digest": hashlib.sha256(weights.numpy().tobytes()).hexdigest(),
         "distance": float((weights - in_step(workers, steps)).abs().max()),

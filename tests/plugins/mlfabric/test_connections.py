@@ -10,6 +10,7 @@ from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Ask, Beat, Challenge, Denied, Grant, Hello, Wait, Welcome, encode, prove
 from prophet_mlfabric.terms import Terms
+from support.virtual_job import open_updates
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 
@@ -45,7 +46,7 @@ def test_nothing_but_hello_counts_before_that() -> None:
     all_, jobs = connections()
     ((_, answer),) = all_.receive(b"1", ASK, 0.0)
     assert isinstance(answer, Challenge)
-    assert len(all_) == 0 and not list(jobs["a"].open_updates())
+    assert len(all_) == 0 and not list(open_updates(jobs["a"]))
 
 
 def test_a_wrong_token_a_wrong_tenant_and_nonsense_change_nothing() -> None:
@@ -65,7 +66,7 @@ def test_a_wrong_token_a_wrong_tenant_and_nonsense_change_nothing() -> None:
         "tenant c: there is none of that name here",
     ]
     assert len(texts) == len(refusals) == all_.refused
-    assert len(all_) == 1 and not list(jobs["a"].open_updates())
+    assert len(all_) == 1 and not list(open_updates(jobs["a"]))
 
 
 def test_a_proof_that_was_overheard_is_of_no_use_on_another_connection() -> None:
@@ -95,7 +96,7 @@ def test_tenants_share_nothing() -> None:
     enter(all_, b"1", "a")
     enter(all_, b"2", "b")
     all_.receive(b"1", ASK, 0.0)
-    assert list(jobs["a"].open_updates()) == [(0, 0)] and not list(jobs["b"].open_updates())
+    assert list(open_updates(jobs["a"])) == [(0, 0)] and not list(open_updates(jobs["b"]))
     assert [connection for connection, _ in all_.turn(0.0)] == [b"1"]
 
 
@@ -114,12 +115,12 @@ def test_what_is_refused_again_and_again_changes_nothing_and_keeps_nobody_out(da
     enter(all_, b"1")
     all_.receive(b"1", ASK, 0.0)
     job = jobs["a"]
-    before = job.version, list(job.open_updates()), replace(job.counts), len(all_)
+    before = job.version, list(open_updates(job)), replace(job.counts), len(all_)
     for number in range(5000):
         ((_, answer),) = all_.receive(b"1" if number % 2 else b"2", data, 0.0)
         assert isinstance(answer, Denied)
     assert all_.refused == 5000
-    assert (job.version, list(job.open_updates()), job.counts, len(all_)) == before
+    assert (job.version, list(open_updates(job)), job.counts, len(all_)) == before
     assert [type(answer) for _, answer in all_.turn(0.0)] == [Grant]
 
 

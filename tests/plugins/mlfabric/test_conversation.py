@@ -31,7 +31,7 @@ from prophet_mlfabric.messages import (
     Welcome,
     proves,
 )
-from prophet_mlfabric.ports import Collection, ModelCopy, Outcome, Pass, Permission
+from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 HELLO = Hello(tenant="job", worker=0, incarnation=1, node="machine")
@@ -252,7 +252,7 @@ def test_a_member_of_a_sum_hears_what_became_of_it() -> None:
 def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk = welcomed()
     talk.receive(Collect(number=5, members=((0, 1), (2, 3))), 0.1)
-    assert turn(talk, 0.1)[1] == [Collection(5, ((0, 1), (2, 3)))]
+    assert turn(talk, 0.1)[1] == [Collect(number=5, members=((0, 1), (2, 3)))]
     talk.collected(5, 0.2)
     assert turn(talk, 0.2)[0] == [SUM]
     talk.receive(Grant(update=5, sum=True, start_s=0.1, version=2), 0.3)
@@ -283,10 +283,10 @@ def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None
     talk.receive(WELCOME, 0.02)
     turn(talk, 0.02)
     for _ in range(2):
-        talk.receive(Copy(copy_number=5, bound=2.5), 0.1)
-        assert turn(talk, 0.1) == ([], [ModelCopy(5, 2.5)])
+        talk.receive(Copy(number=5, bound=2.5), 0.1)
+        assert turn(talk, 0.1) == ([], [Copy(number=5, bound=2.5)])
     talk.copied(5, "x" * 1000)
-    assert turn(talk, 0.2)[0] == [Copied(copy_number=5, reason="x" * MOST_REASON)]
+    assert turn(talk, 0.2)[0] == [Copied(number=5, reason="x" * MOST_REASON)]
 
 
 def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_all_where_nothing_is_left() -> None:
@@ -301,7 +301,7 @@ def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_al
     talk.receive(Collect(number=5, members=()), 0.1)
     why = "nothing is left to sum"
     nothing = [Permission(5, False, why, None, 0, True, sum=True), Outcome(5, False, 0, None, why, sum=True)]
-    assert turn(talk, 0.1)[1] == [Collection(5, ()), *nothing]
+    assert turn(talk, 0.1)[1] == [Collect(number=5, members=()), *nothing]
 
 
 def test_a_sum_of_which_the_coordinator_knows_nothing_is_given_up() -> None:

@@ -29,6 +29,7 @@ from prophet_mlfabric.messages import (
 )
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
+from support.virtual_job import open_updates
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0)
 
@@ -74,7 +75,7 @@ def waits(said: list[Addressed]) -> list[tuple[int, float]]:
 
 def state(coordination: Coordination) -> tuple[Any, ...]:
     """All that a refused request may not change."""
-    return coordination.version, sorted(coordination.open_updates()), replace(coordination.counts, refused=0)
+    return coordination.version, sorted(open_updates(coordination)), replace(coordination.counts, refused=0)
 
 
 def test_the_wire_is_idle_and_an_update_goes_at_once() -> None:
@@ -164,7 +165,7 @@ def test_what_would_be_too_late_is_dropped_before_it_costs_a_byte() -> None:
     assert [(worker, grant.dropped) for worker, grant in grants(said)] == [(2, True), (1, True), (0, False)]
     assert grants(said)[0][1].reason == "its delay would be above 1 versions"
     assert grants(coordination.receive(2, ask(), 0.1)) == [grants(said)[0]]
-    assert (coordination.counts.dropped, list(coordination.open_updates())) == (2, [(0, 0)])
+    assert (coordination.counts.dropped, list(open_updates(coordination))) == (2, [(0, 0)])
 
 
 def test_nothing_starts_that_could_make_one_under_way_too_late() -> None:
@@ -295,7 +296,7 @@ def test_a_sum_is_lost_with_its_aggregator() -> None:
     others = sorted(worker for worker, _ in members if worker != aggregator)
     lost = sorted(worker for worker, answer in said if isinstance(answer, Lost))
     assert [worker for worker in lost if worker != aggregator] == others
-    assert list(coordination.open_updates()) == [(0, 0)]
+    assert list(open_updates(coordination)) == [(0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_a_worker_that_asks_on_and_on_is_refused_and_the_others_are_not() -> Non
     for _ in range(refused):
         coordination.receive(0, again, 0.0)
     assert state(coordination) == before and coordination.counts.refused == refused
-    assert len(list(coordination.open_updates())) == MOST_OPEN + 1
+    assert len(list(open_updates(coordination))) == MOST_OPEN + 1
     assert isinstance(coordination.receive(1, ask(update=1), 0.1)[0][1], Wait)
 
 

@@ -80,7 +80,7 @@ class Job:
     def copied(self, reason: str = "") -> None:
         """Answers the newest order."""
         worker, copy = self.copies()[-1]
-        self.hear(worker, Copied(copy_number=copy.copy_number, reason=reason))
+        self.hear(worker, Copied(number=copy.number, reason=reason))
 
     def trained(self, worker: int, update: int) -> None:
         """An update there, granted."""
@@ -103,7 +103,7 @@ def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
     assert (worker, copy.bound) == (0, 4.0)
     job.ask(1, 0)
     assert job.grants() == []
-    job.hear(0, Copied(copy_number=copy.copy_number))
+    job.hear(0, Copied(number=copy.number))
     assert job.grants() == [(1, 0)]
 
 
@@ -119,7 +119,7 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     job.ask(1, 0, norm=0.5)
     job.turn(1.0)
     assert job.grants() == [], "2 are there, 2.5 and all behind them wait"
-    job.hear(1, Copied(copy_number=copy.copy_number))
+    job.hear(1, Copied(number=copy.number))
     job.turn(2.0)
     assert job.grants() == [(0, 2), (1, 0)]
     lag = job.coordination.lag
@@ -166,8 +166,8 @@ def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_i
     assert job.copies() == [(0, first)]
     job.hear(0, Bye())
     ((worker, second),) = job.copies()
-    assert worker == 1 and second.copy_number != first.copy_number
-    job.hear(0, Copied(copy_number=first.copy_number))
+    assert worker == 1 and second.number != first.number
+    job.hear(0, Copied(number=first.number))
     assert job.coordination.lag is not None and job.coordination.lag.copies == 0
 
 

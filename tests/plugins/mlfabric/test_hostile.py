@@ -16,6 +16,7 @@ from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import (
     LENGTH_BYTES,
+    MOST_REQUEST_BYTES,
     Answer,
     Applied,
     Ask,
@@ -80,6 +81,9 @@ NONSENSE = [
     b'{"kind": "hello", "tenant": "\\ud800", "worker": 0, "incarnation": 1, "node": "n"}',
     b'{"kind": "' + b"k" * 4000 + b'"}',
     b"\xff\xfe\x00",
+    b"",
+    b"[]",
+    b" " * (MOST_REQUEST_BYTES + 1),
 ]
 LIMITS = st.sampled_from([0, 1, 2, 2**20, 2**52, 2**53])
 SIZES = st.sampled_from([0, 1, 10**6, 2**44])
@@ -94,7 +98,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(Ask, update=st.integers(2**20, 2**20 + 4), sum=st.just(True)),
     st.builds(NicRates, up=RATES, down=RATES),
     st.builds(Clock, rounds=LIMITS, models=LIMITS),
-    st.builds(Copied, copy_number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
+    st.builds(Copied, number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
     st.just(Beat()),
     st.just(Bye()),
     st.builds(
@@ -127,7 +131,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
     ),
     st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE, sum=st.booleans()),
     st.builds(Collect, number=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
-    st.builds(Copy, copy_number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
+    st.builds(Copy, number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
     st.builds(Lost, update=WHOLE, reason=st.text(max_size=3)),
     st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.booleans()),
     st.builds(Proceed, rounds=WHOLE, now=st.booleans()),
@@ -144,6 +148,12 @@ def decoded(data: bytes) -> None:
             assert "\n" not in str(error) and len(str(error)) <= 200
         else:
             assert decode(encode(message)) == message
+
+
+@given(REQUESTS, ANSWERS)
+def test_messages_come_back_as_they_were(request_: Request, answer: Answer) -> None:
+    assert decode_request(encode(request_)) == request_
+    assert decode_answer(encode(answer)) == answer
 
 
 @given(st.binary(max_size=200))

@@ -22,13 +22,14 @@ from prophet_mlfabric.messages import (
     MOST_REQUEST_BYTES,
     Ask,
     Challenge,
+    Collect,
+    Copy,
     Hello,
     decode_answer,
     framed,
     prove,
     take_frames,
 )
-from prophet_mlfabric.ports import Collection, ModelCopy
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import coordinator_from_environ
 from prophet_mlfabric.terms import Terms
@@ -115,7 +116,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
         connect(running.address, 1) as member,
         connect(running.address, 2) as other,
     ):
-        collections: list[Collection] = []
+        collections: list[Collect] = []
         for client in (busy, member, other):
             client.on_collect(collections.append, "127.0.0.1:1")
             assert client.wait_welcome(LONG_S)
@@ -184,10 +185,10 @@ def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
 
 def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
     server = Running(divergence_bound=2.0)
-    orders: list[ModelCopy] = []
+    orders: list[Copy] = []
     made = threading.Event()
 
-    def make(order: ModelCopy) -> None:
+    def make(order: Copy) -> None:
         orders.append(order)
         made.set()
 
@@ -245,9 +246,9 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
             sampled.clear()  # it may have been looked at before, while the grant was waited for
             assert sampled.wait(LONG_S)
             client.done(asking, 1000).result(LONG_S)
-        up, down = running.job.rates()["machine0"]
-    assert up == pytest.approx(1e11, rel=1e-3)
-    assert down == 1e9  # nobody has measured it
+        network, node = running.job._network, running.job._nodes["machine0"]
+    assert network.uplinks[node].rates == [pytest.approx(1e11, rel=1e-3)]
+    assert network.downlinks[node].rates == [1e9]  # nobody has measured it
 
 
 def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prophet_mlfabric.terms import Terms
-from support.virtual_job import Habits, VirtualJob
+from support.virtual_job import Habits, VirtualJob, open_updates
 
 TERMS = Terms(delay_bound=9, rate=10e6, dead_s=3.0, lease_s=8.0)
 HABITS = Habits()
@@ -92,7 +92,7 @@ def test_workers_die_and_come_back_and_the_others_go_on(aggregates: bool) -> Non
         job.workers[number].alive = False
     job.run(10.0)
     assert job.coordination.counts.died == 2
-    assert not {number for number, _ in job.coordination.open_updates()} & {0, 3}
+    assert not {number for number, _ in open_updates(job.coordination)} & {0, 3}
     before = [worker.updates for worker in job.workers.values()]
     for number in (0, 3):
         job.start_worker(number)

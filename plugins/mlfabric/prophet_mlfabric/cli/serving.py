@@ -1,4 +1,4 @@
-"""What the commands `prophet coordinate` and `prophet replicate` do: options to a server, until the end.
+"""Work of `prophet coordinate` and `prophet replicate`: options to a server, until the end.
 
 Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica.
 """

@@ -1,12 +1,11 @@
-"""Training on a virtual clock: workers, a server, aggregators, a replica (MLfabric, sections 2, 6 and 7).
+"""Training on a virtual clock: workers, a server, aggregators, a replica (MLfabric, sections 2 and 7).
 
 Rule of this file: who does what when. Models are a learner's, transfers transports.py's, decisions the scheduler's.
 
 A worker reads the model, computes an update, pushes it and, when the update is applied (or dropped), asks for the
 model again. What differs between methods:
 
-- consistency: *asynchronous* servers apply every update on its own; *stale synchronous* ones too, but a worker that is
-  more than K iterations ahead of the slowest waits (section 6); *synchronous* ones apply all workers' updates as one
+- consistency: *asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one
   step;
 - transport: *MLfabric* schedules batches of updates and of model requests every 100 ms; *shared* is a parameter
   server on a network that all transfers share fairly, *blockwise* one that sums and answers block by block; *ring* and
@@ -19,6 +18,7 @@ bit.
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,14 +34,6 @@ HORIZON_S = 3600.0
 """Jobs are stopped after this if nothing else stops them."""
 
 
-class Consistency(enum.StrEnum):
-    """Consistency of a job: when its server applies updates, and how far workers may be apart (sections 2 and 6)."""
-
-    ASYNCHRONOUS = "asynchronous"
-    STALE = "stale synchronous"
-    SYNCHRONOUS = "synchronous"
-
-
 class Transport(enum.StrEnum):
     """Way in which updates and models travel."""
 
@@ -54,55 +46,40 @@ class Transport(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Method:
-    """Way to train a job. `delay_bound` is tau_max, `staleness` K, `divergence_bound` Div_max with a replica."""
+    """Way to train a job. `synchronous` servers apply all workers' updates as one step, others each on its own.
 
-    consistency: Consistency
+    `delay_bound` is tau_max, `divergence_bound` Div_max with a replica.
+    """
+
     transport: Transport
+    synchronous: bool = False
     delay_bound: int | None = None
-    staleness: int = 2
     divergence_bound: float | None = None
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        scheduled = self.transport is Transport.MLFABRIC
-        together = self.consistency is Consistency.SYNCHRONOUS
-        if self.transport in (Transport.RING, Transport.TREE) and not together:
-            raise UserError(f"a {self.transport} all-reduce is synchronous: choose another transport or consistency")
-        if self.transport is Transport.BLOCKWISE and not together:
-            raise UserError("a server that sums block by block is synchronous: choose another transport or consistency")
-        if not scheduled and (self.delay_bound is not None or self.divergence_bound is not None):
+        if self.transport in (Transport.RING, Transport.TREE, Transport.BLOCKWISE) and not self.synchronous:
+            raise UserError(f"{self.transport} is synchronous: choose another transport")
+        bounded = self.delay_bound is not None or self.divergence_bound is not None
+        if self.transport is not Transport.MLFABRIC and bounded:
             raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport}")
-        if together and self.delay_bound is not None:
+        if self.synchronous and self.delay_bound is not None:
             raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
-        if self.consistency is Consistency.STALE and self.staleness < 0:
-            raise UserError(f"staleness {self.staleness}: give 0 or more iterations")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum {self.momentum}: give a number from 0 to below 1")
 
 
 def mlfabric_a(delay_bound: int | None) -> Method:
-    """MLfabric-A of section 7.1."""
-    return Method(Consistency.ASYNCHRONOUS, Transport.MLFABRIC, delay_bound)
+    """Return MLfabric-A of section 7.1."""
+    return Method(Transport.MLFABRIC, delay_bound=delay_bound)
 
 
-MLFABRIC_S = Method(Consistency.SYNCHRONOUS, Transport.MLFABRIC)
-ASYNC = Method(Consistency.ASYNCHRONOUS, Transport.SHARED)
-STALE_SYNC = Method(Consistency.STALE, Transport.SHARED)
-MLFABRIC_STALE = Method(Consistency.STALE, Transport.MLFABRIC)
-PS_SYNC = Method(Consistency.SYNCHRONOUS, Transport.BLOCKWISE)
+MLFABRIC_S = Method(Transport.MLFABRIC, synchronous=True)
+ASYNC = Method(Transport.SHARED)
+PS_SYNC = Method(Transport.BLOCKWISE, synchronous=True)
 """BytePS's synchronous servers."""
-RR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.RING)
-TR_SYNC = Method(Consistency.SYNCHRONOUS, Transport.TREE)
-METHODS: Mapping[str, Method] = {
-    "mlfabric-a": mlfabric_a(None),
-    "mlfabric-stale": MLFABRIC_STALE,
-    "mlfabric-s": MLFABRIC_S,
-    "async": ASYNC,
-    "stale-sync": STALE_SYNC,
-    "rr-sync": RR_SYNC,
-    "tr-sync": TR_SYNC,
-}
-"""Section 7's methods, with the stale synchronous ones of section 6."""
+RR_SYNC = Method(Transport.RING, synchronous=True)
+TR_SYNC = Method(Transport.TREE, synchronous=True)
 
 
 class Trainee:
@@ -165,28 +142,28 @@ def run(
     setting: Setting,
     method: Method,
     learner: Trainee | None = None,
-    updates: int | None = None,
     horizon_s: float | None = None,
     stop: Callable[[], bool] | None = None,
     *,
     iterations: int | None = None,
     rates: Rates | None = None,
 ) -> Record:
-    """Trains until so many updates are applied, until `horizon_s` virtual seconds, or until `stop()` says so.
+    """Trains for `horizon_s` virtual seconds, or until `stop()` says so, which is asked after every step of the server.
 
-    `stop` is asked after every step of the server. With `iterations` a worker ends with so many updates, applied or
-    dropped, and the job with the last worker. `rates` are drawn from the setting where they are not given. Raises
-    UserError where none of the four ends is given, and for a setting or method that cannot be.
+    With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
+    are drawn from the setting where they are not given. Raises UserError where none of the three ends is given, and for
+    a setting or method that cannot be.
     """
     if horizon_s is not None and not 0 < horizon_s < math.inf:
         raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
-    if updates is None and horizon_s is None and stop is None and iterations is None:
-        raise UserError("a run without an end: give updates, horizon_s, stop or iterations")
+    if horizon_s is None and stop is None and iterations is None:
+        raise UserError("a run without an end: give horizon_s, stop or iterations")
     if iterations is not None and iterations < 1:
         raise UserError(f"{iterations} iterations: give 1 or more")
     limit = HORIZON_S if horizon_s is None else horizon_s
     known = Rates.draw(setting, limit) if rates is None else rates
-    return StudiedCluster(setting, method, learner or Trainee(), limit, known, iterations).run(updates, stop)
+    cluster = StudiedCluster(setting, method, learner or Trainee(), known, stop or (lambda: False), iterations)
+    return cluster.run(limit)
 
 
 class StudiedCluster:
@@ -197,40 +174,33 @@ class StudiedCluster:
         setting: Setting,
         method: Method,
         learner: Trainee,
-        horizon_s: float,
         rates: Rates,
-        iterations: int | None = None,
+        stop: Callable[[], bool],
+        iterations: int | None,
     ) -> None:
-        self.setting, self.method, self.learner, self.horizon_s = setting, method, learner, horizon_s
+        self.setting, self.method, self.learner = setting, method, learner
         self.record = Record()
         self.now_s = 0.0
         self.version = 0
         self._agenda = Agenda()
-        self._computed = 0
-        self._stopped = False
+        self._numbers = itertools.count()
+        self._stop, self._stopped = stop, False
         self._iterations = math.inf if iterations is None else iterations
-        self._updates: int | None = None
-        self._stop: Callable[[], bool] | None = None
         self._computations = Computations(setting)
-        workers = range(setting.workers)
-        self._clocks = [0 for _ in workers]
-        self._read_version = [0 for _ in workers]
+        self._clocks = [0] * setting.workers
+        self._read_version = [0] * setting.workers
         self._payloads: dict[int, tuple[int, Any]] = {}
-        self._held: list[int] = []
-        self._at_server: list[tuple[int, Any]] = []
+        self._at_server: list[tuple[int, Update, Any]] = []
         self._at_replica: list[tuple[int, Any]] = []
-        together = method.consistency is Consistency.SYNCHRONOUS
-        self._together = together
         self._transport: Carrier = _TRANSPORTS[method.transport](self, rates)
 
-    def run(self, updates: int | None, stop: Callable[[], bool] | None) -> Record:
-        self._updates, self._stop = updates, stop
+    def run(self, horizon_s: float) -> Record:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
         while self._agenda and not self._stopped:
-            if self._agenda.next_s > self.horizon_s:
-                self.now_s = self.horizon_s
+            if self._agenda.next_s > horizon_s:
+                self.now_s = horizon_s
                 break
             self.now_s, action = self._agenda.take()
             action()
@@ -249,16 +219,17 @@ class StudiedCluster:
 
         def computed() -> None:
             payload, norm = self.learner.compute(worker, model)
-            identity = self._computed
-            self._computed += 1
-            self._payloads[identity] = worker, payload
-            self._transport.push(worker, self._update(identity, worker, norm))
+            update = Update(
+                next(self._numbers),
+                self.setting.machine_of(worker),
+                self.setting.model_bytes,
+                self._read_version[worker],
+                norm,
+            )
+            self._payloads[update.id] = worker, payload
+            self._transport.push(worker, update)
 
         self.at(self.now_s + takes, computed)
-
-    def _update(self, identity: int, worker: int, norm: float) -> Update:
-        node, size = self.setting.machine_of(worker), self.setting.model_bytes
-        return Update(identity, node, size, self._read_version[worker], norm)
 
     def dropped(self, update: Update) -> None:
         worker, _ = self._payloads.pop(update.id)
@@ -267,74 +238,51 @@ class StudiedCluster:
 
     def applied(self, updates: Sequence[Update]) -> None:
         """These updates are at the server, all earlier ones are applied."""
-        arrived = [(update, *self._payloads.pop(update.id)) for update in updates]
-        if not self._together:
-            for update, worker, payload in arrived:
-                self.learner.apply([payload])
-                self.version += 1
-                self._note(worker, self.version - update.version)
-            self._moved()
-            for _, worker, _ in arrived:
-                self._next_round(worker)
-            return
-        self._at_server += [(worker, payload) for _, worker, payload in arrived]
-        if len(self._at_server) == self.setting.workers:
-            step, self._at_server = _by_worker(self._at_server), []
-            self.learner.apply([payload for _, payload in step])
+        for update in updates:
+            worker, payload = self._payloads.pop(update.id)
+            self._at_server.append((worker, update, payload))
+        moved: list[int] = []
+        while len(self._at_server) >= self.updates_per_step:
+            # In the order of workers, so that no sum depends on who arrived first.
+            step = sorted(self._at_server[: self.updates_per_step], key=lambda arrived: arrived[0])
+            del self._at_server[: self.updates_per_step]
+            self.learner.apply([payload for _, _, payload in step])
             self.version += 1
-            for worker, _ in step:
-                self._note(worker, 1)
-            self._moved()
-            for worker, _ in step:
-                self._next_round(worker)
+            for worker, update, _ in step:
+                self.record.applied_s.append(self.now_s)
+                self.record.delays.append(self.version - update.version)
+                self.record.by_worker.append(worker)
+                moved.append(worker)
+        if moved:
+            self.learner.observe(self.now_s, len(self.record.applied_s))
+            self._stopped = self._stopped or self._stop()
+        for worker in moved:
+            self._next_round(worker)
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
         """Updates with their workers are at the replica, which steps as the server does."""
         for update in arrived:
             self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
-                step, self._at_replica = _by_worker(self._at_replica), []
+                step, self._at_replica = sorted(self._at_replica, key=lambda arrived: arrived[0]), []
                 self.learner.replicate([payload for _, payload in step])
         self.record.replicated += len(arrived)
         self.learner.observe(self.now_s, len(self.record.applied_s))
 
     @property
     def updates_per_step(self) -> int:
-        return self.setting.workers if self._together else 1
+        return self.setting.workers if self.method.synchronous else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
         """The worker and what it computed, until the update is applied."""
         return self._payloads[update.id]
 
-    def _note(self, worker: int, delay: int) -> None:
-        self.record.applied_s.append(self.now_s)
-        self.record.delays.append(delay)
-        self.record.by_worker.append(worker)
-
-    def _moved(self) -> None:
-        count = len(self.record.applied_s)
-        self.learner.observe(self.now_s, count)
-        enough = self._updates is not None and count >= self._updates
-        self._stopped = self._stopped or enough or (self._stop is not None and self._stop())
-
     def _next_round(self, worker: int) -> None:
         self._clocks[worker] += 1
         if self._clocks[worker] < self._iterations:
-            self._held.append(worker)
+            self._transport.pull(worker)
         elif min(self._clocks) >= self._iterations:
             self._stopped = True
-        slowest = min(self._clocks) if self.method.consistency is Consistency.STALE else math.inf
-        held, self._held = self._held, []
-        for waiting in held:
-            if self._clocks[waiting] - slowest <= self.method.staleness:
-                self._transport.pull(waiting)
-            else:
-                self._held.append(waiting)
-
-
-def _by_worker(arrived: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    """Return the values in the order of workers, so that no sum depends on who arrived first."""
-    return sorted(arrived, key=lambda update: update[0])
 
 
 _TRANSPORTS: Mapping[Transport, Callable[[StudiedCluster, Rates], Carrier]] = {

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet_mlfabric.studies.cluster import Consistency, Method, Record, Trainee, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import Method, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Setting
 from prophet_scheduler.core.errors import UserError
 
@@ -106,11 +106,10 @@ class LossCurve:
 
 @dataclass
 class Sgd(Trainee):
-    """SGD with momentum on a problem (Eqs. 1 and 2): a learner for the cluster, with a replica's model beside it.
+    """SGD with momentum on a problem (Eqs. 1 and 2): a learner for the cluster.
 
     A worker's batches are drawn from its own stream: its i-th update uses the same samples whatever else happens.
-    `every` is after how many updates the loss is taken down. `most_diverged` is the greatest distance that server and
-    replica had, None without a replica, and `record` that of the run that `train` made.
+    `every` is after how many updates the loss is taken down, and `record` that of the run that `train` made.
     """
 
     problem: SgdProblem
@@ -121,12 +120,10 @@ class Sgd(Trainee):
     seed: int = 0
     curve: LossCurve = field(default_factory=LossCurve)
     record: Record = field(default_factory=Record)
-    most_diverged: float | None = None
 
     def __post_init__(self) -> None:
         zero = np.zeros(self.problem.features.shape[1])
         self._server = self._server_before = zero
-        self._replica = self._replica_before = zero
         self._streams: dict[int, np.random.Generator] = {}
         self._steps = 0
         self._due = 0
@@ -148,23 +145,16 @@ class Sgd(Trainee):
 
     def apply(self, updates: Sequence[Vector]) -> None:
         self._steps += 1
-        self._server, self._server_before = self._moved(self._server, self._server_before, updates), self._server
-
-    def replicate(self, updates: Sequence[Vector]) -> None:
-        self.most_diverged = self.most_diverged or 0.0
-        self._replica, self._replica_before = self._moved(self._replica, self._replica_before, updates), self._replica
+        now, before = self._server, self._server_before
+        self._server = now + sum(updates[1:], updates[0]) + self.momentum * (now - before)
+        self._server_before = now
 
     def observe(self, now_s: float, applied: int) -> None:
-        if self.most_diverged is not None:
-            self.most_diverged = max(self.most_diverged, float(np.linalg.norm(self._server - self._replica)))
         if applied >= self._due:
             self._due = applied + self.every
             self.curve.times_s.append(now_s)
             self.curve.updates.append(applied)
             self.curve.losses.append(self.problem.loss(self._server))
-
-    def _moved(self, now: Vector, before: Vector, updates: Sequence[Vector]) -> Vector:
-        return now + sum(updates[1:], updates[0]) + self.momentum * (now - before)
 
 
 def train(
@@ -216,7 +206,7 @@ def best_step(
     Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
     divided by their number. Raises UserError where none arrives.
     """
-    share = setting.workers if method.consistency is Consistency.SYNCHRONOUS else 1
+    share = setting.workers if method.synchronous else 1
     best: tuple[float, Sgd] | None = None
     limit = horizon_s
     for constant in constants:

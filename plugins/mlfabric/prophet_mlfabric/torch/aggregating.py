@@ -25,7 +25,8 @@ import torch
 
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.exchange import DONE, Asked, Listener, Request
-from prophet_mlfabric.ports import Asking, Collection, Permission
+from prophet_mlfabric.messages import Collect
+from prophet_mlfabric.ports import Asking, Permission
 from prophet_mlfabric.settings import host_and_port
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_scheduler.core.errors import UserError
@@ -59,10 +60,10 @@ class SummingWorker:
         self._ended = free_in_forks(threading.Condition())
         self._came: OrderedDict[tuple[int, int], tuple[bytes, Callable[[bytes], None]]] = OrderedDict()
         """Updates by worker and its number, each with the way of the model to its member."""
-        self._collections: dict[int, Collection] = {}
-        self._ready: queue.SimpleQueue[Collection | None] = queue.SimpleQueue()
+        self._collections: dict[int, Collect] = {}
+        self._ready: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         self._summing = 0
-        """Collections that are whole and not at the server yet."""
+        """Collects that are whole and not at the server yet."""
         self._closing = False
         self.summed = 0
         """Updates in sums that this worker pushed."""
@@ -105,7 +106,7 @@ class SummingWorker:
 
     # As an aggregator.
 
-    def collect(self, collection: Collection) -> None:
+    def collect(self, collection: Collect) -> None:
         """Note what to sum here, in place of an earlier collection of that number."""
         with self._ended:
             if collection.members:
@@ -169,7 +170,7 @@ class SummingWorker:
                     self._summing -= 1
                     self._ended.notify_all()
 
-    def _push_sum(self, collection: Collection) -> None:
+    def _push_sum(self, collection: Collect) -> None:
         with self._ended:
             parts = [self._came.pop(member) for member in collection.members]
         memory = _tensor(parts[0][0])

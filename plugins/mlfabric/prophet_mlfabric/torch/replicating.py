@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from prophet_mlfabric.client import CoordinatorClient
-from prophet_mlfabric.ports import ModelCopy
+from prophet_mlfabric.messages import Copy
 from prophet_mlfabric.replica import ReplicaStore
 from prophet_mlfabric.replica_model import ReplicaModel, encoded
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
@@ -43,7 +43,7 @@ class ReplicatingWorker:
         self._names = list(names)
         self._coordinator = coordinator
         self._store = store
-        self._orders: queue.SimpleQueue[ModelCopy | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._lock = free_in_forks(threading.Lock())
         self._newest = -1
         self._answers: dict[int, str] = {}
@@ -52,7 +52,7 @@ class ReplicatingWorker:
         self._thread.start()
         coordinator.on_copy(self.copy)
 
-    def copy(self, order: ModelCopy) -> None:
+    def copy(self, order: Copy) -> None:
         """Take an order. Repeat the outcome of one that is already known, once there is one."""
         with self._lock:
             answer = self._answers.get(order.number)
@@ -84,7 +84,7 @@ class ReplicatingWorker:
                 self._answers = {order.number: reason}
             self._coordinator.copied(order.number, reason)
 
-    def _make(self, order: ModelCopy) -> None:
+    def _make(self, order: Copy) -> None:
         self._store.updates()  # checked before anything is read for it
         memory = torch.zeros_like(self._blocks.memory)
         blocks = self._blocks.views(memory)

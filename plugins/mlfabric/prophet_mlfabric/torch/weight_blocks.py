@@ -65,7 +65,7 @@ class WeightBlocks:
 
         `before` is the number of updates they had in earlier jobs.
         """
-        self._gather(self._scratch)
+        self._gather()
         self._spread(self._scratch, self.counted - 1, 1 + before)
 
     def hold_update(self, worker: int, share: float = 1.0) -> float:
@@ -73,7 +73,7 @@ class WeightBlocks:
 
         The change is multiplied by `share`. Returns the update's Euclidean norm.
         """
-        self._gather(self._scratch)
+        self._gather()
         self._scratch -= self._known
         if share != 1.0:
             self._scratch *= share
@@ -83,39 +83,30 @@ class WeightBlocks:
     def parameters_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Return copies of the weights in memory like that of the blocks, in the parameters' shapes."""
         views = zip(self.views(memory), self._bounds, strict=True)
-        flat = torch.cat([block[: stop - start] for block, (start, stop) in views])
-        parts = flat.split([param.numel() for param in self.parameters])
-        return [part.view(param.shape) for part, param in zip(parts, self.parameters, strict=True)]
-
-    def clear(self) -> None:
-        """Zero all blocks, for a pull that also pushes."""
-        self.memory.zero_()
+        return self._parts(torch.cat([block[: stop - start] for block, (start, stop) in views]))
 
     def counts(self, place: int) -> Counts:
         return counts_of(self.blocks[place], self.counted)
-
-    def behind(self) -> list[int]:
-        """Return the places of blocks that lack another's update; none where they are one version."""
-        return behind([self.counts(place) for place in range(len(self.blocks))])
 
     def take(self) -> Counts:
         """Set the parameters' values to the blocks'. Returns the counts."""
         for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
             self._known[start:stop] = block[: stop - start]
-        place = 0
         with torch.no_grad():
-            for param in self.parameters:
-                part = self._known[place : place + param.numel()]
-                param.copy_(part.view(param.shape))
-                place += param.numel()
+            for param, part in zip(self.parameters, self._parts(self._known), strict=True):
+                param.copy_(part)
         return self.counts(0)
 
-    def _gather(self, into: torch.Tensor) -> None:
-        place = 0
+    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return all weights in the parameters' shapes."""
+        parts = flat.split([param.numel() for param in self.parameters])
+        return [part.view(param.shape) for part, param in zip(parts, self.parameters, strict=True)]
+
+    def _gather(self) -> None:
+        """Put the parameters' weights into the scratch memory."""
         with torch.no_grad():
-            for param in self.parameters:
-                into[place : place + param.numel()].copy_(param.reshape(-1))
-                place += param.numel()
+            for part, param in zip(self._parts(self._scratch), self.parameters, strict=True):
+                part.copy_(param)
 
     def _spread(self, values: torch.Tensor, counted_by: int, count: int = 1) -> None:
         for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):

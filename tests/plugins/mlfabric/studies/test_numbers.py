@@ -6,13 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from prophet_mlfabric.studies.cluster import METHODS, Record, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, Record, mlfabric_a, run
 from prophet_mlfabric.studies.settings import COMPUTE, NETWORK, Setting
 from support.golden import Golden, Json
 
 SETTING = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)
 HORIZON_S = 20.0
-JOBS = {**METHODS, "mlfabric-a-replica": replace(mlfabric_a(8), divergence_bound=6.0, momentum=0.5)}
+JOBS = {
+    "mlfabric-a": mlfabric_a(None),
+    "mlfabric-s": MLFABRIC_S,
+    "async": ASYNC,
+    "rr-sync": RR_SYNC,
+    "tr-sync": TR_SYNC,
+    "mlfabric-a-replica": replace(mlfabric_a(8), divergence_bound=6.0, momentum=0.5),
+}
 
 
 def held(record: Record) -> Json:

@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prophet_mlfabric.studies.cluster import MLFABRIC_S, RR_SYNC, Method, Transport, mlfabric_a, run
-from prophet_mlfabric.studies.cluster import Consistency as Kind
+from prophet_mlfabric.studies.cluster import MLFABRIC_S, RR_SYNC, Method, mlfabric_a, run
 from prophet_mlfabric.studies.settings import COMPUTE, NETWORK, Setting
 from prophet_mlfabric.studies.tables import PAPER_TABLE_2, random_batch, replication_savings, table_2_cell
 from prophet_mlfabric.studies.training import Sgd, SgdProblem, StepSize, Vector, best_step, loss_curves, train
@@ -72,7 +71,7 @@ class Noted(Sgd):
         self.versions[id(self._server)] = len(self.order)
 
 
-@pytest.mark.parametrize("method", [mlfabric_a(6), MLFABRIC_S, Method(Kind.STALE, Transport.MLFABRIC)])
+@pytest.mark.parametrize("method", [mlfabric_a(6), MLFABRIC_S])
 def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method: Method) -> None:
     learner = Noted(PROBLEM, StepSize(0.05), momentum=0.4, seed=7)
     record = run(SETTING, method, learner, horizon_s=15.0)

@@ -13,7 +13,6 @@ from prophet_mlfabric.studies.cluster import (
     ASYNC,
     PS_SYNC,
     RR_SYNC,
-    Consistency,
     Method,
     StudiedCluster,
     Trainee,
@@ -53,7 +52,7 @@ class Begun(Trainee):
 
 
 def ring(setting: Setting, rates: Rates) -> Ring:
-    return Ring(StudiedCluster(setting, RR_SYNC, Trainee(), 100.0, rates), rates)
+    return Ring(StudiedCluster(setting, RR_SYNC, Trainee(), rates, lambda: False, None), rates)
 
 
 def test_a_slow_computation_anywhere_holds_every_step_up() -> None:
@@ -83,14 +82,14 @@ def test_a_link_that_changes_is_slow_for_the_steps_of_that_time() -> None:
 def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_otherwise() -> None:
     # Of the last 60 ms; 2 * 14 / 15 of 100 MB take 0.1493 s.
     setting = replace(CALM, stragglers=Stragglers(1.0, 4.0), overlap=0.6)
-    record = run(setting, RR_SYNC, updates=60)
+    record = run(setting, RR_SYNC, iterations=2)
     iteration = 0.4 + 2 * 14 / 15 * 0.08 - 0.06
     assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
     assert record.ready_s == pytest.approx([0.4, iteration + 0.4])
 
 
 def test_one_machine_has_nothing_to_send() -> None:
-    assert run(replace(CALM, workers=2, machines=1), RR_SYNC, updates=2).applied_s == pytest.approx([0.1, 0.1])
+    assert run(replace(CALM, workers=2, machines=1), RR_SYNC, iterations=1).applied_s == pytest.approx([0.1, 0.1])
 
 
 # A synchronous server
@@ -100,7 +99,7 @@ def test_a_server_that_sums_block_by_block_by_hand() -> None:
     # Two blocks of two workers: each 0.08 s in, and the first out beside the second in.
     setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
     learner = Begun()
-    record = run(setting, PS_SYNC, learner, updates=4)
+    record = run(setting, PS_SYNC, learner, iterations=2)
     assert record.applied_s == pytest.approx([0.26, 0.26, 0.6, 0.6])
     assert [time_s for _, time_s in learner.begun] == pytest.approx([0.0, 0.0, 0.34, 0.34])
 
@@ -109,7 +108,7 @@ def test_a_block_that_one_worker_has_not_sent_goes_to_nobody() -> None:
     setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
     learner = Begun()
     # The slow uplink takes 0.4 s a block; the other worker gets its second one when that is through.
-    run(setting, PS_SYNC, learner, updates=4, rates=slow(setting, {(0, UP): 0.1}))
+    run(setting, PS_SYNC, learner, iterations=2, rates=slow(setting, {(0, UP): 0.1}))
     assert [worker for worker, _ in learner.begun] == [0, 1, 0, 1]
     assert [time_s for _, time_s in learner.begun[2:]] == pytest.approx([0.1 + 0.8 + 0.08] * 2)
 
@@ -122,8 +121,8 @@ def test_every_round_has_each_workers_update_once() -> None:
 
 
 def test_blocks_are_for_synchronous_servers() -> None:
-    with pytest.raises(UserError, match="block by block is synchronous"):
-        Method(Consistency.ASYNCHRONOUS, Transport.BLOCKWISE)
+    with pytest.raises(UserError, match="blockwise is synchronous"):
+        Method(Transport.BLOCKWISE)
     with pytest.raises(UserError, match="block_bytes 0"):
         replace(CALM, block_bytes=0)
 
@@ -134,7 +133,7 @@ def test_blocks_are_for_synchronous_servers() -> None:
 def test_an_eager_scheduler_waits_for_nothing_that_is_idle_by_hand() -> None:
     # 0.1 s of computing, 0.08 s up, 0.08 s down: no batch is waited for.
     setting = replace(CALM, workers=1, machines=1, eager=True)
-    assert run(setting, mlfabric_a(1), updates=3).applied_s == pytest.approx([0.18, 0.44, 0.7])
+    assert run(setting, mlfabric_a(1), iterations=3).applied_s == pytest.approx([0.18, 0.44, 0.7])
 
 
 def test_an_eager_scheduler_gathers_while_the_server_receives() -> None:
@@ -165,7 +164,7 @@ def test_each_worker_ends_with_its_last_update(eager: bool) -> None:
 
 def test_known_rates_are_the_rates_that_hold() -> None:
     setting = replace(CALM, workers=1, machines=1)
-    record = run(setting, ASYNC, updates=1, rates=slow(setting, {(0, UP): 0.1}))
+    record = run(setting, ASYNC, iterations=1, rates=slow(setting, {(0, UP): 0.1}))
     assert record.applied_s == pytest.approx([0.1 + 0.8])
 
 
@@ -174,7 +173,7 @@ def test_known_rates_are_the_rates_that_hold() -> None:
 
 def test_a_rings_time_has_two_parts_and_a_servers_nic_is_counted() -> None:
     setting = replace(CALM, workers=4, machines=4, overlap=0.0)
-    stepped, ours = run(setting, RR_SYNC, updates=12), run(setting, mlfabric_a(None), horizon_s=40.0)
+    stepped, ours = run(setting, RR_SYNC, iterations=3), run(setting, mlfabric_a(None), horizon_s=40.0)
     both = compare_with_ring(setting, stepped, ours, ours.end_s)
     assert both.computing_s == pytest.approx(0.1) and both.transfers_s == pytest.approx(2 * 3 / 4 * 0.08)
     assert both.idle(0.1) == pytest.approx(0.0)

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from prophet_mlfabric.exchange import Asked
-from prophet_mlfabric.ports import Asking, Collection, Outcome, Permission
+from prophet_mlfabric.messages import Collect
+from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch import aggregating
 from prophet_mlfabric.torch.aggregating import UPDATE, SummingWorker
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds, WholePulls
@@ -34,7 +35,7 @@ class Job:
         self.pushed = threading.Event()
         self.members = members
         self.asked: list[tuple[int, Asking]] = []
-        self.collect: dict[int, Callable[[Collection], None]] = {}
+        self.collect: dict[int, Callable[[Collect], None]] = {}
         self.address: tuple[str, int] = "", 0
         """Worker 0's, which takes updates."""
         self.version = 0
@@ -75,13 +76,15 @@ class Coordinator:
                 Permission(asking.update, True, "", 0, job.version, True, "{}:{}".format(*job.address))
             )
             if len(job.asked) == job.members:
-                job.collect[0](Collection(5, tuple((worker, asking.update) for worker, asking in job.asked)))
+                job.collect[0](
+                    Collect(number=5, members=tuple((worker, asking.update) for worker, asking in job.asked))
+                )
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
         raise AssertionError("a member of a sum does not say that it is done")
 
-    def on_collect(self, collect: Callable[[Collection], None], address: str) -> None:
+    def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
         self.job.collect[self.worker] = collect
         if self.worker == 0:
             host, port = address.split(":")
@@ -197,14 +200,14 @@ def test_a_collection_may_be_replaced_or_taken_back_and_what_has_another_length_
     worker = Worker(job, 0)
     job.pushes = 0
     size = worker.blocks.size_bytes
-    job.collect[0](Collection(5, ((1, 0), (2, 0))))
-    job.collect[0](Collection(6, ((1, 7),)))
-    job.collect[0](Collection(6, ()))
+    job.collect[0](Collect(number=5, members=((1, 0), (2, 0))))
+    job.collect[0](Collect(number=6, members=((1, 7),)))
+    job.collect[0](Collect(number=6, members=()))
     job.pushed.clear()
     with sent(job, 2, 0, size - 4), sent(job, 1, 7, size), sent(job, 1, 0, size):
         until(lambda: {(1, 7), (1, 0)} == worker.summing._came.keys())
         assert job.pushes == 0
-        job.collect[0](Collection(5, ((1, 0),)))
+        job.collect[0](Collect(number=5, members=((1, 0),)))
         assert job.pushed.wait(LONG_S)
     worker.summing.close()
     assert job.pushes == 1
@@ -221,7 +224,7 @@ def test_a_worker_that_ends_pushes_no_sum_that_was_not_on_its_way() -> None:
     worker = Worker(job, 0)
     job.pushes = 0
     worker.summing._closing = True
-    job.collect[0](Collection(5, ((1, 0),)))
+    job.collect[0](Collect(number=5, members=((1, 0),)))
     with sent(job, 1, 0, worker.blocks.size_bytes):
         worker.summing.close()
     assert job.pushes == 0
@@ -235,7 +238,7 @@ def test_a_worker_that_ends_waits_for_what_it_was_told_to_sum_and_not_for_ever(
     job = Job(members=9)
     worker = Worker(job, 0)
     job.pushes = 0
-    job.collect[0](Collection(5, ((1, 0),)))
+    job.collect[0](Collect(number=5, members=((1, 0),)))
     ending = threading.Thread(target=worker.summing.close, daemon=True)
     ending.start()
     ending.join(0.05 if comes else LONG_S)

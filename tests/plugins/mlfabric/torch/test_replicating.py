@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from prophet_mlfabric.ports import ModelCopy
+from prophet_mlfabric.messages import Copy
 from prophet_mlfabric.replica_model import ReplicaModel, load
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin_with, names_of
@@ -41,11 +41,11 @@ class Wire:
 
 class Coordinator:
     def __init__(self) -> None:
-        self.order: Callable[[ModelCopy], None]
+        self.order: Callable[[Copy], None]
         self.answers: list[tuple[int, str]] = []
         self.answered = threading.Semaphore(0)
 
-    def on_copy(self, copy: Callable[[ModelCopy], None]) -> None:
+    def on_copy(self, copy: Callable[[Copy], None]) -> None:
         self.order = copy
 
     def copied(self, number: int, reason: str = "") -> None:
@@ -109,7 +109,7 @@ def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worke
     worker.update(0, 1.0)
     worker.update(1, 0.5)
     worker.update(1, 0.25)
-    worker.coordinator.order(ModelCopy(5, 2.5))
+    worker.coordinator.order(Copy(number=5, bound=2.5))
     assert worker.coordinator.wait() == (5, "")
     ((data, updates),) = worker.store.kept
     model = load(io.BytesIO(data), "here")
@@ -121,10 +121,10 @@ def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worke
 
 def test_an_order_that_comes_again_is_answered_again_and_not_made_again(worker: Worker) -> None:
     for _ in range(2):
-        worker.coordinator.order(ModelCopy(5, 2.5))
+        worker.coordinator.order(Copy(number=5, bound=2.5))
         assert worker.coordinator.wait() == (5, "")
     assert len(worker.store.kept) == 1
-    worker.coordinator.order(ModelCopy(6, 2.5))
+    worker.coordinator.order(Copy(number=6, bound=2.5))
     assert worker.coordinator.wait() == (6, "")
     assert len(worker.store.kept) == 2
 
@@ -141,7 +141,7 @@ def test_a_replica_that_takes_nothing_is_said_before_anything_is_read(
     worker: Worker, error: Exception, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.store.error = error
-    worker.coordinator.order(ModelCopy(5, 2.5))
+    worker.coordinator.order(Copy(number=5, bound=2.5))
     assert worker.coordinator.wait() == (5, reason)
     assert worker.wire.pulled == 0
     assert not caplog.records, "the coordinator says it once for all workers"

@@ -12,6 +12,10 @@ def parameters(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.nn.Parameter(torch.arange(float(torch.Size(shape).numel())).view(shape)) for shape in shapes]
 
 
+def lacking(blocks: WeightBlocks) -> list[int]:
+    return behind([blocks.counts(place) for place in range(len(blocks.blocks))])
+
+
 class Server:
     """Adds what it is sent, block by block, as BytePS's asynchronous server does."""
 
@@ -74,16 +78,16 @@ def test_a_block_that_lacks_an_update_is_told() -> None:
     server.push(blocks)
     server.pull(blocks)
     blocks.take()
-    assert blocks.behind() == []
+    assert lacking(blocks) == []
     blocks.hold_update(1)
     server.push(blocks, 0, 1)
     server.pull(blocks)
-    assert blocks.behind() == [2]
+    assert lacking(blocks) == [2]
     blocks.hold_update(1)
     server.push(blocks, 2)
     server.pull(blocks, 2)
     server.pull(blocks)
-    assert blocks.behind() == []
+    assert lacking(blocks) == []
 
 
 def test_where_each_has_what_another_lacks_all_are_behind() -> None:
@@ -95,7 +99,7 @@ def test_where_each_has_what_another_lacks_all_are_behind() -> None:
 def test_what_is_cleared_adds_nothing() -> None:
     blocks = WeightBlocks(parameters((2, 2)), 1, 1 << 20)
     blocks.hold_weights()
-    blocks.clear()
+    blocks.memory.zero_()
     assert not any(block.any() for block in blocks.blocks)
     assert blocks.size_bytes == 4 * (4 + 2)
 
