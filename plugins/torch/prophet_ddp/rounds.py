@@ -352,8 +352,13 @@ class ModuleRounds(AwaitedRounds):
         if self.resting:
             self.came = True
             return
-        if slot.param.grad is None:
+        grad = slot.param.grad
+        if grad is None:
             self._lacks(slot, gradients[-1])
+        elif grad.dtype != slot.param.dtype:
+            text = texts.other_type(slot.param, grad)
+            self.report(text)
+            raise RuntimeError(text)
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
