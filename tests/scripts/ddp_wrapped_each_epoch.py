@@ -1,4 +1,4 @@
-"""A wrapper for each epoch and one optimizer for all; parameters alone are kept, and looked at once all else is gone."""
+"""A wrapper for each epoch, one optimizer for all; parameters alone are kept, and looked at when all else is gone."""
 
 import torch
 import torch.distributed as dist
