@@ -79,7 +79,7 @@ class Issuer:
         self._lock = threading.RLock()
         self._moved = free_in_forks(threading.Condition(self._lock))
         self._queue: deque[JointOperation] = deque()
-        self._in_flight = 0
+        self._in_flight: set[JointOperation] = set()
         self.at_once = LEAST_AT_ONCE
         """Most operations under way. Ranks may differ in it: the sequence is the same."""
         self._issuing = False
@@ -194,6 +194,7 @@ class Issuer:
         """
         thread = threading.get_ident()
         with self._lock:
+            self._issue()  # An interrupt may have come before what was ready was issued.
             seen = self._seen.get(thread, 0)
             self._moved.wait_for(lambda: self._moves != seen or self._error is not None, limit_s)
             self._seen[thread] = self._moves
@@ -205,6 +206,7 @@ class Issuer:
         Operations that wait for data of this rank stay. Raises an operation's error, unless someone was told of it.
         """
         with self._lock:
+            self._issue()
             while self._error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
                 before = self.ended
                 if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
@@ -266,7 +268,7 @@ class Issuer:
             return  # An operation that ended as soon as it began: the loop below goes on with the next.
         self._issuing = True
         try:
-            while self._queue and self._queue[0].ready and self._in_flight < self.at_once and self._error is None:
+            while self._queue and self._queue[0].ready and len(self._in_flight) < self.at_once and self._error is None:
                 self._issue_first()
         finally:
             self._issuing = False
@@ -274,28 +276,35 @@ class Issuer:
     def _issue_first(self) -> None:
         operation = self._queue[0]
         try:
+            self._in_flight.add(operation)
             self._queue.popleft()
-            self._in_flight += 1
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
                 if operation.times is not None:
                     operation.times.started()
             with unrecorded():
                 operation.work = operation.start()
-            # No frame of Python's before that of `_ended`: torch may call it here, and swallows a Ctrl-C on the way.
-            operation.work.get_future().add_done_callback(functools.partial(self._ended, operation))
+            self._call_back(operation)
         except BaseException as error:
             # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
-            if operation.work is None:
-                self._in_flight -= 1
             self.fail(error)
+            if operation.work is None:
+                self._in_flight.discard(operation)
+            elif not isinstance(error, Exception):
+                self._call_back(operation)  # torch may not have been asked yet.
             if not isinstance(error, Exception):
                 raise
+
+    def _call_back(self, operation: JointOperation) -> None:
+        # No frame of Python's before that of `_ended`: torch may call it here, and swallows a Ctrl-C on the way.
+        operation.work.get_future().add_done_callback(functools.partial(self._ended, operation))
 
     def _ended(self, operation: JointOperation, future: Any) -> None:
         """Handle its end, in a thread of torch's or the issuing one. torch swallows what is raised here, Ctrl-C too."""
         try:
             keep_thread_state()
+            if vars(operation).pop("start", None) is None:
+                return  # torch was asked twice.
             now = time.monotonic()
             error: BaseException | None = None
             try:
@@ -305,7 +314,7 @@ class Issuer:
             except BaseException as what:
                 error = what
             with self._lock:
-                self._in_flight -= 1
+                self._in_flight.discard(operation)
                 operation.work = None
                 if error is not None:
                     self.fail(error)
@@ -314,7 +323,7 @@ class Issuer:
                 self._moves += 1
                 operation.done = True
                 # What they hold may hold it, and is not to wait for the garbage collector.
-                del operation.start, operation.then
+                del operation.then
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
                     if operation.times is not None:

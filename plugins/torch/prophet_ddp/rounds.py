@@ -352,13 +352,17 @@ class ModuleRounds(AwaitedRounds):
         if self.resting:
             self.came = True
             return
-        has_grad = slot.param.grad is not None
-        if not has_grad:
+        grad = slot.param.grad
+        if grad is None:
             self._lacks(slot, gradients[-1])
+        elif grad.dtype != slot.param.dtype:
+            text = texts.other_type(slot.param, grad)
+            self.report(text)
+            raise RuntimeError(text)
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
-            if has_grad:  # Hooks also run for outputs without a part in the loss.
+            if grad is not None:  # Hooks also run for outputs without a part in the loss.
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module

@@ -5,6 +5,7 @@ What belongs here: these, and Prophet's messages where torch has none.
 
 from __future__ import annotations
 
+import torch
 from torch._C import _distributed_c10d as c10d
 
 UNFINISHED = "Expected to have finished reduction in the prior iteration before starting a new one. "
@@ -75,3 +76,9 @@ def marked_twice(index: int, name: str) -> str:
         f"{TWICE}Parameter at index {index} with name {name} has been marked as ready twice. This means that multiple "
         "autograd engine  hooks have fired for this particular parameter during this iteration."
     )
+
+
+def other_type(param: torch.Tensor, grad: torch.Tensor) -> str:
+    """Return the message for a gradient of another type than its parameter's, as `grad_dtype` makes it."""
+    expected, got = (str(tensor.type()).rpartition(".")[2].removesuffix("Tensor") for tensor in (param, grad))
+    return f"Expected {expected}, got {got}"

@@ -173,6 +173,53 @@ def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() 
         issuer.wait_activity(60.0)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_while_torch_is_asked_to_call_back_leaves_nothing_in_flight(before: bool) -> None:
+    wire, issuer = alone()
+    asked: list[object] = []
+    ends: list[None] = []
+
+    class Future:
+        def __init__(self, future: Any) -> None:
+            self._future = future
+
+        def add_done_callback(self, callback: Any) -> None:
+            if not (before and not asked):
+                self._future.add_done_callback(callback)
+            asked.append(callback)
+            if len(asked) == 1:
+                raise KeyboardInterrupt
+
+    class Work:
+        def __init__(self, work: Any) -> None:
+            self._work = work
+
+        def get_future(self) -> Future:
+            return Future(self._work.get_future())
+
+    operation = JointOperation(lambda: Work(issuer.all_reduce(torch.zeros(1))), then=lambda: ends.append(None))
+    issuer.append([operation])
+    with pytest.raises(KeyboardInterrupt):
+        issuer.ready(operation)
+    assert len(asked) == 2 and not issuer.still(0.0)
+    wire.run()
+    assert issuer.still(0.0) and operation.done and len(ends) == 1
+
+
+def test_who_waits_issues_what_an_interrupt_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    wire, issuer = alone()
+    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
+    issuer.append([operation])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(issuer, "_issue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            issuer.ready(operation)
+    issuer.wait_activity(0.0)
+    wire.run()
+    assert operation.done
+
+
 def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     log = EventLog(open=True)
     wire = Wire(1, lambda rank, number: 0.0)

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -180,6 +181,7 @@ class AwaitedRounds:
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
+            lent += _in_one_place(shared)
         graphs = [slot for slot in self._graphs if slot.life.awaited]
         if graphs:
             warn_once(
@@ -222,8 +224,8 @@ class AwaitedRounds:
 
     def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
         """Handle a gradient whose `.grad` is None though it is said to have come. RuntimeError if it went elsewhere."""
-        if gradients[0] is None:
-            return  # An autograd function returned None, which counts as zeros.
+        if gradients[0] is None or not slot.param.requires_grad:
+            return  # An autograd function returned None, or it was frozen after forward: that counts as zeros.
         if not slot.param._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
             raise RuntimeError(
                 f"the gradient of {slot.name} did not come to its .grad, as with distributed autograd: Prophet cannot "
@@ -424,6 +426,13 @@ def watch_backward() -> None:
             torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
+
+
+def _in_one_place(slots: Sequence[Slot]) -> list[Slot]:
+    """Return those whose gradients begin at the same place. One average stays there, the same on all ranks."""
+    starts = {slot: sent.data_ptr() for slot in reversed(slots) if (sent := slot.sent()) is not None}
+    counts = Counter(starts.values())
+    return [slot for slot, start in starts.items() if counts[start] > 1]
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:

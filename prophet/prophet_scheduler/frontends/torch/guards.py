@@ -273,6 +273,11 @@ def awaited_by(gradient: torch.Tensor) -> Slot | None:
     return found[0] if len(found[0].watched.slots) == 1 else None
 
 
+def awaited_in(gradient: torch.Tensor) -> list[Slot]:
+    """Return the slots whose average is under way to the memory of this tensor."""
+    return [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.awaited]
+
+
 def owners() -> list[Any]:
     """Return the living `owner` of each `watch`."""
     return list(_owners)

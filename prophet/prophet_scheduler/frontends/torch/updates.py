@@ -97,7 +97,8 @@ class Updates:
         """The optimizer's attributes at the last step, in case the program drops it."""
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
-        self._state_known = False
+        self._state_known: list[Slot] = []
+        """Slots whose states are known: a parameter has another slot once its module is wrapped again."""
         self._pending = 0
         self._states = 0
         """Parameters that had a state before the last step."""
@@ -365,22 +366,23 @@ class Updates:
         for name, value in vars(stand_in).items():
             if name not in lent or value is not lent[name]:
                 own[name] = value
-        self._state_known &= len(own["state"]) == states
+        if len(own["state"]) != states:
+            self._state_known = []
 
     def _own_of_dropped(self) -> dict[str, Any]:
         """Return the attributes that the dropped optimizer would have."""
         known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.life.pending}
         return {**self._own, "state": defaultdict(dict, known)}
 
-    def _look_at_state(self, slots: Iterable[Slot]) -> None:
+    def _look_at_state(self, slots: Sequence[Slot]) -> None:
         """Note the state of each parameter; once, where the program has no way to replace it."""
-        if self._state_known and not self.state_seen:
+        if slots == self._state_known and not self.state_seen:
             return
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
             known = ((slot, state.get(slot.param)) for slot in slots)
             self._state_by_slot = {slot: own for slot, own in known if own}
-        self._state_known = True
+        self._state_known = list(slots)
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
