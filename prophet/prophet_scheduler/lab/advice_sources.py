@@ -81,7 +81,7 @@ def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status:
         f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the profile; "
         "your job's own profile (PROPHET_PROFILE_OUT) says what it takes there",
     )
-    builtin = profile.name in BUILTIN
+    builtin = profile.name in MODELS
     return Situation(cell, contender, links.workers_per_host, assumed=assumed if builtin else ())
 
 
