@@ -275,7 +275,7 @@ def awaited_by(gradient: torch.Tensor) -> Slot | None:
 
 def awaited_in(gradient: torch.Tensor) -> list[Slot]:
     """Return the slots whose average is under way to the memory of this tensor."""
-    return [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.awaited]
+    return [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.life.awaited]
 
 
 def owners() -> list[Any]:
