@@ -10,11 +10,13 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
 from prophet_ddp.control import Decision
+from prophet_ddp.dividing import Dividing
 from prophet_ddp.events import EventLog, Phase
+from prophet_ddp.issuer import Issuer
 from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
@@ -24,6 +26,7 @@ from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.warm import WarmStart
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.collective import (
@@ -75,7 +78,7 @@ class Job:
         self.record = ModuleRecord()
         self.control = Wanted()
         self.waits = BarrierWatch()
-        self.asks_norms = BarrierWatch()
+        self.dividing = Dividing(cast(Issuer, None), 0, 2, possible=False)
         self.divisible = self.divided = self.resting = False
         self.turns: Any = None
         self.slots = (None,)
@@ -156,7 +159,9 @@ class Clipping(Job):
 
     def iterate(self, count: int = 1) -> float:
         self.clips = not self.divided
-        self.asks_norms.iteration(self.asks)
+        if self.asks:
+            self.dividing.asked(NORM)
+        self.dividing.iterated()
         return super().iterate(count) if self.clips else self.in_two_phases()
 
     def in_two_phases(self) -> float:

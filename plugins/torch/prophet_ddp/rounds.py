@@ -27,10 +27,11 @@ from prophet_ddp import texts
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.compression import CommHook
 from prophet_ddp.control import UNORDERED, Decision
+from prophet_ddp.dividing import Dividing
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import MOST_EXACT, TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
+from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
 from prophet_ddp.uses import Uses
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
@@ -39,17 +40,14 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
-from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.sequence import backward_order
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes
-    from prophet_ddp.phases import Division, TwoPhases
-    from prophet_ddp.ring import RingPhases
+    from prophet_ddp.phases import Division
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
@@ -58,11 +56,6 @@ WARM_UP = 2
 """First rounds of a module, whose times do not count."""
 KEPT_ITERATIONS = 64
 """Number of newest rounds whose times are kept."""
-
-
-def _import_phases() -> None:
-    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
-    from prophet_ddp import phases, ring  # noqa: F401
 
 
 class ModuleRounds(AwaitedRounds):
@@ -93,6 +86,7 @@ class ModuleRounds(AwaitedRounds):
         """The torch hook that averages gradients; None if the program has registered none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
+        self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, terms.divides)
         self.on_round: Callable[[], None] | None = None
         """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None
@@ -119,18 +113,9 @@ class ModuleRounds(AwaitedRounds):
         self._first_came: list[Slot] = []
         """Slots in the order of the first round's gradients, if gradients are to be arranged."""
         self.waits = self.record.waits
-        self.asks_norms = BarrierWatch()
-        """Detection of iterations that ask for norms of all averages before they look at any."""
-        self._asked_for_norms = False
-        self._norm_order = NORM
-        """Order of the norms that were asked for last."""
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
-        self._phases: TwoPhases | RingPhases | None = None
-        """Phases of the rounds under the decision in force, if they have two."""
-        self._may_divide = False
-        """True once all ranks have what two phases need."""
         self._round_seen = 0
         self.watch()
 
@@ -185,7 +170,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def divided(self) -> bool:
         """True if rounds have two phases."""
-        return self._phases is not None
+        return self.dividing.phases is not None
 
     @property
     def way(self) -> str:
@@ -209,7 +194,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def divisible(self) -> bool:
         """True if rounds may have two phases. The same on all ranks."""
-        possible = self.terms.divides and self.plain and self.begun
+        possible = self.dividing.possible and self.plain and self.begun
         return possible and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
@@ -224,9 +209,7 @@ class ModuleRounds(AwaitedRounds):
 
     def division(self, cut: Cut) -> Division:
         """Return the division that two phases would make of this cut."""
-        from prophet_ddp.phases import Division, divide  # Few jobs need it.
-
-        return divide(cut, self.layout[0], self.ranks) if self.ranks <= MOST_EXACT else Division(cut)
+        return self.dividing.division(cut, self.layout[0])
 
     def keep_counts(self) -> None:
         """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
@@ -279,7 +262,7 @@ class ModuleRounds(AwaitedRounds):
         if not self._slots:  # Break cycles, so that memory goes at once and waits for no garbage collection.
             if self._arena is not None:
                 self._arena.operations(())
-            self._arena = self._phases = self.turns = None
+            self._arena = self.dividing.phases = self.turns = None
             self.registered, self._first_came = (), []
             self.uses = Uses((), self.uses.vary, self.uses.counted)
             self.report, self.times = _nobody, None
@@ -292,8 +275,7 @@ class ModuleRounds(AwaitedRounds):
         if self.ended != self._round_seen:
             self._round_seen = self.ended
             self.waits.iteration(self._iterated())
-            self.asks_norms.iteration(self._asked_for_norms)
-            self._asked_for_norms = False
+            self.dividing.iterated()
         if self.turns is not None and self.turns.forward_begins():
             return
         if self.trace is not None:
@@ -417,8 +399,8 @@ class ModuleRounds(AwaitedRounds):
                 self._clear(self._arena)
                 self._take_up(decision)
         assert self.decision is not None and self._arena is not None
-        if self._phases is not None:
-            operations = self._arena.operations_in(self._phases, self._norm_order)
+        if self.dividing.phases is not None:
+            operations = self._arena.operations_in(self.dividing.phases, self.dividing.norm_order)
         else:
             operations = self._arena.operations(self.decision.collectives)
         operations += self.uses.round_begins(self._issuer.all_reduce)
@@ -470,7 +452,7 @@ class ModuleRounds(AwaitedRounds):
             slot.place = place
         # Free its memory before taking more; operations would keep it until the next garbage collection.
         self._arena.operations(())
-        self._phases = None
+        self.dividing.phases = None
         self._arena = None
         for slot in self._slots:
             slot.blocks = ()
@@ -480,7 +462,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
-        if decision.gathers and not self._prepared():
+        if decision.gathers and not self.dividing.prepared(self.label, self._wait):
             decision = replace(self._undecided(decision.cut), unordered=False)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
@@ -489,31 +471,9 @@ class ModuleRounds(AwaitedRounds):
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
         self.decision = decision
-        self._phases = self._in_phases(self._arena, decision, division) if division is not None else None
+        blocks = [] if division is None else self.blocks_under(division.cut)
+        self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
         self._issuer.at_once = decision.at_once
-
-    def _prepared(self) -> bool:
-        """Return True if rounds can have two phases; make what is lacking. All ranks have it or none."""
-        if not self._may_divide and self.terms.divides:
-            count = self.ranks if self.ranks <= MOST_EXACT else 0
-            why = self._issuer.connect_apart(self.control.rank, count, _import_phases, self._wait)
-            self._may_divide = not why
-            if why:
-                self.terms = replace(self.terms, divides=False)
-                warn_once(f"{self.label} goes on without rounds in two phases: {why}")
-        return self._may_divide
-
-    def _in_phases(self, arena: DdpArena, decision: Decision, division: Division) -> TwoPhases | RingPhases:
-        from prophet_ddp.phases import TwoPhases
-        from prophet_ddp.ring import RingPhases
-
-        orders, ranks = (decision.order, decision.gathers), (self.control.rank, self.ranks)
-        if division.owners:
-            return TwoPhases(self._issuer, self._slots, arena.blocks, division.owners, *orders, *ranks)
-        pieces = self.blocks_under(division.cut)
-        return RingPhases(
-            self._issuer, self._slots, arena.blocks, pieces, *orders, decision.early, decision.at_once, *ranks
-        )
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
@@ -548,12 +508,11 @@ class ModuleRounds(AwaitedRounds):
             self.uses.without = []
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
-        self._asked_for_norms = True
-        self._norm_order = order
-        if self._phases is None:
+        self.dividing.asked(order)
+        if self.dividing.phases is None:
             return None
         with references.waiting():
-            return self._phases.norms(slots, order, self._wait)
+            return self.dividing.phases.norms(slots, order, self._wait)
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

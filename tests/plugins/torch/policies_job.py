@@ -178,7 +178,7 @@ def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
         "elements": sum(slot.param.numel() for slot in rounds.slots),
         "joined": sum(len(places) > 1 for places in wanted.collectives),
         "waits": rounds.barrier,
-        "divides": rounds.terms.divides,
+        "divides": rounds.dividing.possible,
     }
 
 

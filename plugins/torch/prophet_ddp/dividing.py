@@ -1,0 +1,90 @@
+"""Rounds of one module in two phases: whether it may have them, what they need, and the phases in force.
+
+Rule of this file: all ranks decide the same here. phases.py and ring.py have the operations of such rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.terms import MOST_EXACT
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch.clipping import NORM
+from prophet_scheduler.learn.barrier import BarrierWatch
+
+if TYPE_CHECKING:
+    from prophet_ddp.arena import DdpArena
+    from prophet_ddp.control import Decision
+    from prophet_ddp.phases import Division, TwoPhases
+    from prophet_ddp.ring import RingPhases
+    from prophet_scheduler.core.cut import Block, Cut
+    from prophet_scheduler.frontends.torch.arena import Slot
+
+
+def _import_phases() -> None:
+    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
+    from prophet_ddp import phases, ring  # noqa: F401
+
+
+class Dividing:
+    """Two phases of one module. `possible`: it may have them."""
+
+    def __init__(self, issuer: Issuer, rank: int, ranks: int, possible: bool) -> None:
+        self._issuer = issuer
+        self._rank, self._ranks = rank, ranks
+        self.possible = possible
+        self.phases: TwoPhases | RingPhases | None = None
+        """Phases of the rounds under the decision in force, if they have two."""
+        self.norm_order = NORM
+        """Order of the norms that were asked for last."""
+        self.asks = BarrierWatch()
+        """Detection of iterations that ask for norms of all averages before they look at any."""
+        self._asked = self._connected = False
+
+    def asked(self, order: float) -> None:
+        """Note that the program asks for norms of this order."""
+        self._asked, self.norm_order = True, order
+
+    def iterated(self) -> None:
+        """Note the end of an iteration."""
+        self.asks.iteration(self._asked)
+        self._asked = False
+
+    def division(self, cut: Cut, sizes: Sequence[int]) -> Division:
+        """Return the division that two phases would make of this cut, for gradients of these sizes (bytes)."""
+        from prophet_ddp.phases import Division, divide  # Few jobs need it.
+
+        return divide(cut, sizes, self._ranks) if self._ranks <= MOST_EXACT else Division(cut)
+
+    def prepared(self, label: str, wait: Callable[[JointOperation], None]) -> bool:
+        """Return True if rounds can have two phases; make what is lacking. All ranks have it or none.
+
+        `label` names the module. `wait(operation)` returns when it has ended.
+        """
+        if self.possible and not self._connected:
+            count = self._ranks if self._ranks <= MOST_EXACT else 0
+            why = self._issuer.connect_apart(self._rank, count, _import_phases, wait)
+            self.possible = self._connected = not why
+            if why:
+                warn_once(f"{label} goes on without rounds in two phases: {why}")
+        return self._connected
+
+    def take_up(
+        self, decision: Decision, division: Division | None, arena: DdpArena, slots: Sequence[Slot], blocks: list[Block]
+    ) -> None:
+        """Make the phases of a decision, or none without a `division`. `blocks` are those of its cut."""
+        self.phases = None
+        if division is None:
+            return
+        from prophet_ddp.phases import TwoPhases
+        from prophet_ddp.ring import RingPhases
+
+        orders, ranks = (decision.order, decision.gathers), (self._rank, self._ranks)
+        if division.owners:
+            self.phases = TwoPhases(self._issuer, slots, arena.blocks, division.owners, *orders, *ranks)
+        else:
+            self.phases = RingPhases(
+                self._issuer, slots, arena.blocks, blocks, *orders, decision.early, decision.at_once, *ranks
+            )
