@@ -438,9 +438,10 @@ def watch_backward() -> None:
 
 def _in_one_place(slots: Sequence[Slot]) -> list[Slot]:
     """Return those whose gradients begin at the same place. One average stays there, the same on all ranks."""
-    starts = {slot: sent.data_ptr() for slot in reversed(slots) if (sent := slot.sent()) is not None}
+    sent = {slot: gradient for slot in reversed(slots) if (gradient := slot.sent()) is not None}
+    starts = {slot: references.parts_of(gradient)[-1].data_ptr() for slot, gradient in sent.items()}
     counts = Counter(starts.values())
-    return [slot for slot, start in starts.items() if counts[start] > 1]
+    return [slot for slot, start in starts.items() if start and counts[start] > 1]
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:

@@ -204,9 +204,8 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
 
 def is_noticed(slot: Slot) -> bool:
     """True if a use of the parameter, or of the gradient that was sent, waits for what is to come."""
-    with references.unhandled():  # The look itself is no use.
-        tensor = slot.param if slot.life.pending else slot.sent()
-        key = 0 if tensor is None else references.storage_key(tensor)
+    tensor = slot.param if slot.life.pending else slot.sent()
+    key = 0 if tensor is None else references.storage_key(tensor)
     return not key or slot in _pending.get(key, ())
 
 
