@@ -3,8 +3,10 @@
 Rule of this file: an ordinary training script. Each module sleeps in forward and in backward as long as its part of the
 model would compute. Rank 0 prints the seconds of the iterations after the first few. Over real gloo on shaped links:
 
-    prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep]
-    PROPHET_SCHEDULER=prophet prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep]
+    prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep] [--replicas 2]
+    PROPHET_SCHEDULER=prophet prophet testbed --bandwidth 250mbit -- python tools/fsdp_job.py [--keep] [--replicas 2]
+
+With as many replicas as ranks each rank has all parameters, by FSDP2's replicate().
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 BYTES = 25_600_000
@@ -59,6 +63,7 @@ class SlowLayer(torch.nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="keep parameters after forward")
+    parser.add_argument("--replicas", type=int, default=1, help="replicas of what the other ranks share")
     parser.add_argument("--iterations", type=int, default=30)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -67,9 +72,15 @@ def main() -> None:
     embedding = SlowLayer(int(EMBEDDING * elements), 0.0)
     layers = [SlowLayer(int((1 - EMBEDDING) * elements / LAYERS), 1 / LAYERS) for _ in range(LAYERS)]
     model = torch.nn.Sequential(embedding, *layers)
-    for layer in model:
-        fully_shard(layer, reshard_after_forward=not options.keep)
-    fully_shard(model, reshard_after_forward=not options.keep)
+    ranks, replicas = dist.get_world_size(), options.replicas
+    if ranks % replicas:
+        parser.error(f"--replicas {replicas}: {ranks} ranks do not divide into so many; give a divisor")
+    mesh = init_device_mesh("cpu", (replicas, ranks // replicas) if 1 < replicas < ranks else (ranks,))
+    for module in (*model, model):
+        if 1 < replicas == ranks:
+            replicate(module, mesh=mesh)
+        else:
+            fully_shard(module, mesh=mesh, reshard_after_forward=not options.keep)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     took_s = []
     for _ in range(options.iterations):

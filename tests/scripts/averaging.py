@@ -1,6 +1,7 @@
 """The average that FSDP2 means, over gloo: its own is a sum there (pytorch issue 162338).
 
-Rule of this file: torch's reduce-scatter with parts added up in the order of ranks. Importing it puts that in place.
+Rule of this file: torch's reduce-scatter with parts added up in the order of ranks, and the same for the all-reduce
+between replicas. Importing it puts that in place.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 
@@ -25,4 +27,22 @@ def _reduce(
         output_tensor.div_(group.size())
 
 
+class _Distributed:
+    """torch.distributed as FSDP2's collectives see it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any) -> None:
+        parts = tensor.new_empty(group.size() * tensor.numel())
+        dist.all_gather_into_tensor(parts, tensor, group=group)
+        first, *others = parts.view(group.size(), -1)
+        tensor.copy_(first)
+        for other in others:
+            tensor.add_(other)
+        if op == dist.ReduceOp.AVG:
+            tensor.div_(group.size())
+
+
+vars(_fsdp_collectives)["dist"] = _Distributed()
 DefaultReduceScatter.__call__ = _reduce  # type: ignore[method-assign,assignment]

@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 from prophet_fsdp import takeover
-from prophet_fsdp.collectives import Reduce
 from prophet_fsdp.order import ModuleOrder
+from prophet_fsdp.rounds import ShardRounds
+from prophet_fsdp.stages import Stages
 from prophet_fsdp.wire import Comes, ShardTransfer, ShardWire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
 BLOCK_BYTES = 2048
 
-_counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0}
+_counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0, "updates": 0}
 _chance = random.Random(int(os.environ.get("RANK", "0")))
-_reduced: list[ShardTransfer] = []
 
 
 def _late(
@@ -51,36 +51,40 @@ def _slow() -> None:
     original: Any = vars(ShardWire)["_begin"]
     reduce: Any = vars(ShardWire)["reduce"]
 
-    def begin(self: ShardWire, urgency: int, goes: Any, comes: dict[int, Comes]) -> ShardTransfer:
+    def begin(self: ShardWire, urgency: int, place: int, goes: Any, comes: dict[int, Comes]) -> ShardTransfer:
         late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
-        transfer: ShardTransfer = original(self, urgency, goes, late)
+        transfer: ShardTransfer = original(self, urgency, place, goes, late)
         return transfer
 
-    def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any) -> ShardTransfer:
-        _reduced.append(reduce(self, output.fill_(torch.nan), *args))
-        return _reduced[-1]
+    def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:
+        _counts["reduced"] += 1
+        transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
+        return transfer
 
     ShardWire._begin = begin  # type: ignore[method-assign]
     ShardWire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
 
 
 def _count() -> None:
-    gathers, reduces = ModuleOrder.gathers, Reduce.__call__
+    gathers, left, stepped = ModuleOrder.gathers, ShardRounds.left, ShardRounds.stepped
 
     def count_gathers(self: ModuleOrder, module: Any) -> None:
         _counts["gathered"] += 1
         _counts["ahead"] += bool(self._under_way)
         gathers(self, module)
 
-    def count_reduces(self: Reduce, *args: Any, **kwargs: Any) -> Any:
-        _reduced.clear()
-        result = reduces(self, *args, **kwargs)
-        _counts["reduced"] += len(_reduced)
-        _counts["late"] += any(transfer.coming for transfer in _reduced)
-        return result
+    def count_late(self: ShardRounds, *args: Any) -> Stages:
+        reduction = left(self, *args)
+        _counts["late"] += reduction.coming > 0
+        return reduction
+
+    def count_updates(self: ShardRounds) -> None:
+        _counts["updates"] += sum(slot.life.pending and not self.arrived(slot) for slot in self.slots)
+        stepped(self)
 
     ModuleOrder.gathers = count_gathers  # type: ignore[method-assign]
-    Reduce.__call__ = count_reduces  # type: ignore[method-assign]
+    ShardRounds.left = count_late  # type: ignore[method-assign,assignment]
+    ShardRounds.stepped = count_updates  # type: ignore[method-assign,assignment]
 
 
 @atexit.register

@@ -1,7 +1,7 @@
-"""Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first `fully_shard`.
+"""Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first `fully_shard` or `replicate`.
 
 Rule of this file: the moment of loading, as in prophet_ddp/autoload.py, which has the import hook. The first call of
-`fully_shard` imports the rest.
+either imports the rest.
 
 A wrong setting ends the process with one line and status 2. A failure of Prophet itself is one warning, and FSDP2 stays
 as it is.
@@ -18,16 +18,20 @@ from prophet_ddp.autoload import call_after_import, takeover_in
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import logger
 
-MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
+FUNCTIONS = {
+    "torch.distributed.fsdp._fully_shard._fully_shard": "fully_shard",
+    "torch.distributed._composable.replicate_with_fsdp": "replicate",
+}
+"""Functions that shard a module, or replicate it in the same way, by their modules."""
 
 
-def stand_behind(defining: ModuleType) -> None:
-    """Hand each module that is sharded to Prophet, from now on."""
-    original = defining.fully_shard
+def stand_behind(function: str, defining: ModuleType) -> None:
+    """Hand each module that this function is called for to Prophet, from now on."""
+    original = getattr(defining, function)
 
     @passed_over
     @functools.wraps(original)
-    def fully_shard(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def shard(module: Any, *args: Any, **kwargs: Any) -> Any:
         takeover = takeover_in("prophet_fsdp")
         sharded = original(module, *args, **kwargs)
         if takeover is not None:
@@ -39,8 +43,9 @@ def stand_behind(defining: ModuleType) -> None:
         return sharded
 
     for name, place in list(sys.modules.items()):
-        if name.startswith("torch.distributed") and vars(place).get("fully_shard") is original:
-            vars(place)["fully_shard"] = fully_shard
+        if name.startswith("torch.distributed") and vars(place).get(function) is original:
+            vars(place)[function] = shard
 
 
-call_after_import(MODULE, stand_behind)
+for _module, _function in FUNCTIONS.items():
+    call_after_import(_module, functools.partial(stand_behind, _function))

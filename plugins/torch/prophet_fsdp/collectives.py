@@ -3,49 +3,34 @@
 Rule of this file: what FSDP2 calls, and who waits for what. wire.py moves the data, and order.py knows which module
 comes next.
 
-A gathering is waited for where FSDP2 copies it out. A reduction is not waited for: backward goes on while gradients
-travel. FSDP2 makes `.grad` of its result at once, and whoever sees that is to find the average there. So the end of the
-backward pass waits for all of its reductions. Where FSDP2 adds the result to an earlier gradient or makes it another
-type, it gets zeros, and the result is added at the end of the backward pass.
+A gathering is waited for where FSDP2 copies it out. A reduction is late: FSDP2 makes `.grad` of it at once, and who
+looks there waits (rounds.py). Where something looks within backward, the reduction is waited for at once.
 """
 
 from __future__ import annotations
 
-import enum
-import functools
-import time
+import threading
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from prophet_fsdp.order import in_backward, order_of
+from prophet_fsdp.rounds import Begun, rounds_of
 from prophet_fsdp.says import Iterations
+from prophet_fsdp.stages import SHARDS_AFTER, Stage, Stages, between_replicas
 from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 GATHERS, REDUCES = range(2)
-"""Urgency: the computation that comes next waits for a gathering."""
-HOOKS = "_post_accumulate_grad_hooks"
-"""Attribute of a tensor whose gradient the program wants to see at once."""
+"""Urgency: the computation that comes next waits for a gathering. Of reductions those of the modules that come first in
+forward are the most urgent.
+"""
 MOST_INPUTS = 4
 """Most modules whose gradients wait in memory for the wire. FSDP2 alone keeps one."""
-
-
-class Fills(enum.Enum):
-    """Memory that a reduction fills, and when."""
-
-    GRADIENTS = enum.auto()
-    """The memory of which FSDP2 makes gradients, by the end of the backward pass."""
-    APART = enum.auto()
-    """Memory of its own, since FSDP2 adds its result to a gradient or makes it another type. It is added at the end of
-    the backward pass.
-    """
-    NOW = enum.auto()
-    """Memory that FSDP2 or the program reads at once."""
 
 
 class Members:
@@ -65,18 +50,24 @@ class Members:
 class SharedRounds:
     """Parts that all modules sharded over one group have in common."""
 
-    def __init__(self, wire: ShardWire, group: dist.ProcessGroup, iterations: Iterations | None = None) -> None:
+    def __init__(self, wire: ShardWire, group: dist.ProcessGroup) -> None:
         self.wire = wire
-        self.iterations = iterations
+        self.iterations: Iterations | None = None
         """None where this rank says nothing of them."""
         self.members = Members(group)
-        self.inputs: deque[ShardTransfer] = deque()
-        """Reductions whose gradients may still be in memory."""
+        self.inputs: list[tuple[int, ShardTransfer]] = []
+        """Reductions whose gradients may still be in memory, with their urgency."""
 
-    def moves(self, data: torch.Tensor) -> None:
-        """Note that this is on its way."""
+    def moves(self, size_bytes: int) -> None:
+        """Note that so much is on its way."""
         if self.iterations is not None:
-            self.iterations.moves(data.nbytes, in_backward())
+            self.iterations.moves(size_bytes, in_backward())
+
+    def make_room(self) -> None:
+        """Wait until few enough gradients are in memory: for the most urgent one, which comes first."""
+        while len(self.inputs) >= MOST_INPUTS:
+            next_ = min(range(len(self.inputs)), key=lambda place: self.inputs[place][0])
+            self.wire.wait(self.inputs.pop(next_)[1])
 
 
 class GatherEnd(dist.Work):
@@ -112,22 +103,32 @@ class Gather(DefaultAllGather):
         own = output_tensor.view(group.size(), -1)[group.rank()]
         if own.data_ptr() != input_tensor.data_ptr():
             own.copy_(input_tensor)
-        self._shared.moves(output_tensor)
-        transfer = self._shared.wire.gather(output_tensor, GATHERS)
+        self._shared.moves(output_tensor.nbytes)
         module: Any = self._module()
         order = order_of(module)
+        transfer = self._shared.wire.gather(output_tensor, GATHERS, order.place(module))
         order.gathers(module)
+        rounds_of(module, begin=False)
         return GatherEnd(self._shared.wire, transfer, lambda: order.came(module))
 
 
 class Reduce(DefaultReduceScatter):
-    """Reduce-scatter of a module's gradients. `group` is FSDP2's of its parameters."""
+    """Reduction of a module's gradients: the reduce-scatter of parts, and the all-reduce between replicas. `group` is
+    FSDP2's of its parameters; `parts` and `replicas` are None where there is one.
+    """
 
-    def __init__(self, shared: SharedRounds, module: torch.nn.Module, group: Any) -> None:
-        self._shared = shared
+    def __init__(
+        self, parts: SharedRounds | None, replicas: SharedRounds | None, module: torch.nn.Module, group: Any
+    ) -> None:
+        self._parts, self._replicas = parts, replicas
         self._module = weakref.ref(module)
         self._group = weakref.ref(group)
-        self._last: ShardTransfer | None = None
+        self._reduced: tuple[Begun, Stage, torch.Tensor] | None = None
+        """Reduction of parts that an all-reduce follows: the stage that begins it, and its result."""
+
+    def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        _here.reduce = self  # FSDP2 goes on with an all-reduce of what it allocates here.
+        return super().allocate(*args, **kwargs)
 
     def __call__(
         self,
@@ -137,57 +138,120 @@ class Reduce(DefaultReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> Any:
-        if not self._shared.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+        self._reduced = None
+        parts = self._parts
+        if parts is None or not parts.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
-        self._shared.moves(input_tensor)
-        wire, inputs = self._shared.wire, self._shared.inputs
-        while len(inputs) >= MOST_INPUTS:
-            wire.wait(inputs.popleft(), left=True)
-        fills = self._fills(output_tensor) if op == dist.ReduceOp.AVG and in_backward() else Fills.NOW
-        if fills is Fills.APART and self._last is not None:
-            wire.wait(self._last)  # FSDP2 is about to add to what that one fills.
-        result = torch.empty_like(output_tensor) if fills is Fills.APART else output_tensor
-        self._last = transfer = wire.reduce(result, input_tensor, op == dist.ReduceOp.AVG, REDUCES)
-        inputs.append(transfer)
-        if fills is Fills.NOW:
-            wire.wait(transfer)
-        elif fills is Fills.APART:
-            output_tensor.fill_(-0.0)  # To add it changes no bit of any number.
-        if in_backward():
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(functools.partial(self._backward_ends, transfer, result, fills))
+        parts.moves(input_tensor.nbytes)
+        average = op == dist.ReduceOp.AVG
+        begun = self._begin(output_tensor) if in_backward() else None
+        late = begun if average and not self._adds_up() else None
+        result = torch.empty_like(output_tensor) if late is not None else output_tensor
+
+        def begin() -> ShardTransfer:
+            parts.make_room()
+            reduction = parts.wire.reduce(result, input_tensor, average, self._urgency, self._place)
+            parts.inputs.append((self._urgency, reduction))
+            return reduction
+
+        if late is None:
+            parts.wire.wait(begin())
+            return None
+        output_tensor.fill_(-0.0)  # To add it changes no bit of any number.
+        stage = parts.wire, begin, SHARDS_AFTER
+        if self._replicas is not None:
+            self._reduced = late, stage, result
+        else:
+            late.left([stage], result)
         return None
 
-    def _backward_ends(self, transfer: ShardTransfer, result: torch.Tensor, fills: Fills) -> None:
-        order_of(self._module()).settle()
-        self._shared.wire.wait(transfer)
-        if fills is Fills.APART:
-            self._add(result)
-        if self._shared.iterations is not None:
-            self._shared.iterations.backward_ends(time.monotonic())
+    def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any) -> bool:
+        """Add up between replicas what FSDP2 gives to its all-reduce. False, with nothing done, if that is torch's."""
+        reduced, self._reduced = self._reduced, None
+        replicas = self._replicas
+        if replicas is None or not replicas.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+            if reduced is not None:
+                _, (wire, begin, _), result = reduced
+                wire.wait(begin())
+                tensor.copy_(result)
+            return False
+        (self._parts or replicas).moves(tensor.nbytes)
+        average = op == dist.ReduceOp.AVG
+        if reduced is not None:
+            begun: Begun | None
+            begun, *before, source = reduced
+        else:
+            begun, before, source = self._begin(tensor) if in_backward() else None, [], tensor.clone()
+        result, stages = between_replicas(
+            replicas.wire, group.rank(), group.size(), source, average, self._urgency, self._place
+        )
+        if begun is not None and average:
+            tensor.fill_(-0.0)
+            begun.left([*before, *stages], result)
+            return True
+        whole = Stages([*before, *stages])
+        while not whole.last:
+            whole.go_on()
+        whole.wait()
+        tensor.copy_(result)
+        return True
 
-    def _fills(self, output: torch.Tensor) -> Fills:
-        group: Any = self._group()
-        sharded = [param.sharded_param for param in self._params()]
-        if group._all_reduce_hook is not None or any(getattr(each, HOOKS, None) for each in sharded):
-            return Fills.NOW
-        if group._orig_dtype == output.dtype and all(param.grad is None for param in sharded):
-            return Fills.GRADIENTS
-        sizes = (param.padded_sharded_param_size.numel() for param in self._params())
-        return Fills.APART if sum(sizes) == output.numel() else Fills.NOW
+    @property
+    def _place(self) -> int:
+        module: Any = self._module()
+        return order_of(module).place(module)
 
-    def _params(self) -> list[Any]:
-        """Return FSDP2's parameters that may have gradients."""
-        group: Any = self._group()
-        return [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+    @property
+    def _urgency(self) -> int:
+        return REDUCES + self._place
 
-    @torch.no_grad()
-    def _add(self, result: torch.Tensor) -> None:
-        """Add a result to the gradients of all parameters, as FSDP2 does."""
+    def _adds_up(self) -> bool:
+        """True if FSDP2 adds results of several reductions up before replicas exchange them."""
         group: Any = self._group()
-        result = result.to(group._orig_dtype)
-        start = 0
-        for param in self._params():
-            part = result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
-            param.sharded_param.grad.to_local().add_(part)
-            start += param.padded_sharded_param_size.numel()
+        return self._replicas is not None and not (group.all_reduce_grads and group._partial_reduce_output is None)
+
+    def _begin(self, output: torch.Tensor) -> Begun | None:
+        """Return what awaits the reduction; None where its result has to be there at once."""
+        group: Any = self._group()
+        rounds = rounds_of(self._module(), begin=True)
+        assert rounds is not None
+        params = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
+        rounds.next_comes(params)
+        for shared in (self._parts, self._replicas):
+            if shared is not None and shared.iterations is not None:
+                rounds.says.add(shared.iterations)
+        return rounds.begin(params, output.numel()) if group._all_reduce_hook is None else None
+
+
+class _Here(threading.local):
+    """State of this thread: the reduction that FSDP2 is at."""
+
+    reduce: Reduce | None = None
+
+
+_here = _Here()
+
+
+class _Distributed:
+    """torch.distributed as FSDP2's collectives see it, with our all-reduce: there is no hook for it."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def all_reduce(
+        self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        reduce, _here.reduce = _here.reduce, None
+        if reduce is not None and not async_op and reduce.all_reduce(tensor, op, group):
+            return None
+        return self._inner.all_reduce(tensor, op=op, group=group, async_op=async_op)
+
+
+def stand_behind_all_reduce() -> None:
+    """Have FSDP2 ask here first for each all-reduce from now on."""
+    inner: Any = vars(_fsdp_collectives)["dist"]
+    if not isinstance(inner, _Distributed):
+        vars(_fsdp_collectives)["dist"] = _Distributed(inner)

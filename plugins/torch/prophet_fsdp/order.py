@@ -26,6 +26,7 @@ class ModuleOrder:
         self._backward: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._under_way: weakref.WeakSet[Any] = weakref.WeakSet()
         self._settled = False
+        self._places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def gathers(self, module: Any) -> None:
         """Note that a module's parameters are on their way."""
@@ -37,6 +38,15 @@ class ModuleOrder:
         elif _context(module).iter_forward_root is not None:
             self._forward[module] = None
 
+    def place(self, module: Any) -> int:
+        """Return the module's place in forward; 0 where that is unknown. The same on all ranks."""
+        return self._places.get(module, 0)
+
+    def forward_begins(self, module: Any) -> None:
+        """Note a module's turn in forward, where it gathers nothing."""
+        if not self._settled and not in_backward():
+            self._forward[module] = None
+
     def came(self, module: Any) -> None:
         """Note that the module waits for them: it uses them."""
         self._under_way.discard(module)
@@ -46,6 +56,7 @@ class ModuleOrder:
         if self._settled:
             return
         self._settled = True
+        self._places.update({module: place for place, module in enumerate(self._forward)})
         for order, lists, choose in (
             (list(self._forward), "_states_to_forward_prefetch", "set_modules_to_forward_prefetch"),
             (list(self._backward), "_states_to_backward_prefetch", "set_modules_to_backward_prefetch"),

@@ -3,8 +3,8 @@
 Rule of this file: that decision, alike on all ranks. Only FSDP2's public hooks are set. Parameters, gradients and
 checkpoints stay FSDP2's.
 
-The ranks of a sharding group meet once, at its first module, and connect. If one cannot, FSDP2 stays as it is on all of
-them, with one line. What keeps a single module out is in its arguments, which are alike on all ranks.
+The ranks of a group meet once, at its first module, and connect. If one cannot, FSDP2 stays as it is on all ranks of
+the mesh, with one line. What keeps a single module out is in its arguments, which are alike on all ranks.
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from prophet_ddp.meeting import agree_or_end
+from prophet_ddp.records import environ_of_rank
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
-from prophet_fsdp.collectives import Gather, Reduce, SharedRounds
+from prophet_fsdp import watching
+from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
+from prophet_fsdp.rounds import name_of
 from prophet_fsdp.says import Iterations
-from prophet_fsdp.wire import ShardWire
+from prophet_fsdp.wire import Links, ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import Settings, from_environ
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
+from prophet_scheduler.frontends.records import require_records
+from prophet_scheduler.frontends.torch import steps
+from prophet_scheduler.frontends.torch.awaited import watch_backward
 from prophet_scheduler.policies import get_definition
 
 SILENT = "has not called fully_shard, or not under Prophet,"
@@ -53,15 +59,18 @@ PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
 """By process group; None where FSDP2 stays as it is."""
+_agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
+"""True by the two groups of a mesh if all ranks of both have connected."""
 
 
 @functools.cache
 def settings() -> Settings:
     """Return this process's settings; a wrong one ends it."""
     try:
-        read = from_environ(os.environ, names.DDP_SCHEDULER, names.LOCAL_RANK)
+        read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
         if why := get_definition(read.policy, names.DDP_SCHEDULER).servers_only:
             raise UserError(f"{names.DDP_SCHEDULER} is {read.policy!r}, which FSDP2 does not run, since {why}")
+        require_records(read)
         return read
     except UserError as error:
         end_process(str(error), WRONG)
@@ -70,21 +79,66 @@ def settings() -> Settings:
 def take_over(module: Any, told: Settings) -> None:
     """Move the data of a module that `fully_shard` has made, if all ranks of its group can."""
     state = module._get_fsdp_state()
+    speaks(_is_first(state))
     # Also without parameters of its own: a forward pass may begin and end with it.
     module.register_forward_hook(_forward_ends)
     if not state._fsdp_param_groups:
         return
-    speaks(dist.get_rank() == 0)
+    watching.begin(told)
     if why := why_not(state):
-        warn_once(f"{type(module).__name__.removeprefix('FSDP')} keeps {KEEPS}: {why}")
+        warn_once(f"{name_of(module)} keeps {KEEPS}: {why}")
+        watching.stepped_aside(why)
         return
     (group,) = state._fsdp_param_groups
-    processes = group.mesh_info.shard_process_group
-    if processes not in _shared:
-        _shared[processes] = _share(processes, told) if processes.size() > 1 else None
-    if (shared := _shared[processes]) is not None:
-        module.set_custom_all_gather(Gather(shared, module))
-        module.set_custom_reduce_scatter(Reduce(shared, module, group))
+    parts, replicas = _shared_by(*_groups(group.mesh_info), told)
+    if parts is not None:
+        module.set_custom_all_gather(Gather(parts, module))
+    else:
+        module.register_forward_pre_hook(functools.partial(_forward_begins, replicas))
+    first = parts or replicas
+    if first is not None and first.iterations is None and told.says and _is_first(state):
+        first.iterations = Iterations(group.mesh_info.mesh.size(), told.policy)
+    if replicas is not None:
+        stand_behind_all_reduce()
+    if parts is not None or replicas is not None:
+        module.set_custom_reduce_scatter(Reduce(parts, replicas, module, group))
+
+
+def _groups(mesh_info: Any) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
+    """Return the group of ranks with a part of the parameters each, and that of ranks with the same part."""
+    parts, replicas = (getattr(mesh_info, f"{kind}_process_group", None) for kind in ("shard", "replicate"))
+    return parts, replicas
+
+
+def _shared_by(
+    parts: dist.ProcessGroup | None, replicas: dist.ProcessGroup | None, told: Settings
+) -> tuple[SharedRounds | None, SharedRounds | None]:
+    """Return what the modules of these groups share; None for a group of one rank, and where all keep FSDP2's own."""
+    groups = [processes for processes in (parts, replicas) if processes is not None and processes.size() > 1]
+    for processes in groups:
+        if processes not in _shared:
+            _shared[processes] = _share(processes, told)
+    if len(groups) > 1 and tuple(groups) not in _agreed:
+        # One of many groups may have failed: each rank hears of it by one of its two.
+        failed = any(_shared[processes] is None for processes in groups)
+        for processes in groups:
+            failed = any(_agree(processes, KEEPS if failed else "")[0])
+        _agreed[*groups] = not failed
+    if len(groups) > 1 and not _agreed[*groups]:
+        return None, None
+    shared_parts, shared_replicas = (_shared.get(each) if each is not None else None for each in (parts, replicas))
+    return shared_parts, shared_replicas
+
+
+def _is_first(state: Any) -> bool:
+    """True on the first rank of the module's meshes."""
+    return all(dist.get_rank() == int(group.mesh_info.mesh.mesh.min()) for group in state._fsdp_param_groups)
+
+
+def _forward_begins(replicas: SharedRounds | None, module: Any, inputs: object) -> None:
+    order_of(module).forward_begins(module)
+    if replicas is not None:
+        replicas.moves(0)
 
 
 def _forward_ends(module: Any, inputs: object, output: object) -> None:
@@ -94,31 +148,27 @@ def _forward_ends(module: Any, inputs: object, output: object) -> None:
 def why_not(state: Any) -> str | None:
     """Return why FSDP2's own collectives must stay; None if they need not."""
     from torch.distributed.fsdp import CPUOffloadPolicy
-    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
 
     groups = state._fsdp_param_groups
     if len(groups) != 1:
         return "its parameters are sharded over several meshes"
     (group,) = groups
-    if type(group.mesh_info) is not FSDPMeshInfo:
-        return "its mesh has two dimensions"
     if group.device != PROCESSOR:
         return f"its parameters are on {group.device.type}"
     if isinstance(group.offload_policy, CPUOffloadPolicy):
         return "offload_policy is set"
-    backend = backend_on_processors(group.mesh_info.shard_process_group)
-    return None if backend == "gloo" else f"its process group's backend is {backend}, not gloo"
+    backends = {backend_on_processors(processes) for processes in _groups(group.mesh_info) if processes is not None}
+    return None if backends == {"gloo"} else f"its process group's backend is {' and '.join(backends)}, not gloo"
 
 
 def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     """Connect the ranks of a group; None, with one line on its first rank, where all keep FSDP2's own collectives."""
-    speaks(group.rank() == 0)
-    if group.rank() == 0:
+    if dist.get_rank() == 0:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES
     own = f"Prophet {__version__}, policy {told.policy}, blocks of {block_bytes} bytes"
-    timeout: datetime.timedelta = group._get_backend(PROCESSOR).options._timeout
-    said, store = agree_or_end(group, own, timeout.total_seconds(), SILENT)
+    timeout = _timeout_of(group)
+    said, store = _agree(group, own)
     for rank, text in enumerate(said):
         if text != own:
             differ = f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}"
@@ -129,17 +179,28 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             groups.append(wide_group(PrefixStore(way, store), group.rank(), group.size(), timeout))
     except Exception as error:
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
-    said, _ = agree_or_end(group, failed, timeout.total_seconds(), SILENT)
+    said, _ = _agree(group, failed)
     for rank, text in enumerate(said):
         if text:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
+            watching.stepped_aside(text)
             return None
+    watch_backward()
+    steps.install()
     upward, downward = groups
-    wire = ShardWire(upward, downward, group.rank(), group.size(), block_bytes)
+    wire = ShardWire(Links(upward, downward, group.rank(), group.size(), timeout), block_bytes)
     at_end(functools.partial(_process_ends, wire))
     warn_once(AVERAGES)
-    says = told.says and group.rank() == 0
-    return SharedRounds(wire, group, Iterations(group.size(), told.policy) if says else None)
+    return SharedRounds(wire, group)
+
+
+def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
+    timeout: datetime.timedelta = group._get_backend(PROCESSOR).options._timeout
+    return timeout
+
+
+def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
+    return agree_or_end(group, text, _timeout_of(group).total_seconds(), SILENT)
 
 
 def _process_ends(wire: ShardWire) -> None:

@@ -13,29 +13,33 @@ Data from a lower rank to a higher one has connections of its own, since the rec
 Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
 rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
 asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
-A rank may also wait until old gradients have left it. Ranks that have yet to ask for them have begun no more than it
-has, since each waits for the same at that place.
 """
 
 from __future__ import annotations
 
+import datetime
 import functools
 import heapq
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from prophet_ddp.events import EventLog
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.recording import unrecorded
 from prophet_scheduler.frontends.torch.threads import OWN
 
 AT_ONCE = 4
 """Most blocks that a rank has asked another one for: some leave while the word for others is under way."""
+SENDERS = 8
+"""Collectives whose blocks may leave in any order: each has a thread that lets go of their memory. More than a rank has
+under way but for one that is far ahead.
+"""
 MOST_TAG = 2**30
 """Numbers of blocks begin anew from here on: gloo's have 31 bits."""
 SERIAL = 1 << 15
@@ -44,22 +48,52 @@ would have a team of threads of its own, and they take the processors from the p
 """
 
 
-class ShardTransfer:
-    """A collective under way on this rank."""
+@dataclass(frozen=True)
+class Links:
+    """Connections of rank `rank` with all others of `ranks`: gloo's groups for data to higher and to lower ranks.
+    `timeout` holds for each block.
+    """
 
-    def __init__(self, coming: int, leaving: int) -> None:
+    upward: Any
+    downward: Any
+    rank: int
+    ranks: int
+    timeout: datetime.timedelta
+    """Without it gloo takes the timeout with which a group was connected."""
+
+    def others(self) -> list[int]:
+        """Return the other ranks, the next one first."""
+        return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+
+    def send(self, block: torch.Tensor, other: int, tag: int) -> Any:
+        """Return torch's Work of handing a block over to another rank."""
+        return (self.upward if other > self.rank else self.downward).send([block], other, tag)
+
+    def receive(self, block: torch.Tensor, other: int, tag: int) -> Any:
+        """Return torch's Work of asking another rank for a block."""
+        return (self.upward if other < self.rank else self.downward).recv([block], other, tag)
+
+
+class ShardTransfer:
+    """A collective under way on this rank: of the module at this `place`, and as an all-reduce of so many bytes."""
+
+    def __init__(self, coming: int, place: int, size_bytes: int) -> None:
         self.coming = coming
         """Blocks that have not arrived."""
-        self.leaving = leaving
-        """Blocks that have not left."""
+        self.place = place
+        self.size_bytes = size_bytes
 
 
 Comes = list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]]
 """Blocks to come: where each goes, and what to do when it is there."""
 
 
+Sends = list[tuple[Any, torch.Tensor]]
+"""torch's Work of each block that leaves, and its memory."""
+
+
 @dataclass(order=True)
-class _Coming:
+class _Wanted:
     """Block to come from another rank. `place()` returns where to; `arrived(block)` is called in a thread of ours."""
 
     urgency: tuple[int, int]
@@ -70,76 +104,98 @@ class _Coming:
 
 
 class ShardWire:
-    """Connections of this rank with all others of a group. Safe to use from any thread.
+    """Collectives of this rank with all others of a group. Safe to use from any thread.
 
-    `upward` and `downward` are gloo's groups for data to higher and to lower ranks. The first error ends it: all that
-    wait get it, and nothing more begins.
+    The first error ends it: all that wait get it, and nothing more begins.
     """
 
-    def __init__(self, upward: Any, downward: Any, rank: int, ranks: int, block_bytes: int) -> None:
-        self._upward, self._downward = upward, downward
-        self._rank, self._ranks = rank, ranks
-        self._others = [(rank + step) % ranks for step in range(1, ranks)]
+    def __init__(self, links: Links, block_bytes: int) -> None:
+        self._links = links
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
         self._tag = 0
         self._begun = 0
-        self._wanted: dict[int, list[_Coming]] = {other: [] for other in self._others}
+        self._wanted: dict[int, list[_Wanted]] = {other: [] for other in links.others()}
         """Blocks not asked for yet, by rank: a heap."""
-        self._asked: dict[int, deque[tuple[_Coming, torch.Tensor, Any]]] = {other: deque() for other in self._others}
-        self._leaving: deque[tuple[Any, ShardTransfer, torch.Tensor]] = deque()
-        self._error: BaseException | None = None
+        self._asked: dict[int, deque[tuple[_Wanted, torch.Tensor, Any]]] = {other: deque() for other in links.others()}
+        self._handed_over: deque[Sends] = deque()
+        self._leaving = 0
+        """Collectives with blocks that have not left."""
+        self.error: BaseException | None = None
+        """First error, which ended it."""
+        self.ended = 0
+        """Number of collectives that have arrived here."""
+        self._seen = 0
+        self.log = EventLog(open=False)
+        """Log of its collectives."""
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, args=(step,), name=f"{OWN}{name}", daemon=True)
             for step, name in (
-                (self._send, "sends"),
-                *((functools.partial(self._receive, other), f"receives-{other}") for other in self._others),
+                *((self._send, f"sends-{number}") for number in range(SENDERS)),
+                *((functools.partial(self._receive, other), f"receives-{other}") for other in links.others()),
             )
         ]
         for thread in self._threads:
             thread.start()
 
-    def gather(self, output: torch.Tensor, urgency: int) -> ShardTransfer:
+    def gather(self, output: torch.Tensor, urgency: int, place: int) -> ShardTransfer:
         """Begin to fill each rank's part of `output`, a flat tensor in which this rank's own is there.
 
-        A collective of lower `urgency` goes first, and an earlier one of the same.
+        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's.
         """
-        parts = [self._blocks(part) for part in output.view(self._ranks, -1)]
+        parts = [self._blocks(part) for part in output.view(self._links.ranks, -1)]
         comes: dict[int, Comes] = {
-            other: [(functools.partial(_same, block), _nothing) for block in parts[other]] for other in self._others
+            other: [(functools.partial(_same, block), _nothing) for block in parts[other]]
+            for other in self._links.others()
         }
-        return self._begin(urgency, dict.fromkeys(self._others, parts[self._rank]), comes)
+        return self._begin(urgency, place, dict.fromkeys(self._links.others(), parts[self._links.rank]), comes)
 
-    def reduce(self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int) -> ShardTransfer:
+    def reduce(
+        self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int, place: int, whole: bool = False
+    ) -> ShardTransfer:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
-        average. Both are flat tensors, and stay as they are until it has ended.
+        average. With `whole` all of it is each rank's. Both are flat tensors, and stay as they are until it has ended.
         """
-        parts = [self._blocks(part) for part in input.view(self._ranks, -1)]
+        rows = input.expand(self._links.ranks, -1) if whole else input.view(self._links.ranks, -1)
+        parts = [self._blocks(part) for part in rows]
         sums = [
-            _Sum(place, own, self._rank, self._ranks, average)
-            for place, own in zip(self._blocks(output), parts[self._rank], strict=True)
+            _Sum(place, own, self._links.rank, self._links.ranks, average)
+            for place, own in zip(self._blocks(output), parts[self._links.rank], strict=True)
         ]
         comes: dict[int, Comes] = {
             other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
-            for other in self._others
+            for other in self._links.others()
         }
-        return self._begin(urgency, {other: parts[other] for other in self._others}, comes)
+        return self._begin(urgency, place, {other: parts[other] for other in self._links.others()}, comes)
 
-    def wait(self, transfer: ShardTransfer, left: bool = False) -> None:
-        """Return when all of it has arrived, and with `left` has left this rank too. Raises the first error."""
+    def wait(self, transfer: ShardTransfer) -> None:
+        """Return when all of it has arrived. Raises the first error."""
         with self._moved:
-            self._moved.wait_for(lambda: self._error or not (transfer.coming or (left and transfer.leaving)))
-            if self._error is not None and (transfer.coming or (left and transfer.leaving)):
-                raise self._error
+            self._moved.wait_for(lambda: self.error or not transfer.coming)
+            if self.error is not None and transfer.coming:
+                raise self.error
 
-    def quiet(self, patience_s: float | None) -> bool:
-        """Return True when all has left that other ranks may wait for, and False after `patience_s` seconds or an
-        error.
+    def wait_activity(self, limit_s: float) -> None:
+        """Return when a collective has arrived since the last call, and after `limit_s` seconds at the latest. Raises
+        the first error.
         """
         with self._moved:
-            self._moved.wait_for(lambda: self._error or not self._leaving, patience_s)
-            return not self._leaving
+            self._moved.wait_for(lambda: self.error or self.ended != self._seen, limit_s)
+            if self.error is not None:
+                raise self.error
+            self._seen = self.ended
+
+    def quiet(self, patience_s: float | None) -> bool:
+        """Return True when all has left that other ranks may wait for, and all has come, since they would take an end
+        before that for an error. False after `patience_s` seconds or an error.
+        """
+        with self._moved:
+            self._moved.wait_for(lambda: self.error or self._is_quiet(), patience_s)
+            return self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        return not self._leaving and self.ended == self._begun
 
     def close(self, limit_s: float) -> None:
         """End its threads and connections. Waits up to `limit_s` seconds for what is under way to end, well or with an
@@ -152,7 +208,7 @@ class ShardWire:
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
-            self._upward = self._downward = None
+            self._links = replace(self._links, upward=None, downward=None)
 
     def _blocks(self, part: torch.Tensor) -> Sequence[torch.Tensor]:
         blocks: Sequence[torch.Tensor] = part.split(max(1, self._block_bytes // part.element_size()))
@@ -161,26 +217,37 @@ class ShardWire:
     def _begin(
         self,
         urgency: int,
+        place: int,
         goes: dict[int, Sequence[torch.Tensor]],
         comes: dict[int, Comes],
     ) -> ShardTransfer:
         """Hand over blocks to other ranks, and want those of theirs. Each pair of ranks has as many."""
-        transfer = ShardTransfer(sum(map(len, comes.values())), sum(map(len, goes.values())))
+        sent_bytes = sum(block.nbytes for blocks in goes.values() for block in blocks)
+        others, ranks = self._links.others(), self._links.ranks
+        as_bytes = sent_bytes * ranks // (2 * (ranks - 1))  # of which a rank sends that part
+        transfer = ShardTransfer(sum(map(len, comes.values())), place, as_bytes)
+        sends: Sends = []
         with self._moved:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             first, self._begun = self._tag, self._begun + 1
+            now = time.monotonic()
+            self.log.added(place, as_bytes, now)
+            self.log.started(place, as_bytes, now)
             self._tag += max(map(len, goes.values()))
             if self._tag > MOST_TAG:
                 self._tag = 0
             try:
                 with unrecorded():
-                    for place in range(max(map(len, goes.values()))):
-                        for other in self._others:
-                            self._hand_over(other, first + place, goes[other][place], transfer)
-                    for other in self._others:
-                        for place, (where, arrived) in enumerate(comes[other]):
-                            wanted = _Coming((urgency, self._begun), first + place, transfer, where, arrived)
+                    for number in range(max(map(len, goes.values()))):
+                        for other in others:
+                            block = goes[other][number]
+                            sends.append((self._links.send(block, other, first + number), block))
+                    self._handed_over.append(sends)
+                    self._leaving += 1
+                    for other in others:
+                        for number, (where, arrived) in enumerate(comes[other]):
+                            wanted = _Wanted((urgency, self._begun), first + number, transfer, where, arrived)
                             heapq.heappush(self._wanted[other], wanted)
                         self._ask(other)
             except Exception as error:
@@ -189,18 +256,13 @@ class ShardWire:
             self._moved.notify_all()
         return transfer
 
-    def _hand_over(self, other: int, tag: int, block: torch.Tensor, transfer: ShardTransfer) -> None:
-        group = self._upward if other > self._rank else self._downward
-        self._leaving.append((group.send([block], other, tag), transfer, block))
-
     def _ask(self, other: int) -> None:
         """Ask for the most urgent blocks of another rank, as many as may be under way."""
         wanted, asked = self._wanted[other], self._asked[other]
-        group = self._upward if other < self._rank else self._downward
         while wanted and len(asked) < AT_ONCE:
             coming = heapq.heappop(wanted)
             block = coming.place()
-            asked.append((coming, block, group.recv([block], other, coming.tag)))
+            asked.append((coming, block, self._links.receive(block, other, coming.tag)))
 
     def _run(self, step: Callable[[], bool]) -> None:
         """Take steps until there are no more, in a thread of ours."""
@@ -215,35 +277,38 @@ class ShardWire:
     def _receive(self, other: int) -> bool:
         asked = self._asked[other]
         with self._moved:
-            self._moved.wait_for(lambda: asked or self._closed or self._error)
-            if not asked or self._error is not None:
+            self._moved.wait_for(lambda: asked or self._closed or self.error)
+            if not asked or self.error is not None:
                 return False
             coming, block, work = asked[0]
-        work.wait()
+        work.wait(self._links.timeout)
         coming.arrived(block)
         with self._moved:
             asked.popleft()
             coming.transfer.coming -= 1
+            if not coming.transfer.coming:
+                self.ended += 1
+                self.log.finished(coming.transfer.place, coming.transfer.size_bytes, time.monotonic())
             self._ask(other)
             self._moved.notify_all()
         return True
 
     def _send(self) -> bool:
         with self._moved:
-            self._moved.wait_for(lambda: self._leaving or self._closed or self._error)
-            if not self._leaving or self._error is not None:
+            self._moved.wait_for(lambda: self._handed_over or self._closed or self.error)
+            if not self._handed_over or self.error is not None:
                 return False
-            work, transfer, _ = self._leaving[0]
-        work.wait()
+            sends = self._handed_over.popleft()
+        for work, _ in sends:
+            work.wait(self._links.timeout)
         with self._moved:
-            self._leaving.popleft()
-            transfer.leaving -= 1
+            self._leaving -= 1
             self._moved.notify_all()
         return True
 
     def _fail(self, error: BaseException) -> None:
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
         self._moved.notify_all()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -11,10 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet_fsdp.wire import AT_ONCE, ShardWire
+from prophet_fsdp.stages import FEW, PARTS_AFTER, Stages, between_replicas
+from prophet_fsdp.wire import AT_ONCE, Links, ShardWire
 
 LIMIT_S = 60.0
 BLOCK_BYTES = 16
+TIMEOUT = datetime.timedelta(minutes=30)
 
 
 class Work:
@@ -24,7 +28,8 @@ class Work:
         self._ended = threading.Event()
         self._error: Exception | None = None
 
-    def wait(self) -> None:
+    def wait(self, timeout: datetime.timedelta) -> None:
+        assert timeout == TIMEOUT
         assert self._ended.wait(LIMIT_S)
         if self._error is not None:
             raise self._error
@@ -47,7 +52,9 @@ class Network:
         self._sends: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self._receives: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self.wires = [
-            ShardWire(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, BLOCK_BYTES)
+            ShardWire(
+                Links(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, TIMEOUT), BLOCK_BYTES
+            )
             for rank in range(ranks)
         ]
 
@@ -117,9 +124,9 @@ def test_a_gathering_brings_every_part_to_every_rank(connect: Callable[[int], Ne
     outputs = [torch.zeros(ranks * 13).to(kind) for _ in range(ranks)]
     for rank, output in enumerate(outputs):
         output.view(ranks, -1)[rank].copy_(whole.view(ranks, -1)[rank])
-    begun = [wire.gather(output, 0) for wire, output in zip(network.wires, outputs, strict=True)]
+    begun = [wire.gather(output, 0, 0) for wire, output in zip(network.wires, outputs, strict=True)]
     for wire, transfer, output in zip(network.wires, begun, outputs, strict=True):
-        wire.wait(transfer, left=True)
+        wire.wait(transfer)
         assert torch.equal(output, whole)
 
 
@@ -133,7 +140,7 @@ def test_a_reduction_adds_up_in_the_order_of_ranks(
     inputs = torch.randn(ranks, ranks * 29, generator=torch.Generator().manual_seed(1)).to(kind)
     outputs = [torch.full((29,), torch.nan).to(kind) for _ in range(ranks)]
     begun = [
-        wire.reduce(outputs[rank], inputs[rank].clone(), average, 1)
+        wire.reduce(outputs[rank], inputs[rank].clone(), average, 1, 0)
         for rank, wire in reversed([*enumerate(network.wires)])
     ]
     expected = inputs[0].clone()
@@ -146,13 +153,48 @@ def test_a_reduction_adds_up_in_the_order_of_ranks(
         assert torch.equal(outputs[rank], expected.view(ranks, -1)[rank])
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_reduction_of_the_whole_has_all_elements_on_each_rank(connect: Callable[[int], Network], ranks: int) -> None:
+    network = connect(ranks)
+    inputs = torch.randn(ranks, 29, generator=torch.Generator().manual_seed(1))
+    outputs = [torch.full((29,), torch.nan) for _ in range(ranks)]
+    begun = [
+        wire.reduce(output, own.clone(), True, 1, 0, whole=True)
+        for wire, output, own in zip(network.wires, outputs, inputs, strict=True)
+    ]
+    expected = functools.reduce(torch.add, inputs) / ranks
+    for wire, transfer, output in zip(network.wires, begun, outputs, strict=True):
+        wire.wait(transfer)
+        assert torch.equal(output, expected)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_replicas_have_the_sum_after_all_stages(connect: Callable[[int], Network], ranks: int) -> None:
+    network = connect(ranks)
+    inputs = torch.randn(ranks, 30, generator=torch.Generator().manual_seed(1))
+    results, reductions = [], []
+    for rank, (wire, own) in enumerate(zip(network.wires, inputs, strict=True)):
+        result, stages = between_replicas(wire, rank, ranks, own.clone(), False, 1, 0)
+        results.append(result)
+        reductions.append(Stages(stages))
+    assert all(reduction.last == (ranks <= FEW) for reduction in reductions)
+    for _ in range(PARTS_AFTER):
+        assert ranks <= FEW or not any(reduction.last for reduction in reductions)
+        for reduction in reductions:
+            reduction.another_begins()
+    for reduction, result in zip(reductions, results, strict=True):
+        reduction.wait()
+        assert not reduction.coming
+        assert torch.equal(result, functools.reduce(torch.add, inputs))
+
+
 def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: Callable[[int], Network]) -> None:
     network = connect(2)
     wire = network.wires[0]
     network.held.add(0)
-    wire.reduce(torch.empty(40), torch.empty(80), True, 1)
+    wire.reduce(torch.empty(40), torch.empty(80), True, 1, 0)
     assert [tag for tag, _ in network.asked[0]] == list(range(AT_ONCE))
-    urgent = wire.gather(torch.empty(16), 0)
+    urgent = wire.gather(torch.empty(16), 0, 0)
     network.release(0)
     wire.wait(urgent)
     asked = [tag for tag, _ in network.asked[0]]
@@ -162,17 +204,17 @@ def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: 
 def test_an_error_reaches_all_that_wait_and_nothing_more_begins(connect: Callable[[int], Network]) -> None:
     network = connect(2)
     network.held.add(0)
-    transfer = network.wires[0].gather(torch.empty(2), 0)
+    transfer = network.wires[0].gather(torch.empty(2), 0, 0)
     network.asked[0][0][1].end(RuntimeError("connection closed by peer"))
     with pytest.raises(RuntimeError, match="closed by peer"):
         network.wires[0].wait(transfer)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        network.wires[0].gather(torch.empty(2), 0)
+        network.wires[0].gather(torch.empty(2), 0, 0)
 
 
 def test_a_rank_is_quiet_when_the_others_have_its_data(connect: Callable[[int], Network]) -> None:
     network = connect(2)
-    network.wires[0].gather(torch.empty(2), 0)
+    network.wires[0].gather(torch.empty(2), 0, 0)
     assert not network.wires[0].quiet(0.0)
-    network.wires[1].gather(torch.empty(2), 0)
+    network.wires[1].gather(torch.empty(2), 0, 0)
     assert network.wires[0].quiet(LIMIT_S)

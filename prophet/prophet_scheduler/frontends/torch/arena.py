@@ -135,9 +135,13 @@ class Slot:
         unserializable_hook(hook)  # type: ignore[no-untyped-call]
         return hook
 
+    def version_of(self, grad: torch.Tensor) -> int:
+        """Return a number that another write to the gradient changes."""
+        return grad._version
+
     def see(self, grad: torch.Tensor | None) -> None:
         """Remember the gradient as the program is to find it."""
-        self.seen = None if grad is None else (weakref.ref(grad), grad._version)
+        self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
 
     def grad_unchanged(self) -> bool:
         """True while the program has neither cleared nor written the staged gradient."""
@@ -145,7 +149,7 @@ class Slot:
         if grad is None or self.seen is None:
             return False
         reference, version = self.seen
-        return reference() is grad and version == grad._version
+        return reference() is grad and version == self.version_of(grad)
 
     def sent(self) -> torch.Tensor | None:
         """Return the staged gradient, wherever the program has put it. None if it is gone or was written to."""
@@ -153,7 +157,7 @@ class Slot:
             return None
         reference, version = self.seen
         grad = reference()
-        return grad if grad is not None and version == grad._version else None
+        return grad if grad is not None and version == self.version_of(grad) else None
 
     def ends(self) -> Iterator[Event]:
         """Return the ends of its blocks' last transfers, on an engine that marks them. Call it after arrival."""

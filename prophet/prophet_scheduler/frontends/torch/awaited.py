@@ -53,10 +53,13 @@ class AwaitedRounds:
 
     label = ""
     """Name of the module in messages."""
+    slot_type = Slot
+    shares_updates = False
+    """True if ranks have parts of parameters. An update may then communicate, unless it is element by element."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
-        self._slots = [Slot(self, name, param, place) for place, (name, param) in enumerate(named)]
+        self._slots = [self.slot_type(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._lock = free_in_forks(threading.RLock())
         self._fresh = False
         """True if gradients have left since backward last returned."""
@@ -80,15 +83,9 @@ class AwaitedRounds:
 
     def watch(self) -> None:
         """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
-        watch_backward()
-        clipping.install()
-        _living.add(self)
-        torch_guards.watch(self, self._slots)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
+        self._attend()
         for slot in self._slots:
             param: Any = slot.param
-            slot.watched.memory.note(param)
             self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
             # A hook of the node that adds to `.grad`, as torch's reducer has: it runs after all hooks of the tensor,
             # which may change the gradient. Nobody else keeps the node.
@@ -97,6 +94,17 @@ class AwaitedRounds:
             slot.accumulation = accumulation
             self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
+
+    def _attend(self) -> None:
+        """Notice the end of each backward pass and every use of parameters and gradients from now on."""
+        watch_backward()
+        clipping.install()
+        _living.add(self)
+        torch_guards.watch(self, self._slots)
+        if torch_guards.after_compilation():
+            self.keep_barrier()
+        for slot in self._slots:
+            slot.watched.memory.note(slot.param)
 
     def _leave(self) -> None:
         """Receive no more gradients."""
@@ -430,9 +438,10 @@ def watch_backward() -> None:
 
 def _in_one_place(slots: Sequence[Slot]) -> list[Slot]:
     """Return those whose gradients begin at the same place. One average stays there, the same on all ranks."""
-    starts = {slot: sent.data_ptr() for slot in reversed(slots) if (sent := slot.sent()) is not None}
+    sent = {slot: gradient for slot in reversed(slots) if (gradient := slot.sent()) is not None}
+    starts = {slot: references.parts_of(gradient)[-1].data_ptr() for slot, gradient in sent.items()}
     counts = Counter(starts.values())
-    return [slot for slot, start in starts.items() if counts[start] > 1]
+    return [slot for slot, start in starts.items() if start and counts[start] > 1]
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:

@@ -27,6 +27,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -190,8 +191,9 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             _add_pending(storage._cdata, slot)
             if _add_sent(slot)[1]:
                 exposed.add(slot)
-            for tensor in owner.state_of(slot):
-                memory = references.storage_of(tensor)
+            parts = references.parts_of(param)[1:]
+            for part in (*parts, *chain(*map(references.parts_of, owner.state_of(slot)))):
+                memory = references.storage_of(part)
                 if memory is not None:
                     _add_pending(memory._cdata, slot)
                     if torch_aliases.is_unseen(memory):
@@ -217,7 +219,7 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     with references.unhandled():
         sent = {slot: _add_sent(slot) for slot in _kept[rounds]}
     _watch_references()
-    together = [_pending[key] for key in {key for key, _ in sent.values()} if len(_pending.get(key, ())) > 1]
+    together = [_pending[key] for key in {*chain(*(keys for keys, _ in sent.values()))} if len(_pending[key]) > 1]
     shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
     return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
@@ -251,18 +253,23 @@ def release(owner: Any) -> None:
     leave_references()
 
 
-def _add_sent(slot: Slot) -> tuple[references.StorageKey, bool]:
-    """Return its key, 0 for none, and True if somebody may read or write it unseen."""
+def _add_sent(slot: Slot) -> tuple[list[references.StorageKey], bool]:
+    """Return its keys, and True if somebody may read or write it unseen."""
     sent = slot.seen[0]() if slot.seen is not None else None
-    storage = references.storage_of(sent) if sent is not None else None
-    if storage is None:
-        return 0, False
-    key: references.StorageKey = storage._cdata
-    if key not in _sent:
-        storage._weak_ref()
-        _sent.add(key)
-    _add_pending(key, slot)
-    return key, torch_aliases.is_unseen(storage)
+    keys: list[references.StorageKey] = []
+    unseen = False
+    for part in references.parts_of(sent) if sent is not None else ():
+        storage = references.storage_of(part)
+        if storage is None:
+            continue
+        key: references.StorageKey = storage._cdata
+        if key not in _sent:
+            storage._weak_ref()
+            _sent.add(key)
+        _add_pending(key, slot)
+        keys.append(key)
+        unseen |= torch_aliases.is_unseen(storage)
+    return keys, unseen
 
 
 def awaited_by(gradient: torch.Tensor) -> Slot | None:

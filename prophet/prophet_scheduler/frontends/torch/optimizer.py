@@ -91,8 +91,17 @@ def methods_of(namespace: type) -> dict[str, Any]:
     }
 
 
-def why_not_late(optimizer: torch.optim.Optimizer) -> str | None:
-    """Return why its own step() cannot update one parameter at a time; None if it can."""
+BY_ELEMENT = frozenset(("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD"))
+"""Classes of torch.optim that update each element of a parameter by itself."""
+
+
+def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str | None:
+    """Return why its own step() cannot update one parameter at a time; None if it can. `shared`: ranks have parts of
+    parameters, and begin what communicates in one order.
+    """
+    kind = step_owner(type(optimizer)).__name__
+    if shared and kind not in BY_ELEMENT:
+        return f"{kind} may communicate where ranks have parts of a parameter"
     own_step: Any = vars(optimizer).get("step")
     foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
     if not f"{step_owner(type(optimizer)).__module__}.".startswith("torch.optim.") or foreign_step:

@@ -20,10 +20,10 @@ IN_VAIN = 8
 
 
 class Probation:
-    """Probation of a module or an optimizer, which is averaged together."""
+    """Probation of a module or an optimizer, which is averaged together, for that many `steps`."""
 
-    def __init__(self) -> None:
-        self._left = STEPS
+    def __init__(self, steps: int = STEPS) -> None:
+        self._left = steps
         self._in_vain = 0
         self._for_good = False
 

@@ -82,6 +82,12 @@ def storage_key(tensor: torch.Tensor) -> StorageKey:
     return int(storage._cdata) if storage is not None else 0
 
 
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensor and, for a tensor of several ranks (DTensor), this rank's part of it: each has its memory."""
+    part = getattr(tensor, "_local_tensor", None)
+    return [tensor] if part is None else [tensor, part]
+
+
 class _Here(threading.local):
     """State of this thread: its mode, and whether its uses are looked at now."""
 

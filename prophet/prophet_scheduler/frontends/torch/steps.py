@@ -166,8 +166,8 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
     if has_begun(optimizer) or references.is_blind():  # Prophet steps: an update runs the class's own step().
         return
     params = (param for group in optimizer.param_groups for param in group["params"])
-    if any(torch_guards.slots_of(param) for param in params):
-        reason = why_not_late(optimizer)
+    if slots := [slot for param in params for slot in torch_guards.slots_of(param)]:
+        reason = why_not_late(optimizer, any(slot.rounds.shares_updates for slot in slots))
         if reason is not None:
             warn_once(f"updates are made within step(), none of them late: {reason}")
         begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)

@@ -1,0 +1,324 @@
+"""The sharded gradients of one model: each awaits its average, and backward does not.
+
+Rule of this file: which reduction brings which gradient, and when its average is in `.grad`. awaited.py has the rest of
+it, alike for all engines: step() leaves the update of a shard to the moment its reduction has come. That is the next
+gathering of the module, or whatever else looks there. collectives.py begins reductions.
+
+FSDP2 makes `.grad` of a reduction's result at once, or adds the result to a gradient that is there. So it gets zeros,
+and the result has memory of its own.
+
+An update must not communicate: ranks make updates as reductions come, each in an order of its own. So only optimizers
+that update each element by itself are late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from prophet_ddp.events import EventLog
+from prophet_ddp.records import ModuleRecord
+from prophet_fsdp import watching
+from prophet_fsdp.order import order_of
+from prophet_fsdp.says import Iterations
+from prophet_fsdp.stages import Stage, Stages
+from prophet_fsdp.wire import ShardWire
+from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, before_backward
+from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
+from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.streams import streams_of
+from prophet_scheduler.frontends.torch.updates import Abandoned
+from prophet_scheduler.watch import training
+
+SEVERAL_LIMIT_S = 0.002
+"""Longest sleep while several wires may bring something."""
+
+_numbers = itertools.count(1)
+_rounds: weakref.WeakKeyDictionary[Any, ShardRounds] = weakref.WeakKeyDictionary()
+"""By what FSDP2 keeps for all modules of a model."""
+
+
+class ShardSlot(Slot):
+    """Gradient of this rank's part of a parameter. `view` is the result of its last reduction."""
+
+    reduction: Stages
+    base: torch.Tensor | None = None
+    """Gradient to which FSDP2 adds the result; None for none."""
+
+    def promise(self, reduction: Stages, view: torch.Tensor, base: torch.Tensor | None) -> None:
+        """Promise the result of a reduction that has begun to the gradient that FSDP2 has made."""
+        self.reduction, self.view, self.base = reduction, view, base
+        self.change, self.seen = None, None
+        move((self,), PROMISE)
+
+    def end(self) -> None:
+        """Await what was promised."""
+        if self.life is PROMISED:
+            if self.param.grad is None:  # The program took it away within backward.
+                move((self,), FORGET)
+            move((self,), END)
+            if self.life.due:
+                self.expect()
+
+    def expect(self) -> None:
+        grad = self.param.grad
+        if self.seen is None and grad is not None:  # Another backward pass may have ended before.
+            _first(grad).fill_(torch.nan)  # Until the average is there, so that a write shows.
+            self.see(grad)
+
+    def version_of(self, grad: torch.Tensor) -> int:
+        # torch._foreach_zero_, as zero_grad() calls it, changes no version of a DTensor.
+        with references.unhandled():
+            return 2 * grad._version + bool(_first(grad).isnan().any())
+
+    def part(self) -> None:
+        grad: Any = self.param.grad
+        if grad is not None and self.life.due and self.grad_unchanged():
+            grad._local_tensor = grad._local_tensor.data
+            self.see(grad)
+
+    def average(self) -> torch.Tensor:
+        param: Any = self.param
+        local = self.view.to(param.dtype)
+        if self.base is not None:
+            local = self.base + local
+        average: torch.Tensor = DTensor(local, param._spec, requires_grad=False)
+        if self.change is not None:
+            with torch.no_grad():
+                self.change(average)
+            if local is self.view:
+                self.change = None
+        return average
+
+    def bring_home(self) -> None:
+        grad: Any = self.sent()
+        if grad is not None:
+            average: Any = self.average()
+            grad._local_tensor.copy_(average._local_tensor)
+        # torch swaps a gradient for another, as in model.to(), only where nobody refers to it.
+        self.seen = self.base = None
+
+
+def _first(grad: Any) -> torch.Tensor:
+    """Return the first element of this rank's part, if it has any."""
+    first: torch.Tensor = grad._local_tensor.view(-1)[:1]
+    return first
+
+
+class Begun:
+    """Reduction of a module's gradients, of which FSDP2 has yet to make `.grad`."""
+
+    def __init__(self, rounds: ShardRounds, params: Sequence[Any], bases: Sequence[torch.Tensor | None]) -> None:
+        self._rounds, self._params, self._bases = rounds, params, bases
+
+    def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
+        """Begin it, with its stages."""
+        self._result = result
+        self._reduction = self._rounds.left(self, stages)
+
+    def tell(self, slots: Mapping[int, ShardSlot]) -> None:
+        """Tell each parameter's slot its part of the result."""
+        start = 0
+        for param, base in zip(self._params, self._bases, strict=True):
+            if param.sharded_param.grad is None:
+                continue
+            view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
+            slots[id(param.sharded_param)].promise(self._reduction, view, base)
+            start += param.padded_sharded_param_size.numel()
+
+
+class ShardRounds(AwaitedRounds):
+    """Rounds of a model. `params` are FSDP2's, in the order of modules."""
+
+    slot_type = ShardSlot
+    shares_updates = True
+
+    def __init__(self, params: Sequence[Any], root: Any) -> None:
+        super().__init__(((param._param_fqn or "a parameter", param.sharded_param) for param in params), next(_numbers))
+        self.label = name_of(root)
+        # FSDP2's way to its parameters is known.
+        self._probation = Probation(steps=0)
+        self._wires: list[ShardWire] = []
+        self._begun: list[Begun] = []
+        self._stages: list[Stages] = []
+        """Reductions whose last stage has yet to begin."""
+        self._ended = 0
+        self._reduces = False
+        """True if a gradient has been reduced in this backward pass."""
+        self.says: set[Iterations] = set()
+        """Whoever says how long iterations take."""
+        self.record = ModuleRecord()
+        self.log = EventLog(open=False)
+        self._order = order_of(root)
+        self._by_param = {id(slot.param): slot for slot in self._slots if isinstance(slot, ShardSlot)}
+        streams = streams_of(torch.device("cpu"))
+        for slot in self._slots:
+            slot.streams = streams
+        self._attend()
+        torch_guards.learned(self)
+        reference = weakref.ref(self)
+        self._unwatch = before_backward(lambda _roots: _backward_begins(reference))
+        weakref.finalize(root, self.dropped).atexit = False
+
+    # Reductions on their way out.
+
+    def next_comes(self, params: Sequence[Any]) -> None:
+        """Bring home what is still to come to these, since FSDP2 is about to make new gradients or to add."""
+        self._reduces = True
+        self._resolve()
+        slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
+        if any(slot.life.awaited for slot in slots):
+            self._begin_last_stages()
+        for slot in slots:
+            slot.end()
+            self._bring_home(slot)
+
+    def begin(self, params: Sequence[Any], elements: int) -> Begun | None:
+        """Return what awaits a reduction to gradients of all or some of these, of so many elements. None where the
+        result has to be there at once: a hook of the program looks there, or it would stay unknown to which it belongs.
+        """
+        for param in params:
+            if id(param.sharded_param) not in self._by_param or param.sharded_param._post_accumulate_grad_hooks:
+                return None
+        grads = [param.sharded_param.grad for param in params]
+        all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
+        if not all_of_them and any(grad is not None for grad in grads):  # Without any FSDP2 shows which it makes.
+            return None
+        return Begun(self, params, [None if grad is None else grad._local_tensor.clone() for grad in grads])
+
+    def left(self, begun: Begun, stages: Sequence[Stage]) -> Stages:
+        """Begin a reduction, and await it."""
+        for wire, *_ in stages:
+            if wire not in self._wires:
+                self._wires.append(wire)
+                wire.log = self.log
+        for other in self._stages:
+            other.another_begins()
+        self._begun.append(begun)
+        self._left(self._slots[0], in_graph=False)
+        reduction = Stages(stages)
+        self._stages = [each for each in (*self._stages, reduction) if not each.last]
+        return reduction
+
+    def _begin_last_stages(self) -> None:
+        """Begin the last stage of each reduction. Ranks come here at the same place."""
+        while self._stages:
+            for each in self._stages:
+                each.go_on()
+            self._stages = [each for each in self._stages if not each.last]
+
+    def _resolve(self) -> None:
+        begun, self._begun = self._begun, []
+        for each in begun:
+            each.tell(self._by_param)
+
+    def _gathered(self) -> None:
+        self._begin_last_stages()
+        self._resolve()
+        for slot in self._by_param.values():
+            slot.end()
+        self._nothing_came()
+
+    def _nothing_came(self) -> None:
+        """Note the end of a backward pass, of whose reductions none may have been late."""
+        if not self._reduces:
+            return
+        self._reduces = False
+        self._order.settle()
+        self._ended += 1
+        now = time.monotonic()
+        training.iteration_ended(self.number, now)
+        for each in self.says:
+            each.backward_ends(now)
+
+    def backward_begins(self) -> None:
+        """Bring home what autograd may add to by itself, where a program uses its own part of a parameter."""
+        for slot in self._slots:
+            if slot.life.to_come and slot.param.grad is not None:
+                self._bring_home(slot)
+
+    def forward_in(self, thread: int) -> None:
+        """Note the thread that runs forward."""
+        self._forward_thread = thread
+
+    def before_compilation(self) -> None:
+        # Compiled code hides from our watch that FSDP2 gathers in the middle of it.
+        self.keep_barrier()
+
+    def dropped(self) -> None:
+        self._leave()
+        self._unwatch()
+        super().dropped()
+
+    def end(self) -> None:
+        super().end()
+        if not self._slots:
+            self._by_param = {}
+
+    # Averages on their way back.
+
+    def arrived(self, slot: Slot) -> bool:
+        assert isinstance(slot, ShardSlot)
+        return not slot.reduction.coming
+
+    def wait_activity(self, limit_s: float) -> None:
+        try:
+            for wire in self._wires:
+                wire.wait_activity(limit_s if len(self._wires) == 1 else min(limit_s, SEVERAL_LIMIT_S))
+        except Exception as error:
+            if self.abandon():
+                raise Abandoned(str(error)) from error
+            raise
+
+    def progress(self) -> object:
+        return [wire.ended for wire in self._wires]
+
+    @property
+    def iteration(self) -> int:
+        return self._ended
+
+    @property
+    def failed(self) -> bool:
+        return any(wire.error is not None for wire in self._wires)
+
+    def _loss(self) -> str:
+        error = next((wire.error for wire in self._wires if wire.error is not None), None)
+        return f"the gradients of other ranks never came ({error})"
+
+
+def name_of(module: Any) -> str:
+    """Return the name that the module's class had before it was sharded or replicated."""
+    return type(module).__name__.removeprefix("FSDP").removeprefix("Replicate")
+
+
+def _backward_begins(reference: weakref.ref[ShardRounds]) -> None:
+    rounds = reference()
+    if rounds is not None:
+        rounds.backward_begins()
+
+
+def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
+    """Return the rounds of the model that the sharded module is in; with `begin` they are made if there are none."""
+    context = module._get_fsdp_state()._state_ctx
+    if context not in _rounds and begin:
+        from prophet_fsdp.collectives import Reduce
+
+        groups = [group for state in context.all_states for group in state._fsdp_param_groups]
+        ours = [group for group in groups if isinstance(group._reduce_scatter_comm, Reduce)]
+        params = [param for group in ours for param in group.fsdp_params]
+        made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0])
+        watching.follow(made, max(group.mesh_info.mesh.size() for group in ours))
+    rounds = _rounds.get(context)
+    if rounds is not None and not begin:
+        rounds.forward_in(threading.get_ident())
+    return rounds

@@ -1,0 +1,43 @@
+"""What this process says of itself while it trains and at its end: status, `prophet top`, metrics and records.
+
+Rule of this file: DistributedDataParallel's agents and records, for the first sharded model of the process. Nothing is
+learned yet, so each rank only reports.
+
+A collective counts as an all-reduce of half its bytes: a gathering or a reduction sends half of what that would.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch.distributed as dist
+
+from prophet_ddp.agent import Agents, WatchingAgent
+from prophet_ddp.records import Records
+from prophet_scheduler.core.settings import Settings
+
+_agents = Agents()
+_records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
+
+
+@functools.cache
+def begin(told: Settings) -> None:
+    """Have files written at the end of the process, as these settings ask for."""
+    _records.begin(told)
+
+
+def stepped_aside(why: str) -> None:
+    """Note that FSDP2 keeps its own collectives."""
+    _records.stepped_aside(why)
+
+
+def follow(rounds: Any, ranks: int) -> None:
+    """Report on the first model from now on. It is sharded over, or replicated on, so many ranks."""
+    observes = _records.observes_next()
+    rounds.record.decides = dist.get_rank() == 0
+    if observes:
+        rounds.log.reopen()
+        rounds.record.drain = rounds.log.drain
+        _agents.add(WatchingAgent(rounds))
+    _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), ranks)
