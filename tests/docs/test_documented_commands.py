@@ -7,9 +7,11 @@ files, targets, extras and variables are looked up.
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -66,7 +68,7 @@ class Command:
 def parsed(page: Path, line: str, whole: bool) -> Command:
     # [--option VALUE] may be left out, and ... repeats: a person may also type it.
     words = shlex.split(re.sub(r"[\[\]](?=-|\s|$|\.\.\.)|\.\.\.", " ", line), comments=True)
-    variables = [word for word in words if ASSIGNMENT.fullmatch(word)]
+    variables = list(itertools.takewhile(ASSIGNMENT.fullmatch, words))
     return Command(str(page.relative_to(ROOT)), tuple(variables), tuple(words[len(variables) :]), whole)
 
 
@@ -147,7 +149,7 @@ def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None
 def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
     write_job_record(folder / "record", iterations=1)
     done = base(folder, "report", "record")
-    line = "prophet: prophet report: plotly is not installed; `pip install plotly`\n"
+    line = "prophet: prophet report: plotly and jinja2 are not installed; `pip install plotly jinja2`\n"
     assert (done.returncode, done.stderr) == (2, line)
     assert not (folder / "record" / "report.html").exists()
 
@@ -208,10 +210,14 @@ def check_variables(command: Command) -> None:
 def check_prophet(arguments: list[str], whole: bool) -> None:
     name, *rest = arguments
     group: Any = typer.main.get_command(cli.app)
+    if name.startswith("-"):
+        assert name in {word for param in group.params for word in param.opts}
+        return
     subcommand = group.commands[name]
     if whole or rest:
         typed = ["3" if word == "N" else word for word in rest]
-        subcommand.make_context(name, typed)  # raises where an option is unknown
+        with contextlib.suppress(typer.Exit):  # an option that is all the command does, such as --list
+            subcommand.make_context(name, typed)  # raises where an option is unknown
     for word in rest:
         if word.startswith("configs/"):
             assert (ROOT / word).is_file()

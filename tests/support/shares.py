@@ -25,6 +25,7 @@ TIMED = (
     "tests/net/test_asynchronous.py",
     "tests/net/test_real_jobs.py",
     "tests/net/test_start.py",
+    "tests/lab/test_own_script.py",
     "tests/lab/testbed/",
     "tests/tools/test_soak.py",
 )

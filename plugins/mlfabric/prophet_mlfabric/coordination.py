@@ -51,7 +51,7 @@ from prophet_mlfabric.messages import (
 from prophet_mlfabric.network import Link, NetworkState, Node
 from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, aggregators_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Kind, Scheduler, Transfer
+from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
 
@@ -414,7 +414,7 @@ class Coordination:
                 self._by_id[transfer.updates[0].id].transfer = transfer
         self._timetable.planned += made
 
-    def _gather(self, transfer: Transfer, aggregator: JobWorker) -> None:
+    def _gather(self, transfer: PlannedTransfer, aggregator: JobWorker) -> None:
         members = [self._by_id[update.id] for update in transfer.updates]
         collection = OpenCollection(self._collection_number, aggregator, transfer, members)
         self._collection_number += 1
@@ -453,7 +453,7 @@ class Coordination:
                 self._say(entry.worker, entry.grant)
         return False
 
-    def _replica_allows(self, transfer: Transfer) -> bool:
+    def _replica_allows(self, transfer: PlannedTransfer) -> bool:
         """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
@@ -574,7 +574,7 @@ class Coordination:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
         self._say(collection.aggregator, Collect(number=collection.number, members=members))
 
-    def _entries(self, transfer: Transfer) -> list[OpenUpdate]:
+    def _entries(self, transfer: PlannedTransfer) -> list[OpenUpdate]:
         """Return its updates that are open: ending one may have ended others."""
         return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
 from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Transfer
+from prophet_mlfabric.scheduler import PlannedTransfer
 
 
 @dataclass
@@ -49,7 +49,7 @@ class OpenUpdate:
     ask: Ask
     update: Update
     asked_s: float
-    transfer: Transfer | None = None
+    transfer: PlannedTransfer | None = None
     collection: OpenCollection | None = None
     grant: Grant | None = None
 
@@ -67,7 +67,7 @@ class OpenCollection:
 
     number: int
     aggregator: JobWorker
-    transfer: Transfer
+    transfer: PlannedTransfer
     members: list[OpenUpdate]
     grant: Grant | None = None
 

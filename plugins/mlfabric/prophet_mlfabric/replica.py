@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 40
 """Most bytes of a model."""
 
 
-class Ask(enum.IntEnum):
+class RequestKind(enum.IntEnum):
     """Requests. Their number, and that of their answers, is how many updates the model has."""
 
     STATE = 1
@@ -67,13 +67,13 @@ class KeptModel:
         data = b""
         try:
             match request.kind:
-                case Ask.KEEP:
+                case RequestKind.KEEP:
                     self.take(request.payload, request.number)
-                case Ask.MODEL if self.updates is None:
+                case RequestKind.MODEL if self.updates is None:
                     raise UserError("it has no model yet")
-                case Ask.MODEL:
+                case RequestKind.MODEL:
                     data = self.path.read_bytes()
-                case Ask.STATE:
+                case RequestKind.STATE:
                     pass
                 case _:
                     raise UserError("there is no such request")
@@ -108,18 +108,18 @@ class ReplicaStore:
 
     def updates(self) -> int | None:
         """Return the number of updates in the model that it has; None where it has none."""
-        updates, _ = self._ask(Ask.STATE)
+        updates, _ = self._ask(RequestKind.STATE)
         return None if updates == NO_MODEL else updates
 
     def keep(self, data: bytes, updates: int) -> None:
         """Return when it has this model, with so many updates in it, on its disk."""
-        self._ask(Ask.KEEP, data, updates)
+        self._ask(RequestKind.KEEP, data, updates)
 
     def model(self) -> bytes:
         """Return the model that it has."""
-        return self._ask(Ask.MODEL)[1]
+        return self._ask(RequestKind.MODEL)[1]
 
-    def _ask(self, kind: Ask, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:
+    def _ask(self, kind: RequestKind, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:
         try:
             with Asked(self._place, self._key, kind, number=updates, payload=data, timeout_s=self._timeout_s) as asked:
                 return asked.answer()

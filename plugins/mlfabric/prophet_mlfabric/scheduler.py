@@ -34,7 +34,7 @@ class Kind(enum.StrEnum):
 
 
 @dataclass(eq=False)
-class Transfer:
+class PlannedTransfer:
     """One transfer, from its decision to its end. Sizes in bytes; times in seconds, of whoever carries it out.
 
     `after` has to end first. `ready`: for a sum, that its aggregator has all of it. `begin_s` and `end_s` are what is
@@ -47,7 +47,7 @@ class Transfer:
     destination: Node
     size_bytes: float
     updates: tuple[Update, ...]
-    after: tuple[Transfer, ...] = ()
+    after: tuple[PlannedTransfer, ...] = ()
     ready: bool = True
     started_s: float | None = None
     rated_s: float = 0.0
@@ -80,7 +80,7 @@ class Arrival:
     `needs` is how many updates the other one, replica or server, must have before (0 without a replica).
     """
 
-    transfer: Transfer
+    transfer: PlannedTransfer
     needs: int = 0
 
 
@@ -92,7 +92,7 @@ class BatchSchedule:
     workers.
     """
 
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlannedTransfer, ...]
     commits: tuple[Arrival, ...]
     copies: tuple[Arrival, ...]
     dropped: tuple[Update, ...]
@@ -158,7 +158,7 @@ class Scheduler:
         order = ordering.updates
         ranked = self._ranked(self.aggregators, network, now_s)
         self.version += len(order)
-        transfers: list[Transfer] = []
+        transfers: list[PlannedTransfer] = []
         if self.replica is None or self._ledger is None:
             norms = [update.norm for update in order]
             tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
@@ -215,19 +215,21 @@ class Scheduler:
         return sorted(shuffled, key=lambda node: -speed[node])
 
 
-def _arrival(group: Group, destination: Node, transfers: list[Transfer], needs: int = 0) -> Arrival:
+def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
     """Add the transfers of a group, and return its last."""
     if group.aggregator is None:
         node = group.updates[0].node
-        last = Transfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
+        last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
         legs = [
-            Transfer(Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (update,), end_s=end_s)
+            PlannedTransfer(
+                Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (update,), end_s=end_s
+            )
             for update, end_s in zip(group.updates, group.arrivals_s, strict=True)
         ]
         transfers += legs
         size, end_s = group.size_bytes, group.end_s
-        last = Transfer(
+        last = PlannedTransfer(
             Kind.SUM, group.aggregator, destination, size, group.updates, tuple(legs), ready=False, end_s=end_s
         )
     transfers.append(last)

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from prophet_mlfabric.network import NetworkState, Node, Piece
-from prophet_mlfabric.scheduler import Kind, Transfer
+from prophet_mlfabric.scheduler import Kind, PlannedTransfer
 
 LEAD_S = 2e-3
 """A transfer is let go so long before it may start: by then its worker knows, and the wire is never idle between."""
@@ -47,8 +47,8 @@ class Timetable:
     def __init__(self, server: Node, delay_bound: int | None) -> None:
         self._server = server
         self._delay_bound = delay_bound
-        self.planned: list[Transfer] = []
-        self.under_way: list[Transfer] = []
+        self.planned: list[PlannedTransfer] = []
+        self.under_way: list[PlannedTransfer] = []
         self.next_s = math.inf
         """Time at which `due` has something, if nothing happens until then."""
         self.slowness = 1.0
@@ -71,7 +71,7 @@ class Timetable:
         ends: dict[int, float] = {}
         until: dict[Node, float] = {}
 
-        def reserve(transfer: Transfer, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
+        def reserve(transfer: PlannedTransfer, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
             end, pieces = network.pieces(transfer.source, transfer.destination, size_bytes, start_s)
             network.take(transfer.source, transfer.destination, pieces)
             ends[id(transfer)] = end
@@ -92,13 +92,13 @@ class Timetable:
             transfer.begin_s = transfer.pieces[0][0] if transfer.pieces else start
         return network, until
 
-    def due(self, version: int, now_s: float) -> tuple[list[Transfer], list[Transfer]]:
+    def due(self, version: int, now_s: float) -> tuple[list[PlannedTransfer], list[PlannedTransfer]]:
         """The planned transfers that may start now, and those that can keep the delay bound no more.
 
         `version` counts the updates applied. Both stay planned until `start` or `withdraw`.
         """
-        starting: list[Transfer] = []
-        hopeless: list[Transfer] = []
+        starting: list[PlannedTransfer] = []
+        hopeless: list[PlannedTransfer] = []
         in_all = version + sum(len(transfer.updates) for transfer in self.under_way if transfer.commits)
         tightest = min((self._limit(transfer) for transfer in self.under_way), default=math.inf)
         # How many updates may still go before one that was planned earlier and is not let go now.
@@ -125,21 +125,21 @@ class Timetable:
                 self.next_s = min(self.next_s, transfer.begin_s - LEAD_S)
         return starting, hopeless
 
-    def _limit(self, transfer: Transfer) -> float:
+    def _limit(self, transfer: PlannedTransfer) -> float:
         """The most that applied and under way may come to while this one is: tau_max for each of its updates."""
         if self._delay_bound is None or not transfer.commits:
             return math.inf
         last = len(transfer.updates) - 1
         return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
 
-    def start(self, transfer: Transfer, now_s: float) -> None:
+    def start(self, transfer: PlannedTransfer, now_s: float) -> None:
         """It was let go at `now_s`."""
         self.planned.remove(transfer)
         transfer.started_s = max(now_s, transfer.begin_s)
         transfer.rated_s = (transfer.end_s - transfer.begin_s) / self.slowness
         self.under_way.append(transfer)
 
-    def ended(self, transfer: Transfer, now_s: float) -> None:
+    def ended(self, transfer: PlannedTransfer, now_s: float) -> None:
         """Note that all of it is there at `now_s`, learn from that, and take it from those under way."""
         if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
             self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
@@ -147,18 +147,18 @@ class Timetable:
             self.slowness = min(high, max(low, statistics.median(self._slowness)))
         self.withdraw(transfer)
 
-    def withdraw(self, transfer: Transfer) -> None:
+    def withdraw(self, transfer: PlannedTransfer) -> None:
         """It will not take place, or nothing is to be learned from its end."""
         for transfers in (self.planned, self.under_way):
             if transfer in transfers:
                 transfers.remove(transfer)
 
-    def overdue(self, since_s: float) -> Sequence[Transfer]:
+    def overdue(self, since_s: float) -> Sequence[PlannedTransfer]:
         """Return the transfers that were expected to have ended before `since_s`."""
         return [transfer for transfer in self.under_way if transfer.end_s < since_s]
 
 
-def alone(pair: list[Transfer]) -> bool:
+def alone(pair: list[PlannedTransfer]) -> bool:
     """Return True if the first is the leg of an update to its own node, to be summed with nothing, which is the second.
 
     The second is made what it is then, a transfer straight to the server.

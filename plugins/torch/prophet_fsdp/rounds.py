@@ -51,6 +51,7 @@ _rounds: weakref.WeakKeyDictionary[Any, ShardRounds] = weakref.WeakKeyDictionary
 class ShardSlot(Slot):
     """Gradient of this rank's part of a parameter. `view` is the result of its last reduction."""
 
+    partial = True
     reduction: Stages
     base: torch.Tensor | None = None
     """Gradient to which FSDP2 adds the result; None for none."""
@@ -141,7 +142,6 @@ class ShardRounds(AwaitedRounds):
     """Rounds of a model. `params` are FSDP2's, in the order of modules."""
 
     slot_type = ShardSlot
-    shares_updates = True
 
     def __init__(self, params: Sequence[Any], root: Any) -> None:
         super().__init__(((param._param_fqn or "a parameter", param.sharded_param) for param in params), next(_numbers))

@@ -28,7 +28,7 @@ from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_
 from prophet_fsdp.order import order_of
 from prophet_fsdp.rounds import name_of
 from prophet_fsdp.says import Iterations
-from prophet_fsdp.wire import Links, ShardWire
+from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.errors import UserError
@@ -188,7 +188,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     watch_backward()
     steps.install()
     upward, downward = groups
-    wire = ShardWire(Links(upward, downward, group.rank(), group.size(), timeout), block_bytes)
+    wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout), block_bytes)
     at_end(functools.partial(_process_ends, wire))
     warn_once(AVERAGES)
     return SharedRounds(wire, group)

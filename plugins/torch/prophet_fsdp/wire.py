@@ -49,7 +49,7 @@ would have a team of threads of its own, and they take the processors from the p
 
 
 @dataclass(frozen=True)
-class Links:
+class ShardGroups:
     """Connections of rank `rank` with all others of `ranks`: gloo's groups for data to higher and to lower ranks.
     `timeout` holds for each block.
     """
@@ -109,7 +109,7 @@ class ShardWire:
     The first error ends it: all that wait get it, and nothing more begins.
     """
 
-    def __init__(self, links: Links, block_bytes: int) -> None:
+    def __init__(self, links: ShardGroups, block_bytes: int) -> None:
         self._links = links
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())

@@ -36,10 +36,17 @@ def require(*needs: tuple[str, str]) -> None:
     """Raises MissingPackage that names each package that is not installed, of pairs (one of INSTALL, what for). None is
     imported.
     """
-    missing = [(package, purpose) for package, purpose in needs if importlib.util.find_spec(package) is None]
+    missing: dict[str, list[str]] = {}
+    for package, purpose in needs:
+        if importlib.util.find_spec(package) is None:
+            missing.setdefault(purpose, []).append(package)
     if missing:
-        lacks = "; ".join(f"{purpose}: {package} is not installed" for package, purpose in missing)
-        names = dict.fromkeys(INSTALL[package].removeprefix("pip install ") for package, _ in missing)
+        lacks = "; ".join(
+            f"{purpose}: {' and '.join(packages)} {'are' if len(packages) > 1 else 'is'} not installed"
+            for purpose, packages in missing.items()
+        )
+        packages = dict.fromkeys(package for packages in missing.values() for package in packages)
+        names = dict.fromkeys(INSTALL[package].removeprefix("pip install ") for package in packages)
         raise MissingPackage(f"{lacks}; `pip install {' '.join(names)}`")
 
 

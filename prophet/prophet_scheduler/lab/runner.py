@@ -88,8 +88,8 @@ class Edges:
     sleep: Callable[[float], None] = time.sleep
 
 
-class Listener(Protocol):
-    """Listener to the progress of an experiment."""
+class ProgressListener(Protocol):
+    """ProgressListener to the progress of an experiment."""
 
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
@@ -104,7 +104,7 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     hosts: HostFactory,
-    listener: Listener,
+    listener: ProgressListener,
     edges: Edges | None = None,
     obstacle: Obstacle = lambda policy: None,
 ) -> list[CellRuns]:
@@ -126,7 +126,7 @@ def _run_cell(
     folder: Path,
     ports: Iterator[int],
     hosts: HostFactory,
-    listener: Listener,
+    listener: ProgressListener,
     edges: Edges,
     obstacle: Obstacle,
 ) -> CellRuns:

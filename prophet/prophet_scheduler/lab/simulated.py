@@ -28,7 +28,7 @@ from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
-from prophet_scheduler.lab.runner import Listener, run_repeats
+from prophet_scheduler.lab.runner import ProgressListener, run_repeats
 from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
 from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
 from prophet_scheduler.lab.testbed.shaping import token_bucket
@@ -77,7 +77,7 @@ def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
 
 
 def simulate_experiment(
-    experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: Listener
+    experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: ProgressListener
 ) -> list[CellRuns]:
     """Simulate the runs from `prepare_experiment`; records go under `out/runs`, as in `prophet run`.
 
@@ -98,7 +98,7 @@ class _Simulated:
     cell: Cell
     prepared: list[list[Planned]]
     folder: Path
-    listener: Listener
+    listener: ProgressListener
 
     def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
         self.listener.run_starts(cell, policy, label)

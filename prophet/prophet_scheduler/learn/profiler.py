@@ -55,7 +55,7 @@ begin of backward."""
 
 
 @dataclass(frozen=True)
-class Iteration:
+class ObservedIteration:
     """Gradients of one iteration: `ids` ascending, first time and total bytes of each."""
 
     ids: NDArray[Any]
@@ -67,7 +67,7 @@ class Iteration:
     """End of the forward pass before it, if known."""
 
     @classmethod
-    def of(cls, events: NDArray[Any]) -> Iteration:
+    def of(cls, events: NDArray[Any]) -> ObservedIteration:
         ids, first, member = np.unique(events["gradient"], return_index=True, return_inverse=True)
         return cls(ids.astype(np.int64), events["time_s"][first], np.bincount(member, events["bytes"]))
 
@@ -99,7 +99,7 @@ class Splitter:
         self.lost()
         self._usual = {}
 
-    def split(self, generated: NDArray[Any]) -> Iterator[Iteration]:
+    def split(self, generated: NDArray[Any]) -> Iterator[ObservedIteration]:
         """Yield the iterations that end with these generated gradients (EVENT_DTYPE), in order of time."""
         rows = np.concatenate([self._open, generated])
         # The previous place of each partition; an iteration ends where this lies within it.
@@ -116,7 +116,7 @@ class Splitter:
                 self._after_gap = False
                 continue
             end = self._cut(rows, start, repeated)
-            iteration = Iteration.of(rows[start:end])
+            iteration = ObservedIteration.of(rows[start:end])
             self._usual.update(zip(iteration.ids.tolist(), (iteration.times - iteration.begin_s).tolist(), strict=True))
             yield iteration
             start = end
@@ -178,7 +178,7 @@ class JobProfiler:
         self._forward_ids = forward_ids
         self.warm_up = warm_up
         self._splitter = Splitter()
-        self._rows: deque[Iteration] = deque(maxlen=WINDOW)
+        self._rows: deque[ObservedIteration] = deque(maxlen=WINDOW)
         self._begin_s: float | None = None
         self._took_s: list[float] = []
         self._seen = 0
@@ -237,7 +237,7 @@ class JobProfiler:
         for iteration in self._splitter.split(generated):
             self._close(iteration)
 
-    def _close(self, row: Iteration) -> None:
+    def _close(self, row: ObservedIteration) -> None:
         self._seen += 1
         # After a restart iterations count from the first on; at the start of the job only after the warm-up.
         if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
@@ -330,7 +330,7 @@ class _Estimate:
     jitter_s: float
 
 
-def _estimate(rows: list[Iteration], forward_ids: bool) -> _Estimate | None:
+def _estimate(rows: list[ObservedIteration], forward_ids: bool) -> _Estimate | None:
     # A gradient missing from most iterations (a branch taken once) is no part of the pattern.
     ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
     ids = ids[counts * 2 > len(rows)]
@@ -410,7 +410,7 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
     return by_time
 
 
-def _most_before_first_s(rows: list[Iteration], ids: NDArray[Any]) -> float:
+def _most_before_first_s(rows: list[ObservedIteration], ids: NDArray[Any]) -> float:
     """Return the maximum time of backward before its first gradient; infinite if no average was seen coming back."""
     returned = [row.returned[np.isin(row.returned["gradient"], ids)]["time_s"] for row in rows]
     left_s = [row.begin_s - float(times.max()) for row, times in zip(rows, returned, strict=True) if len(times)]
@@ -418,7 +418,7 @@ def _most_before_first_s(rows: list[Iteration], ids: NDArray[Any]) -> float:
 
 
 def _forward_s(
-    rows: list[Iteration],
+    rows: list[ObservedIteration],
     ids: NDArray[Any],
     shares: NDArray[Any],
     backward_ends: NDArray[Any],

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from prophet_fsdp.stages import FEW, PARTS_AFTER, Stages, between_replicas
-from prophet_fsdp.wire import AT_ONCE, Links, ShardWire
+from prophet_fsdp.wire import AT_ONCE, ShardGroups, ShardWire
 
 LIMIT_S = 60.0
 BLOCK_BYTES = 16
@@ -53,7 +53,8 @@ class Network:
         self._receives: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self.wires = [
             ShardWire(
-                Links(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, TIMEOUT), BLOCK_BYTES
+                ShardGroups(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, TIMEOUT),
+                BLOCK_BYTES,
             )
             for rank in range(ranks)
         ]

@@ -6,17 +6,17 @@ import math
 
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Kind, Transfer
+from prophet_mlfabric.scheduler import Kind, PlannedTransfer
 from prophet_mlfabric.timetable import LEAD_S, Timetable
 
 NETWORK = NetworkState.of_rates([10.0] * 4, [10.0] * 4)
 
 
-def direct(node: int, size: float = 10.0, version: int = 0) -> Transfer:
-    return Transfer(Kind.DIRECT, node, 0, size, (Update(node, node, size, version),))
+def direct(node: int, size: float = 10.0, version: int = 0) -> PlannedTransfer:
+    return PlannedTransfer(Kind.DIRECT, node, 0, size, (Update(node, node, size, version),))
 
 
-def timetable(*planned: Transfer, delay_bound: int | None = None) -> Timetable:
+def timetable(*planned: PlannedTransfer, delay_bound: int | None = None) -> Timetable:
     table = Timetable(0, delay_bound)
     table.planned += planned
     table.book(NETWORK, 0.0)
@@ -58,8 +58,8 @@ def test_one_that_is_late_needs_as_long_again_and_is_believed_no_longer_after_tw
 
 
 def test_a_sum_waits_for_its_aggregator_and_the_wire_does_not() -> None:
-    leg = Transfer(Kind.TO_AGGREGATOR, 1, 2, 10.0, (Update(1, 1, 10.0),))
-    total = Transfer(Kind.SUM, 2, 0, 10.0, leg.updates, (leg,), ready=False)
+    leg = PlannedTransfer(Kind.TO_AGGREGATOR, 1, 2, 10.0, (Update(1, 1, 10.0),))
+    total = PlannedTransfer(Kind.SUM, 2, 0, 10.0, leg.updates, (leg,), ready=False)
     other = direct(3)
     table = timetable(leg, total, other)
     # The other one has the wire while the sum is gathered, in the order of the schedule after it.
@@ -107,7 +107,7 @@ def test_one_that_can_keep_the_bound_no_more_is_hopeless() -> None:
 
 def test_the_updates_of_a_sum_have_their_own_places() -> None:
     updates = (Update(1, 1, 10.0, version=0), Update(2, 2, 10.0, version=1))
-    total = Transfer(Kind.SUM, 3, 0, 10.0, updates)
+    total = PlannedTransfer(Kind.SUM, 3, 0, 10.0, updates)
     table = timetable(total, delay_bound=1)
     # Applied one after another they have delays of 1 and 1; with one version more, of 2.
     assert table.due(0, 0.0) == ([total], [])

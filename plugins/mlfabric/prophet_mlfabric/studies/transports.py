@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prophet_mlfabric.distribution import distribute
 from prophet_mlfabric.network import NetworkState, end_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import BatchSchedule, Scheduler, Transfer
+from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
 from prophet_mlfabric.studies.sharing import SharedNetwork
 from prophet_mlfabric.studies.wire import Sent, Wire
@@ -129,7 +129,7 @@ class Scheduled:
 
     def _carry_out(self, schedule: BatchSchedule) -> None:
         cluster, now = self._cluster, self._cluster.now_s
-        sent: dict[Transfer, Sent] = {}
+        sent: dict[PlannedTransfer, Sent] = {}
         for transfer in schedule.transfers:
             after = [sent[earlier] for earlier in transfer.after]
             sent[transfer] = self._wire.send(transfer.source, transfer.destination, transfer.size_bytes, now, after)

@@ -64,6 +64,8 @@ class Slot:
     - `memory`: a tensor in the parameter's memory, once the program may drop the parameter while an update is pending.
     """
 
+    partial = False
+    """True if each rank has a part of the parameter. Its update may communicate, unless it is by element."""
     view: torch.Tensor
     streams: Streams
 

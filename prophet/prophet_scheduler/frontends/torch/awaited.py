@@ -54,8 +54,6 @@ class AwaitedRounds:
     label = ""
     """Name of the module in messages."""
     slot_type = Slot
-    shares_updates = False
-    """True if ranks have parts of parameters. An update may then communicate, unless it is element by element."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number

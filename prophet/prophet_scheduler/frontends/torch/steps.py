@@ -167,7 +167,7 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
         return
     params = (param for group in optimizer.param_groups for param in group["params"])
     if slots := [slot for param in params for slot in torch_guards.slots_of(param)]:
-        reason = why_not_late(optimizer, any(slot.rounds.shares_updates for slot in slots))
+        reason = why_not_late(optimizer, any(slot.partial for slot in slots))
         if reason is not None:
             warn_once(f"updates are made within step(), none of them late: {reason}")
         begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)
