@@ -75,7 +75,12 @@ def main() -> None:
     ranks, replicas = dist.get_world_size(), options.replicas
     if ranks % replicas:
         parser.error(f"--replicas {replicas}: {ranks} ranks do not divide into so many; give a divisor")
-    mesh = init_device_mesh("cpu", (replicas, ranks // replicas) if 1 < replicas < ranks else (ranks,))
+    both = 1 < replicas < ranks
+    mesh = init_device_mesh(
+        "cpu",
+        (replicas, ranks // replicas) if both else (ranks,),
+        mesh_dim_names=("replicas", "parts") if both else ("ranks",),
+    )
     for module in (*model, model):
         if 1 < replicas == ranks:
             replicate(module, mesh=mesh)

@@ -113,8 +113,7 @@ def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:
     two = rounds.divisible and chance.random() < TWO_PHASES
     count = len(rounds.blocks_under(rounds.division(cut).cut if two else cut))
     order, gathers = (tuple(chance.sample(range(count), count)) for _ in range(2))
-    early = tuple(chance.randint(0, count) for _ in range(chance.randint(0, count)))
-    return Decision(cut, order, gathers=gathers if two else (), early=early if two else ())
+    return Decision(cut, order, gathers=gathers if two else ())
 
 
 def _decide_often() -> None:

@@ -39,7 +39,7 @@ WHOLE = ""
 TWO_PHASES = "two phases"
 """Blocks are summed, each part by one rank, and gathered later (phases.py)."""
 
-_HEADER = struct.Struct("<IIIIII")
+_HEADER = struct.Struct("<IIIII")
 _PAGE = 4
 """Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
 reducer. After them comes one for each rank: nanoseconds of its backward pass."""
@@ -54,7 +54,6 @@ class Decision:
     `together`: numbers of blocks, consecutive in the order, that travel as one collective; empty for each block by
     itself. `at_once`: maximum number of collectives under way. `gathers`: for rounds in two phases (phases.py), the
     places of blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
-    `early`: how many blocks are reduced before each of the first gatherings, if these do not wait for all (ring.py).
     """
 
     cut: Cut
@@ -62,7 +61,6 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
-    early: tuple[int, ...] = ()
     unordered: bool = False
     """True for the order in which blocks are generated, before anything is known of the job. It is never sent."""
 
@@ -73,8 +71,6 @@ class Decision:
             raise ValueError("a decision does not say which blocks travel together")
         if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
             raise ValueError("a decision does not say in which order each block is gathered")
-        if len(self.early) > len(self.gathers) or not all(0 <= count <= len(self.order) for count in self.early):
-            raise ValueError("a decision does not say after which blocks others are gathered")
         if self.at_once < 1:
             raise ValueError("a decision lets nothing travel")
 
@@ -94,7 +90,7 @@ class Decision:
     def encode(self) -> bytes:
         """Return bytes for `decode`."""
         cut = self.cut.encode()
-        parts = self.order, self.together, self.gathers, self.early
+        parts = self.order, self.together, self.gathers
         numbers = tuple(itertools.chain(*parts))
         header = _HEADER.pack(len(cut), *map(len, parts), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
@@ -110,8 +106,8 @@ class Decision:
             raise ValueError("a decision is cut short") from None
         if cut is None:
             raise ValueError("a decision has no cut")
-        order, together, gathers, early = (tuple(itertools.islice(numbers, count)) for count in counts)
-        return cls(cut, order, together, at_once, gathers, early)
+        order, together, gathers = (tuple(itertools.islice(numbers, count)) for count in counts)
+        return cls(cut, order, together, at_once, gathers)
 
 
 class Control:

@@ -85,6 +85,4 @@ class Dividing:
         if division.owners:
             self.phases = TwoPhases(self._issuer, slots, arena.blocks, division.owners, *orders, *ranks)
         else:
-            self.phases = RingPhases(
-                self._issuer, slots, arena.blocks, blocks, *orders, decision.early, decision.at_once, *ranks
-            )
+            self.phases = RingPhases(self._issuer, slots, arena.blocks, blocks, *orders, decision.at_once, *ranks)

@@ -115,34 +115,6 @@ def orders_of(
     return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
 
 
-def in_gaps(
-    blocks: Sequence[Block], order: Sequence[int], ready_s: Sequence[float], gathers: Sequence[int], rate: float
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the order of `gathers` in which the first fill gaps between reductions in this `order`, and how many
-    blocks are reduced before each of these.
-
-    The wire is idle while all that was generated is reduced. What forward needs last is gathered as soon as the wire
-    has been idle for as long as that takes. `ready_s`, by place, is when each block is generated; `rate` is in bytes
-    per second.
-    """
-    left, first, early = list(gathers), list[int](), list[int]()
-    summed: set[int] = set()
-    now_s = idle_s = 0.0
-    for number, place in enumerate(order):
-        idle_s += max(0.0, ready_s[place] - now_s) if number else 0.0
-        for other in [other for other in reversed(left) if other in summed]:
-            takes_s = blocks[other].size_bytes / rate
-            if idle_s < takes_s or now_s >= ready_s[place]:
-                break
-            left.remove(other)
-            first.append(other)
-            early.append(number)
-            idle_s -= takes_s
-        now_s = max(now_s, ready_s[place]) + blocks[place].size_bytes / rate
-        summed.add(place)
-    return (*first, *left), tuple(early)
-
-
 def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
     """Return the norm in single precision of sums that may have travelled in half, as the program gets them."""
     norm: torch.Tensor = torch.linalg.vector_norm(sums.to(torch.float32), order)

@@ -36,9 +36,8 @@ from prophet_scheduler.frontends.torch.clipping import NORM
 class RingPhases:
     """Rounds of a module under one decision, as phases.TwoPhases has them for two ranks.
 
-    `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, `gathers`
-    as they are gathered, and `early` how many are reduced before each of the first of those. `at_once` operations are
-    under way.
+    `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, and
+    `gathers` as they are gathered. `at_once` operations are under way.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class RingPhases:
         pieces: Sequence[Block],
         order: Sequence[int],
         gathers: Sequence[int],
-        early: Sequence[int],
         at_once: int,
         rank: int,
         ranks: int,
@@ -57,7 +55,7 @@ class RingPhases:
         self._issuer = issuer
         self._rank, self._ranks = rank, ranks
         self._blocks = blocks
-        self._order, self._gathers, self._early = order, gathers, early
+        self._order, self._gathers = order, gathers
         self._lag = max(1, at_once // (ranks - 1))
         self._slots = len(slots)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
@@ -108,26 +106,17 @@ class RingPhases:
         steps = {block: self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
         gathers = [self.gatherings[self._blocks[place]] for place in self._gathers]
-        due = [(key, steps[self._blocks[place]][step]) for place, step, key in self._keys()]
-        summed = {place: key for place, _, key in self._keys()}
-        for place, count, operation in zip(self._gathers, self._early, gathers, strict=False):
-            # After the last step of its own block, whatever was decided, or all would wait for ever.
-            due.append((max((count - 0.25, 0, 0.0), (*summed[place][:2], 0.5)), operation))
-        due.sort(key=lambda row: row[0])
-        return [*(operation for _, operation in due), self._known, *gathers[len(self._early) :]]
+        due = sorted(self._due(), key=lambda row: row[2])
+        return [*(steps[self._blocks[place]][step] for place, step, _ in due), self._known, *gathers]
 
-    def _keys(self) -> Iterator[tuple[int, int, tuple[float, int, float]]]:
+    def _due(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Return the place of each block, each of its steps, and when that is due: tuples that rise in the sequence.
 
         Older blocks come first where steps of several are due: they are there, and newer ones may still be generated.
-        Where some block is gathered early, nothing is generated for a while, so all steps before are due.
         """
-        gaps = sorted({*self._early, len(self._order) * self._ranks})
         for number, place in enumerate(self._order):
-            gap = next(count for count in gaps if count > number)
             for step in range(self._ranks - 1):
-                slot = number + step * self._lag
-                yield place, step, (gap - 0.5 if slot >= gap else slot, slot, -step)
+                yield place, step, (number + step * self._lag, -step)
 
     def _steps(self, block: ArenaBlock) -> list[JointOperation]:
         """Return the operations that leave the sum of all ranks' parts at each part's rank. Each makes the next ready.

@@ -103,7 +103,7 @@ class Sequencer:
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
     def _divided(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
-        from prophet_ddp.phases import AT_ONCE, in_gaps, orders_of
+        from prophet_ddp.phases import AT_ONCE, orders_of
 
         division = layout.division(cut)
         sequence = self._blocks(layout, division.cut, basis.profile)
@@ -118,8 +118,7 @@ class Sequencer:
         # A step is to its part what an all-reduce is to its block.
         size_bytes = sequence.profile.total_bytes / len(blocks)
         at_once = max(ranks - 1, operations_at_once(basis.network, size_bytes, MOST_AT_ONCE))
-        gathers, early = in_gaps(blocks, order, ready, gathers, 2 * rate)
-        return Decision(cut, order, at_once=at_once, gathers=gathers, early=early)
+        return Decision(cut, order, at_once=at_once, gathers=gathers)
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Return seconds from one block to the next, if they have one size and enough have come lately; else None."""

@@ -24,9 +24,7 @@ CUTS = st.one_of(
 def decisions(draw: st.DrawFn) -> Decision:
     together = tuple(draw(st.lists(st.integers(1, 5), max_size=20)))
     order, gathers = (tuple(draw(st.permutations(range(sum(together))))) for _ in range(2))
-    early = tuple(draw(st.lists(st.integers(0, len(gathers)), max_size=len(gathers))))
-    two: dict[str, Any] = {"gathers": gathers, "early": early}
-    ways: dict[str, Any] = draw(st.sampled_from(({}, {"together": together}, two)))
+    ways: dict[str, Any] = draw(st.sampled_from(({}, {"together": together}, {"gathers": gathers})))
     return Decision(draw(CUTS), order, at_once=draw(st.integers(1, 8)), **ways)
 
 
@@ -58,9 +56,3 @@ def test_what_is_no_decision_is_refused(order: tuple[int, ...], together: tuple[
 def test_each_block_is_gathered_once_and_by_itself(together: tuple[int, ...], gathers: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="is gathered"):
         Decision(Cut.uniform(4096), (0, 1), together, gathers=gathers)
-
-
-@pytest.mark.parametrize("early", [(3,), (-1,), (0, 0, 0)])
-def test_no_more_are_gathered_early_than_there_are(early: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="are gathered"):
-        Decision(Cut.uniform(4096), (0, 1), gathers=(0, 1), early=early)

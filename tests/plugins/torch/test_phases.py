@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_ddp.phases import TwoPhases, divide, in_gaps, orders_of
+from prophet_ddp.phases import TwoPhases, divide, orders_of
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
 from support.collectives import PhasesRank, Wire
 
@@ -50,18 +50,6 @@ def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
     ready_s = [10.0 * (8 - place) for place in range(8)]
     order, _ = orders_of(blocks, (0,) * 8, ready_s, range(8), 16 * UNIT_BYTES, 2, 4)
     assert order == tuple(reversed(range(8)))
-
-
-def test_gaps_between_reductions_have_what_forward_needs_last() -> None:
-    blocks = blocks_of([8 * UNIT_BYTES], [0], Cut.uniform(UNIT_BYTES))
-    order = tuple(reversed(range(8)))
-    # Four blocks are generated at once, and the others 2.6 transfers after these were reduced.
-    ready_s = [6.6] * 4 + [0.0] * 4
-    assert in_gaps(blocks, order, ready_s, range(8), UNIT_BYTES) == ((7, 6, 0, 1, 2, 3, 4, 5), (4, 4))
-    assert in_gaps(blocks, order, [4.4] * 4 + [0.0] * 4, range(8), UNIT_BYTES) == (tuple(range(8)), ())
-    # Gaps of 0.7 transfers together have room for four.
-    steps_s = [1.7 * (7 - place) for place in range(8)]
-    assert in_gaps(blocks, order, steps_s, range(8), UNIT_BYTES) == ((7, 6, 5, 4, 0, 1, 2, 3), (2, 3, 5, 6))
 
 
 class Rank(PhasesRank):

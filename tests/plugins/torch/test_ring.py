@@ -25,12 +25,11 @@ class Rank(PhasesRank):
         order: Sequence[int],
         gathers: Sequence[int],
         norm_order: float,
-        early: Sequence[int] = (),
     ) -> None:
         super().__init__(wire, rank, sizes, Cut.uniform(UNIT_BYTES))
         self.issuer.at_once = wire.ranks
         self.phases = RingPhases(
-            self.issuer, self.slots, self.blocks, self.pieces, order, gathers, early, wire.ranks, rank, wire.ranks
+            self.issuer, self.slots, self.blocks, self.pieces, order, gathers, wire.ranks, rank, wire.ranks
         )
         self.issuer.append(self.phases.operations(norm_order))
 
@@ -43,8 +42,7 @@ class Rank(PhasesRank):
 def members_of(wire: Wire, sizes: Sequence[int], chance: random.Random, norm_order: float = 2.0) -> list[Rank]:
     count = len(blocks_of(sizes, [0] * len(sizes), Cut.uniform(UNIT_BYTES)))
     order, gathers = (chance.sample(range(count), count) for _ in range(2))
-    early = [chance.randint(0, count) for _ in range(chance.randint(0, count))]
-    return [Rank(wire, rank, sizes, order, gathers, norm_order, early) for rank in range(wire.ranks)]
+    return [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(wire.ranks)]
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 7])
@@ -106,16 +104,3 @@ def test_blocks_that_are_still_generated_hold_up_no_more_than_one_step() -> None
     wire.run()
     assert [len(rows) for rows in wire.submitted()] == [3 * there - 1] * 4
     assert wire.most_in_flight >= 2
-
-
-def test_what_is_gathered_early_waits_for_no_block_that_is_still_generated() -> None:
-    wire = Wire(3, lambda rank, number: 1.0)
-    members = [Rank(wire, rank, [16 * UNIT_BYTES], range(16), range(16), 2.0, [8, 8]) for rank in range(3)]
-    for member in members:
-        for block in member.blocks[:8]:
-            member.issuer.ready(member.phases.reduces[block])
-    wire.run()
-    for member in members:
-        done = [member.phases.gatherings[block].done for block in member.blocks]
-        assert done == [True] * 2 + [False] * 14
-    assert [len(rows) for rows in wire.submitted()] == [2 * 8 + 2] * 3, "no step waits for what is generated later"
