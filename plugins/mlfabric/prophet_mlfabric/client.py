@@ -97,7 +97,7 @@ class CoordinatorClient:
         """Held for whatever threads share: the conversation and the futures."""
         self._talk = Conversation(hello, token, bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
-        """What is waited for, by its type, True for a sum, and its number."""
+        """Futures of what is waited for, by its type (True for a sum) and its number."""
         self._collect: Callable[[Collect], None] = _ignore
         self._copy: Callable[[Copy], None] = _ignore
         # A restart takes longer than a millisecond an update, so it does not use a number again.
