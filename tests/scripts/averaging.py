@@ -14,17 +14,21 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 
+def _add_up(output: torch.Tensor, parts: torch.Tensor, group: Any, op: Any) -> None:
+    first, *others = parts.view(group.size(), -1)
+    output.copy_(first)
+    for other in others:
+        output.add_(other)
+    if op == dist.ReduceOp.AVG:
+        output.div_(group.size())
+
+
 def _reduce(
     self: Any, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
 ) -> None:
     parts = torch.empty_like(input_tensor)
     dist.all_to_all_single(parts, input_tensor, group=group)
-    first, *others = parts.view(group.size(), -1)
-    output_tensor.copy_(first)
-    for other in others:
-        output_tensor.add_(other)
-    if op == dist.ReduceOp.AVG:
-        output_tensor.div_(group.size())
+    _add_up(output_tensor, parts, group, op)
 
 
 class _Distributed:
@@ -36,12 +40,7 @@ class _Distributed:
     def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any) -> None:
         parts = tensor.new_empty(group.size() * tensor.numel())
         dist.all_gather_into_tensor(parts, tensor, group=group)
-        first, *others = parts.view(group.size(), -1)
-        tensor.copy_(first)
-        for other in others:
-            tensor.add_(other)
-        if op == dist.ReduceOp.AVG:
-            tensor.div_(group.size())
+        _add_up(tensor, parts, group, op)
 
 
 vars(_fsdp_collectives)["dist"] = _Distributed()

@@ -28,7 +28,6 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.warm import WarmStart
-from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
     CollectivePolicy,
@@ -77,8 +76,8 @@ class Job:
         self.log = EventLog(open=True)
         self.record = ModuleRecord()
         self.control = Wanted()
-        self.waits = BarrierWatch()
-        self.dividing = Dividing(cast(Issuer, None), 0, 2, possible=False)
+        self.waits = self.record.waits
+        self.dividing = Dividing(cast(Issuer, None), 0, 2, self.record.asks, possible=False)
         self.divisible = self.divided = self.resting = False
         self.turns: Any = None
         self.slots = (None,)

@@ -149,7 +149,7 @@ class ModuleAgent(WatchingAgent):
             # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
             ended=() if rounds.resting else rounds.take_ended(),
             forward_ends=rounds.log.drain_forward_ends(),
-            barrier=rounds.waits.holds or rounds.dividing.asks.holds,
+            barrier=rounds.record.barrier,
             ways=_other_ways(rounds) if self._adapts else (),
             pace=rounds.control.pace,
         )
@@ -211,7 +211,7 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
 
     torch's reducer has its turn once these hold, or it would be compared with a prediction alone.
     """
-    two_phases = rounds.dividing.asks.holds and rounds.divisible
+    two_phases = rounds.record.asks.holds and rounds.divisible
     begun = rounds.way != UNORDERED and rounds.ended >= TORCH_AFTER
     torch = begun and rounds.turns is not None and rounds.turns.possible
     return (TWO_PHASES,) * two_phases + (TORCH,) * torch

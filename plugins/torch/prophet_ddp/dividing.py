@@ -12,7 +12,6 @@ from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.terms import MOST_EXACT
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch.clipping import NORM
-from prophet_scheduler.learn.barrier import BarrierWatch
 
 if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from prophet_ddp.ring import RingPhases
     from prophet_scheduler.core.cut import Block, Cut
     from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.learn.barrier import BarrierWatch
 
 
 def _import_phases() -> None:
@@ -29,18 +29,17 @@ def _import_phases() -> None:
 
 
 class Dividing:
-    """Two phases of one module. `possible`: it may have them."""
+    """Two phases of one module. `possible`: it may have them. `asks` is told whether iterations ask for norms."""
 
-    def __init__(self, issuer: Issuer, rank: int, ranks: int, possible: bool) -> None:
+    def __init__(self, issuer: Issuer, rank: int, ranks: int, asks: BarrierWatch, possible: bool) -> None:
         self._issuer = issuer
+        self._asks = asks
         self._rank, self._ranks = rank, ranks
         self.possible = possible
         self.phases: TwoPhases | RingPhases | None = None
         """Phases of the rounds under the decision in force, if they have two."""
         self.norm_order = NORM
         """Order of the norms that were asked for last."""
-        self.asks = BarrierWatch()
-        """Detection of iterations that ask for norms of all averages before they look at any."""
         self._asked = self._connected = False
 
     def asked(self, order: float) -> None:
@@ -49,7 +48,7 @@ class Dividing:
 
     def iterated(self) -> None:
         """Note the end of an iteration."""
-        self.asks.iteration(self._asked)
+        self._asks.iteration(self._asked)
         self._asked = False
 
     def division(self, cut: Cut, sizes: Sequence[int]) -> Division:

@@ -16,12 +16,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch.distributed as dist
-
+from prophet_ddp.environment import environ_of_rank
 from prophet_ddp.terms import TORCH
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
@@ -44,17 +42,6 @@ if TYPE_CHECKING:
     from prophet_scheduler.learn.profiler import JobProfiler
 
 logger = logging.getLogger("prophet_scheduler")
-
-
-def environ_of_rank() -> Mapping[str, str]:
-    """Return the environment with the LOCAL_RANK that tells this process from others of its machine. The launcher sets
-    it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
-    """
-    if not dist.is_initialized():
-        return os.environ
-    rank = str(dist.get_rank())
-    launched = os.environ.get(names.LOCAL_RANK) and os.environ.get("RANK", rank) == rank
-    return os.environ if launched else ChainMap({names.LOCAL_RANK: rank}, os.environ)
 
 
 class Learned(Protocol):
@@ -83,6 +70,9 @@ class ModuleRecord:
         """Predicted seconds of an iteration under that cut."""
         self.plans = 0
         self.waits = BarrierWatch()
+        """Detection of iterations that wait for all averages."""
+        self.asks = BarrierWatch()
+        """Detection of iterations that ask for norms of all averages before they look at any."""
         self.half = False
         """True if gradients travel in half precision."""
         self.plan: Plan | None = None
@@ -101,6 +91,11 @@ class ModuleRecord:
         """Predictions of the last plan."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
         """Function that takes in the events since the last call, if this process reports while it runs."""
+
+    @property
+    def barrier(self) -> bool:
+        """True if iterations wait for all averages, or would if their norms did not come first (phases.py)."""
+        return self.waits.holds or self.asks.holds
 
     def took_up(self, cut: Cut) -> None:
         """Note that this cut is in force from here on."""
@@ -264,7 +259,7 @@ class Records:
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,
             given_back=self._given_back,
-            barrier=module.waits.holds,
+            barrier=module.barrier,
             arms=learner.arms if learner is not None else (),
             tuner=learner.tuner_in_words if learner is not None else "",
             half=module.half,

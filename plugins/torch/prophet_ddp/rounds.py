@@ -86,7 +86,7 @@ class ModuleRounds(AwaitedRounds):
         """The torch hook that averages gradients; None if the program has registered none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
-        self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, terms.divides)
+        self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, self.record.asks, terms.divides)
         self.on_round: Callable[[], None] | None = None
         """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None

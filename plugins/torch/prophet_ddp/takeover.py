@@ -27,16 +27,15 @@ from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
+from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import met
-from prophet_ddp.records import Records, environ_of_rank
+from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
-from prophet_scheduler.core import settings as names
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
@@ -45,7 +44,7 @@ from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_scheduler.frontends.turning import tend_heap
-from prophet_scheduler.policies import get_definition, policy_from_environ
+from prophet_scheduler.policies import policy_from_environ
 
 RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
@@ -62,19 +61,11 @@ _numbers = itertools.count(1)
 @functools.cache
 def settings() -> Settings:
     """Return this process's settings; a wrong one ends it."""
-    try:
-        read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
-        why = get_definition(read.policy, names.DDP_SCHEDULER).servers_only
-        if why:
-            raise UserError(
-                f"{names.DDP_SCHEDULER} is {read.policy!r}, which DistributedDataParallel does not run, since {why}"
-            )
-        policy_from_environ(read.policy, os.environ, read.partition_bytes or DEFAULT_PARTITION_BYTES)
-        require_records(read)
-        profile_in(read)
-        return read
-    except UserError as error:
-        end_process(str(error), WRONG)
+    return settings_for("DistributedDataParallel", _check_policy, require_records, profile_in)
+
+
+def _check_policy(told: Settings) -> None:
+    policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:

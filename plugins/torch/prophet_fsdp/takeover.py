@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import agree_or_end
-from prophet_ddp.records import environ_of_rank
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
@@ -30,15 +30,12 @@ from prophet_fsdp.rounds import name_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
-from prophet_scheduler.core import settings as names
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.settings import Settings, from_environ
+from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.awaited import watch_backward
-from prophet_scheduler.policies import get_definition
 
 SILENT = "has not called fully_shard, or not under Prophet,"
 """Description of a rank that says nothing."""
@@ -66,14 +63,7 @@ _agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
 @functools.cache
 def settings() -> Settings:
     """Return this process's settings; a wrong one ends it."""
-    try:
-        read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
-        if why := get_definition(read.policy, names.DDP_SCHEDULER).servers_only:
-            raise UserError(f"{names.DDP_SCHEDULER} is {read.policy!r}, which FSDP2 does not run, since {why}")
-        require_records(read)
-        return read
-    except UserError as error:
-        end_process(str(error), WRONG)
+    return settings_for("FSDP2", require_records)
 
 
 def take_over(module: Any, told: Settings) -> None:

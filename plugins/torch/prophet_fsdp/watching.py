@@ -1,4 +1,4 @@
-"""What this process says of itself while it trains and at its end: status, `prophet top`, metrics and records.
+"""Status, `prophet top`, metrics and records of a process with sharded models.
 
 Rule of this file: DistributedDataParallel's agents and records, for the first sharded model of the process. Nothing is
 learned yet, so each rank only reports.

@@ -59,6 +59,7 @@ def test_a_job_that_asks_for_norms_gets_two_phases() -> None:
     whole_s = trained(job, agent, 3)
     trained(job, agent, 30)
     assert job.divided and not job.decision.together
+    assert job.record.barrier and not job.record.waits.holds, "norms alone are waited for"
     assert trained(job, agent, 10) < whole_s
     measured = agent.session.estimates.monitor.network
     assert measured is not None and measured.bandwidth == pytest.approx(NETWORK.bandwidth, rel=0.05)

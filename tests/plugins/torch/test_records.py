@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 pytest.importorskip("torch")
 
-from prophet_ddp.records import ModuleRecord, Records, environ_of_rank
+from prophet_ddp.environment import environ_of_rank
+from prophet_ddp.records import ModuleRecord, Records
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.event_record import load_record
 from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind

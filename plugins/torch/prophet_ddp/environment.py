@@ -1,0 +1,42 @@
+"""Environment and settings of this rank.
+
+Rule of this file: reading them. A wrong setting ends the process, on every rank, since all have the same environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+
+import torch.distributed as dist
+
+from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import Settings, from_environ
+from prophet_scheduler.frontends.ending import WRONG, end_process
+from prophet_scheduler.policies import get_definition
+
+
+def environ_of_rank() -> Mapping[str, str]:
+    """Return the environment with the LOCAL_RANK that tells this process from others of its machine. The launcher sets
+    it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
+    """
+    if not dist.is_initialized():
+        return os.environ
+    rank = str(dist.get_rank())
+    launched = os.environ.get(names.LOCAL_RANK) and os.environ.get("RANK", rank) == rank
+    return os.environ if launched else ChainMap({names.LOCAL_RANK: rank}, os.environ)
+
+
+def settings_for(what: str, *checks: Callable[[Settings], object]) -> Settings:
+    """Return this process's settings, to schedule `what`. A wrong one ends it, and so does a UserError of a check."""
+    try:
+        read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
+        if why := get_definition(read.policy, names.DDP_SCHEDULER).servers_only:
+            raise UserError(f"{names.DDP_SCHEDULER} is {read.policy!r}, which {what} does not run, since {why}")
+        for check in checks:
+            check(read)
+        return read
+    except UserError as error:
+        end_process(str(error), WRONG)
