@@ -1,4 +1,5 @@
-"""A rough ride for a script under Prophet over FSDP2: blocks are small, and each comes after a time by chance.
+"""A rough ride for a script under Prophet over FSDP2: blocks are small, and each comes after a time by chance, or not
+before somebody waits.
 
 Rule of this file: what makes a missing wait show, put in from outside, as rough.py does over DistributedDataParallel.
 It is imported before a script starts. When the script ends, `rough.json` in its folder says what Prophet did.
@@ -11,6 +12,7 @@ import functools
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +28,14 @@ from prophet_fsdp.wire import Comes, ShardTransfer, ShardWire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
+HELD = 0.5
+"""Share of blocks that come when somebody waits, at the earliest."""
 BLOCK_BYTES = 2048
 
 _counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0, "updates": 0}
 _chance = random.Random(int(os.environ.get("RANK", "0")))
+_waited = threading.Event()
+"""Set when somebody waits, or ends; clear again when a reduction begins."""
 
 
 def _late(
@@ -40,6 +46,8 @@ def _late(
 
     def arrives(block: torch.Tensor) -> None:
         time.sleep(MOST_S * _chance.random())
+        if _chance.random() < HELD:
+            _waited.wait()
         with torch.inference_mode(target.is_inference()):
             target.copy_(block)
         arrived(target)
@@ -58,11 +66,22 @@ def _slow() -> None:
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:
         _counts["reduced"] += 1
+        _waited.clear()
         transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
         return transfer
 
     ShardWire._begin = begin  # type: ignore[method-assign]
     ShardWire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
+
+
+def _notice_waits(name: str) -> None:
+    original: Any = vars(ShardWire)[name]
+
+    def noticed(*args: Any, **kwargs: Any) -> Any:
+        _waited.set()
+        return original(*args, **kwargs)
+
+    setattr(ShardWire, name, noticed)
 
 
 def _count() -> None:
@@ -94,4 +113,6 @@ def _tell() -> None:
 
 vars(takeover)["BLOCK_BYTES"] = BLOCK_BYTES
 _slow()
+for _name in ("wait", "wait_activity", "quiet", "close"):
+    _notice_waits(_name)
 _count()
