@@ -25,8 +25,6 @@ from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.watch import training
 from prophet_scheduler.watch.meter import Meter, Periods, spread_of
 from prophet_scheduler.watch.metrics import metrics_page
-from prophet_scheduler.watch.recorder import RecordWriter
-from prophet_scheduler.watch.rows import BeginRow
 from prophet_scheduler.watch.server import StatusServer
 from prophet_scheduler.watch.sockets import name_of_socket, own_folder, remove_stale
 from prophet_scheduler.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName, as_json
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet_scheduler.core.profile import Profile
+    from prophet_scheduler.watch.recorder import RecordWriter
 
 SETTINGS_SHOWN = (
     PREFIX,
@@ -118,6 +117,9 @@ class Observer:
 
     def record_into(self, folder: Path, command: bool = False) -> None:
         """Start to write a record, with the command line if `command`."""
+        from prophet_scheduler.watch.recorder import RecordWriter
+        from prophet_scheduler.watch.rows import BeginRow
+
         begin = BeginRow(
             self._worker,
             unix_s=time.time() - self._clock(),
