@@ -217,7 +217,7 @@ class ChangingCuts:
         two_phases = rounds.divisible and choices.random() < 0.5
         count = len(rounds.blocks_under(rounds.division(cut).cut if two_phases else cut))
         order, gathers = (tuple(choices.sample(range(count), count)) for _ in range(2))
-        rounds.control.want(Decision(cut, order, gathers=gathers if two_phases else ()))
+        rounds.channel.control.want(Decision(cut, order, gathers=gathers if two_phases else ()))
 
 
 def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
@@ -76,13 +77,13 @@ class Job:
         self.log = EventLog(open=True)
         self.record = ModuleRecord()
         self.control = Wanted()
+        self.channel = SimpleNamespace(log=self.log, control=self.control)
         self.waits = self.record.waits
         self.dividing = Dividing(cast(Issuer, None), 0, 2, self.record.asks, possible=False)
         self.divisible = self.divided = self.resting = False
         self.turns: Any = None
         self.slots = (None,)
-        self.on_round: Any = None
-        self.ended = 100
+        self.pace = SimpleNamespace(ended=100, on_round=None, take_iterations=self._take_iterations)
         self.iterations: list[IterationEnd] = []
         self.clips = False
         """True if its iterations wait for all averages."""
@@ -101,7 +102,7 @@ class Job:
     def way(self) -> str:
         return self.decision.way
 
-    def take_ended(self) -> list[IterationEnd]:
+    def _take_iterations(self) -> list[IterationEnd]:
         ended, self.iterations = self.iterations, []
         return ended
 

@@ -67,13 +67,13 @@ class WatchingAgent:
         return True
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        rounds.record.keep(rounds.log.drain())
+        rounds.record.keep(rounds.channel.log.drain())
 
     def end(self) -> None:
         """Stop: no more turns will come."""
         rounds = self._reference()
         if rounds is not None:
-            rounds.log.close()
+            rounds.channel.log.close()
 
     def leave(self) -> None:
         """Do nothing at the end of the module or the process."""
@@ -124,7 +124,7 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rounds.on_round = None if self._choosing.at_rest else self.hurry
+            rounds.pace.on_round = None if self._choosing.at_rest else self.hurry
         return alive
 
     def leave(self) -> None:
@@ -138,7 +138,7 @@ class ModuleAgent(WatchingAgent):
         session, decision = self.session, rounds.in_force  # Read once, since another thread swaps it.
         if self._warm is not None and decision is not None:
             self._keep(rounds, self._warm, decision.cut, now)
-        events = rounds.log.drain()
+        events = rounds.channel.log.drain()
         rounds.record.keep(events)
         turn = Turn(
             now,
@@ -147,11 +147,11 @@ class ModuleAgent(WatchingAgent):
             way=decision.way if decision is not None else UNORDERED,
             divided=decision is not None and decision.way == TWO_PHASES,
             # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
-            ended=() if rounds.resting else rounds.take_ended(),
-            forward_ends=rounds.log.drain_forward_ends(),
+            ended=() if rounds.resting else rounds.pace.take_iterations(),
+            forward_ends=rounds.channel.log.drain_forward_ends(),
             barrier=rounds.record.barrier,
             ways=_other_ways(rounds) if self._adapts else (),
-            pace=rounds.control.pace,
+            pace=rounds.channel.control.pace,
         )
         want = next((each for each in session.on(turn) if isinstance(each, Want)), None)
         rounds.record.kept_was_dropped = session.kept_was_dropped
@@ -169,7 +169,7 @@ class ModuleAgent(WatchingAgent):
         if want is not None:
             self._want(rounds, want, decision.cut, basis)
         elif (better := self._sequencer.better(rounds, decision, basis)) is not None:
-            rounds.control.want(better)
+            rounds.channel.control.want(better)
 
     def _keep(self, rounds: ModuleRounds, warm: WarmStart, cut: Cut, now: float) -> None:
         """Begin where the last run of the job ended, once the gradients are known, and keep what proves itself."""
@@ -183,7 +183,7 @@ class ModuleAgent(WatchingAgent):
                 self._record.began_warm = True
                 if kept.cut is not None and kept.network is not None:
                     basis = Basis(kept.profile, kept.network, self.session.profiler.jitter_s)
-                    rounds.control.want(self._sequencer.first(rounds, kept.cut, basis))
+                    rounds.channel.control.want(self._sequencer.first(rounds, kept.cut, basis))
         warm.turn(now, cut, self.session.learned)
 
     def _want(self, rounds: ModuleRounds, want: Want, cut: Cut, basis: Basis) -> None:
@@ -197,13 +197,13 @@ class ModuleAgent(WatchingAgent):
         self.decided = True
         if want.way != TORCH:
             divides = want.way == TWO_PHASES
-            rounds.control.want(self._sequencer.decide(rounds, want.cut or cut, divides, basis))
+            rounds.channel.control.want(self._sequencer.decide(rounds, want.cut or cut, divides, basis))
             return
         if want.iterations and turns is not None and turns.possible:
             for_good = self._choosing.proved and not session.estimates.unsure
             if for_good:
                 turns.believed = self._choosing.believed()
-            rounds.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations)
+            rounds.channel.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations)
 
 
 def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
@@ -212,7 +212,7 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
     torch's reducer has its turn once these hold, or it would be compared with a prediction alone.
     """
     two_phases = rounds.record.asks.holds and rounds.divisible
-    begun = rounds.way != UNORDERED and rounds.ended >= TORCH_AFTER
+    begun = rounds.way != UNORDERED and rounds.pace.ended >= TORCH_AFTER
     torch = begun and rounds.turns is not None and rounds.turns.possible
     return (TWO_PHASES,) * two_phases + (TORCH,) * torch
 

@@ -102,6 +102,8 @@ class DdpLogger(c10d.Logger):
         self._averages: dict[str, int] = {}
         """Averages without `_shown`."""
         self._shown: IterationTimes | None = None
+        self.times: IterationTimes | None = None
+        """Times of this iteration, if it is looked at."""
         self._ended: IterationTimes | None = None
         """Times of the last iteration, if it was looked at."""
         self._order: list[int] | None = None
@@ -119,12 +121,12 @@ class DdpLogger(c10d.Logger):
 
     def set_runtime_stats_and_log(self) -> None:
         """Record the last iteration, before a synchronised forward pass begins."""
-        self._ended, self._rounds.times = self._rounds.times, None
+        self._ended, self.times = self.times, None
         if self._collects():
             self._take_down(self._ended)
         self.iteration += 1
         if self._collects():
-            self._rounds.times = IterationTimes(time.time_ns())
+            self.times = IterationTimes(time.time_ns())
 
     def set_error_and_log(self, error: str) -> None:
         """Keep the error that ended a pass."""
@@ -152,7 +154,7 @@ class DdpLogger(c10d.Logger):
 
     def forward_ended(self) -> None:
         """Note the outputs, and the parameters that have no part in them."""
-        times = self._rounds.times
+        times = self.times
         if times is not None:
             times.backward_start = time.time_ns()
         if self._rounds.uses.found:

@@ -58,11 +58,11 @@ class GroupingAgent(WatchingAgent):
         return self._monitor.network
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        events = rounds.log.drain()
+        events = rounds.channel.log.drain()
         rounds.record.keep(events)
         if self.decided or rounds.cut is None:
             return
-        self.profiler.forward_ended(rounds.log.drain_forward_ends())
+        self.profiler.forward_ended(rounds.channel.log.drain_forward_ends())
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
             self._monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])
@@ -85,7 +85,7 @@ class GroupingAgent(WatchingAgent):
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
         # As in the torch group that the policy's authors had.
-        rounds.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
+        rounds.channel.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
 

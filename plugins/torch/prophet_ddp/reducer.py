@@ -45,7 +45,7 @@ class LateReducer:
         self.rounds = rounds
         self._logger = logger
         self._hand_back = hand_back
-        rounds.report = logger.set_error_and_log
+        rounds.logger = logger
         self._warned = False
         # If DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be compiled.
         compiled.hide(LateReducer, ("prepare_for_forward", "prepare_for_backward", "_rebuild_buckets"))

@@ -15,10 +15,9 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -29,11 +28,11 @@ from prophet_ddp.compression import CommHook
 from prophet_ddp.control import UNORDERED, Decision
 from prophet_ddp.dividing import Dividing
 from prophet_ddp.issuer import JointOperation
+from prophet_ddp.pace import Pace
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
 from prophet_ddp.uses import Uses
-from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -52,10 +51,24 @@ if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 
-WARM_UP = 2
-"""First rounds of a module, whose times do not count."""
-KEPT_ITERATIONS = 64
-"""Number of newest rounds whose times are kept."""
+class ErrorLog(Protocol):
+    """Logger of the module, as its rounds need it."""
+
+    times: IterationTimes | None
+    """Times of this iteration, if it is looked at."""
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Keep the error that ended a pass."""
+        ...
+
+
+class NoLog:
+    """Logger of a module that has none."""
+
+    times: IterationTimes | None = None
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Ignore the error."""
 
 
 class ModuleRounds(AwaitedRounds):
@@ -72,51 +85,27 @@ class ModuleRounds(AwaitedRounds):
         hardware: Hardware,
     ) -> None:
         super().__init__(named, number)
-        self.ranks = channel.ranks
-        self._issuer = channel.issuer
-        self.control = channel.control
-        self.log = channel.log
-        self._loss_of = channel.loss
-        self.record = ModuleRecord()
+        self.channel = channel
         self.terms = terms
         self._hardware = hardware
-        self._streams_of = functools.cache(hardware.streams)
         self._arena: DdpArena | None = None
         self.comm_hook: CommHook | None = None
         """The torch hook that averages gradients; None if the program has registered none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
+        self.record = ModuleRecord()
         self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, self.record.asks, terms.divides)
-        self.on_round: Callable[[], None] | None = None
-        """Called when a round begins, on the deciding rank, while it looks for something better."""
         self.trace: ForwardTrace | None = None
         """Trace of the forward passes, while one is made."""
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Return the wrapped module, or None once it is gone."""
-        self.times: IterationTimes | None = None
-        """Times of this iteration, if DistributedDataParallel's logger looks at it."""
-        self.report: Callable[[str], None] = _nobody
-        """Called with each error that ends a pass."""
+        self.logger: ErrorLog = NoLog()
         self.turns: Turns | None = None
         """Turns of torch's reducer, if it may have some."""
-        self.resting = False
-        self.came = False
-        """True if a gradient came while this rests."""
-        self.ended = 0
-        """Number of rounds that have ended."""
-        self._open = False
-        self._staged = 0
-        self.registered = tuple(self._slots)
-        """Slots in the order in which they were `named`."""
-        self.uses = Uses(self.registered, terms.uses_vary, terms.counted)
-        self._arranges = terms.arranges and self.plain
-        self._first_came: list[Slot] = []
-        """Slots in the order of the first round's gradients, if gradients are to be arranged."""
-        self.waits = self.record.waits
-        self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
-        """Iterations not taken yet, each from one round's begin to the next one's."""
-        self._began_s: float | None = None
-        self._round_seen = 0
+        self.pace = Pace()
+        self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
+        self._first_came: list[Slot] | None = [] if terms.arranges and self.plain else None
+        """Slots in the order of the first round's gradients, until gradients are arranged so; None if they stay."""
         self.watch()
 
     @property
@@ -129,7 +118,22 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def wanted_whole(self) -> bool:
-        return self.waits.holds
+        return self.record.waits.holds
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that share the averages."""
+        return self.channel.ranks
+
+    @property
+    def registered(self) -> Sequence[Slot]:
+        """Slots in the order in which they were `named`."""
+        return self.uses.slots
+
+    @property
+    def resting(self) -> bool:
+        """True while torch's reducer has its turn: nothing is gathered."""
+        return self.turns is not None and self.turns.late_reducer is not None
 
     @property
     def begun(self) -> bool:
@@ -160,7 +164,7 @@ class ModuleRounds(AwaitedRounds):
     @property
     def in_force(self) -> Decision | None:
         """The decision behind `cut`, which another thread can read at once; None where that is None."""
-        return None if self._arranges else self.decision
+        return self.decision if self._first_came is None else None
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -179,17 +183,8 @@ class ModuleRounds(AwaitedRounds):
 
     def iterated(self, way: str, took_s: float) -> None:
         """Note the end of an iteration in which gradients were averaged this way."""
-        if self.decision is not None and self.ended > WARM_UP:
-            cut = TORCH_CUT if way == TORCH else self.decision.cut
-            self._iterations.append(IterationEnd(cut, way, took_s))
-        on_round = self.on_round  # Another thread may take it away.
-        if on_round is not None:
-            on_round()
-
-    def take_ended(self) -> list[IterationEnd]:
-        """Return the iterations that have ended since the last call. Call it from any thread."""
-        count = len(self._iterations)
-        return [self._iterations.popleft() for _ in range(count)]
+        cut = self.decision.cut if self.decision is not None else None
+        self.pace.iterated(TORCH_CUT if cut is not None and way == TORCH else cut, way, took_s)
 
     @property
     def divisible(self) -> bool:
@@ -214,7 +209,7 @@ class ModuleRounds(AwaitedRounds):
     def keep_counts(self) -> None:
         """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
         self.uses.vary = self.uses.counted = True
-        self._arranges = False
+        self._first_came = None
 
     def average_by(self, hook: CommHook) -> None:
         """Average gradients by this hook from the first round on. RuntimeError if that has begun."""
@@ -222,16 +217,10 @@ class ModuleRounds(AwaitedRounds):
             raise RuntimeError("gradients have travelled in another type")
         self.comm_hook = hook
 
-    def rest(self) -> None:
-        """Flush, and gather nothing until `resume`. Call it between two rounds."""
-        self.flush()
-        self.resting = True
-
     def resume(self) -> None:
-        """Go on after `rest`, between two rounds of torch's. Uses of slots in the meantime do not count."""
-        self.resting = False
+        """Go on after a rest, between two rounds of torch's. Uses of slots in the meantime do not count."""
         training.paused()
-        self._began_s = None
+        self.pace.pause()
         for slot in self._slots:
             slot.sight = Sight.UNSEEN
 
@@ -251,7 +240,7 @@ class ModuleRounds(AwaitedRounds):
         if self.trace is not None:
             self.trace.abandon()
         self._leave()
-        self._issuer.gone = True
+        self.channel.issuer.gone = True
 
     def dropped(self) -> None:
         self.retire()
@@ -263,18 +252,16 @@ class ModuleRounds(AwaitedRounds):
             if self._arena is not None:
                 self._arena.operations(())
             self._arena = self.dividing.phases = self.turns = None
-            self.registered, self._first_came = (), []
+            self._first_came, self.logger = None, NoLog()
             self.uses = Uses((), self.uses.vary, self.uses.counted)
-            self.report, self.times = _nobody, None
 
     # Calls of the module's forward.
 
     def forward_begins(self) -> None:
         """Prepare for a synchronised forward pass. RuntimeError if the last round never ended."""
         self.check_finished()
-        if self.ended != self._round_seen:
-            self._round_seen = self.ended
-            self.waits.iteration(self._iterated())
+        if self.pace.new_iteration():
+            self.record.waits.iteration(self._iterated())
             self.dividing.iterated()
         if self.turns is not None and self.turns.forward_begins():
             return
@@ -285,22 +272,22 @@ class ModuleRounds(AwaitedRounds):
 
     def check_finished(self) -> None:
         """Raise RuntimeError, with torch's words, if the last round never ended."""
-        if self._open:
+        if self.pace.open:
             text = self._incomplete()
-            self.report(text)
+            self.logger.set_error_and_log(text)
             raise RuntimeError(text)
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
         """Note the end of a synchronised forward pass: the next backward makes gradients to average."""
         if self.trace is not None:
             self.trace.ends()
-        self.log.forward_ended(time.monotonic())
+        self.channel.log.forward_ended(time.monotonic())
         self._forward_thread = threading.get_ident()
         for slot in self.uses.forward_ends(outputs):  # No gradient comes, but their `.grad` is sent.
             self._bring_home(slot)
 
     def _gathered(self) -> None:
-        if self.uses.without and self._staged == 0:
+        if self.uses.without and not self.pace.staged:
             self._settle_unused()
 
     @property
@@ -311,7 +298,7 @@ class ModuleRounds(AwaitedRounds):
         return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
     def _nothing_came(self) -> None:
-        if self.uses.expected and not self._open and self.cut_off:
+        if self.uses.expected and not self.pace.open and self.cut_off:
             warn_once(
                 f"{self._slots[0].name} and others were replaced or moved to another type or device after "
                 "DistributedDataParallel was made: their gradients are not averaged, with Prophet or without"
@@ -331,15 +318,15 @@ class ModuleRounds(AwaitedRounds):
             super()._gradient_comes(slot)
 
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
-        if self.resting:
-            self.came = True
+        if self.turns is not None and self.turns.late_reducer is not None:
+            self.turns.came = True
             return
         grad = slot.param.grad
         if grad is None:
             self._lacks(slot, gradients[-1])
         elif grad.dtype != slot.param.dtype:
             text = texts.other_type(slot.param, grad)
-            self.report(text)
+            self.logger.set_error_and_log(text)
             raise RuntimeError(text)
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
@@ -348,8 +335,8 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
-            if self.times is not None and not self.uses.counting:
-                self.times.gradient_ready(slot)
+            if self.logger.times is not None and not self.uses.counting:
+                self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
             self._stage_all(due)
             if over:
@@ -358,7 +345,7 @@ class ModuleRounds(AwaitedRounds):
     def _marked_twice(self, slot: Slot) -> RuntimeError:
         twice = texts.marked_twice(self.registered.index(slot), slot.name)
         text = texts.CHANGED_USE if self.uses.counted else twice
-        self.report(text)
+        self.logger.set_error_and_log(text)
         return RuntimeError(text)
 
     def _close(self) -> None:
@@ -371,30 +358,29 @@ class ModuleRounds(AwaitedRounds):
 
     def _stage(self, slot: Slot) -> None:
         """Send one gradient of this round; the first one opens the round."""
-        if not self._open:
+        if not self.pace.open:
             self._begin()
         assert self._arena is not None
         while not self._arena.arrived(slot):  # an average that nobody wanted
             self._wait_activity()
-        if self._arranges:
+        if self._first_came is not None:
             self._first_came.append(slot)
         self._left(slot, self._arena.stage(slot, PROMISE if self.uses.leaves(slot) else STAGE))
-        self._staged += 1
-        if self._staged == len(self._slots):
+        self.pace.staged += 1
+        if self.pace.staged == len(self._slots):
             self._end()
 
     def _begin(self) -> None:
         """Open a round, with the cut and the sequence that all ranks hold from here on."""
-        now, before_s = time.monotonic(), self._began_s
-        self._began_s = now
-        if before_s is not None:
-            self.iterated(self.way, now - before_s)
+        took_s = self.pace.began(time.monotonic())
+        if took_s is not None:
+            self.iterated(self.way, took_s)
         if self._arena is None:
             self._fill_arena()
         else:
-            if self._arranges and self.ended:
-                self._arrange()
-            decision = self.control.round_begins(self._wait)
+            if self._first_came is not None and self.pace.ended:
+                self._arrange(self._first_came)
+            decision = self.channel.control.round_begins(self._wait)
             if decision is not None:
                 self._clear(self._arena)
                 self._take_up(decision)
@@ -403,24 +389,25 @@ class ModuleRounds(AwaitedRounds):
             operations = self._arena.operations_in(self.dividing.phases, self.dividing.norm_order)
         else:
             operations = self._arena.operations(self.decision.collectives)
-        operations += self.uses.round_begins(self._issuer.all_reduce)
+        operations += self.uses.round_begins(self.channel.issuer.all_reduce)
         for operation in operations:
-            operation.times = self.times
-        self._issuer.append(operations)
-        self._open = True
+            operation.times = self.logger.times
+        self.channel.issuer.append(operations)
+        self.pace.open = True
 
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
         hook = self.comm_hook
         half = hook.half if hook is not None else None
         self.record.half = half is not None
+        channel, streams_of = self.channel, functools.cache(self._hardware.streams)
         self._arena = arena = self._hardware.arena(
-            self._slots, self.terms.fusion, self._streams_of, self._issuer, self.log, half=half
+            self._slots, self.terms.fusion, streams_of, channel.issuer, channel.log, half=half
         )
         if hook is None:
-            arena.scale = 1.0 / self.ranks
+            arena.scale = 1.0 / channel.ranks
         else:
-            arena.divisor = self.ranks
+            arena.divisor = channel.ranks
         self._take_up(self._undecided(self.terms.first_cut(arena.sizes)))
 
     def _undecided(self, cut: Cut) -> Decision:
@@ -440,12 +427,13 @@ class ModuleRounds(AwaitedRounds):
         for operation in arena.under_way():
             self._wait(operation)
 
-    def _arrange(self) -> None:
+    def _arrange(self, first_came: Sequence[Slot]) -> None:
         """Place gradients in the order in which those of the first round came on the deciding rank."""
         assert self._arena is not None
         self._clear(self._arena)
-        places = torch.tensor([slot.place for slot in reversed(self._first_came)], dtype=torch.int64, device="cpu")
-        self._wait(self._issuer.put(lambda: self._issuer.broadcast(places)))
+        places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
+        issuer = self.channel.issuer
+        self._wait(issuer.put(lambda: issuer.broadcast(places)))
         former = places.tolist()
         self._slots = [self._slots[place] for place in former]
         for place, slot in enumerate(self._slots):
@@ -458,7 +446,7 @@ class ModuleRounds(AwaitedRounds):
             slot.blocks = ()
             del slot.view
         self._fill_arena()
-        self._arranges, self._first_came = False, []  # The agent's thread may read it from here on.
+        self._first_came = None  # The agent's thread may read the decision from here on.
 
     def _take_up(self, decision: Decision) -> None:
         assert self._arena is not None
@@ -473,25 +461,23 @@ class ModuleRounds(AwaitedRounds):
         self.decision = decision
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
-        self._issuer.at_once = decision.at_once
+        self.channel.issuer.at_once = decision.at_once
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
         assert self._arena is not None
-        self.ended += 1
-        if self.times is not None:
-            self.times.backward_end = time.time_ns()
-        training.iteration_ended(self.number, time.monotonic())
+        now = time.monotonic()
+        took_s = self.pace.end(now)
+        if self.logger.times is not None:
+            self.logger.times.backward_end = time.time_ns()
+        training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
         engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
         engine.queue_callback(self._close)
-        self._open = False
         self.uses.round_ends()
-        self._staged = 0
         if self.uses.by_known is not None:
-            self._issuer.ready(self.uses.by_known)
-        assert self._began_s is not None
-        self._issuer.append(self.control.round_ends(time.monotonic() - self._began_s))
+            self.channel.issuer.ready(self.uses.by_known)
+        self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
 
     # Averages on their way back.
@@ -536,7 +522,7 @@ class ModuleRounds(AwaitedRounds):
 
     def wait_activity(self, limit_s: float) -> None:
         try:
-            self._issuer.wait_activity(limit_s)
+            self.channel.issuer.wait_activity(limit_s)
         except Exception as error:
             if self.failed and self.abandon():
                 raise Abandoned(str(error)) from error
@@ -544,22 +530,21 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def failed(self) -> bool:
-        return self._issuer.error is not None
+        return self.channel.issuer.error is not None
 
     @property
     def iteration(self) -> int:
-        """Number of the newest round, from 1 on."""
-        return self.ended + self._open
+        return self.pace.newest
 
     def _give_up(self) -> None:
         super()._give_up()
-        self._issuer.error_is_known()
+        self.channel.issuer.error_is_known()
 
     def _loss(self) -> str:
-        return self._loss_of(str(self._issuer.error))
+        return self.channel.loss(str(self.channel.issuer.error))
 
     def progress(self) -> object:
-        return self._issuer.ended
+        return self.channel.issuer.ended
 
     def _wait_activity(self) -> None:
         """Wait within backward, which cannot go on before."""
@@ -574,8 +559,6 @@ class ModuleRounds(AwaitedRounds):
 
     def _incomplete(self) -> str:
         missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.life.staged}
-        return texts.unfinished(self.control.rank, missing, static=self.uses.counted, finds_unused=self.uses.vary)
-
-
-def _nobody(_text: str) -> None:
-    """Ignore the text."""
+        return texts.unfinished(
+            self.channel.control.rank, missing, static=self.uses.counted, finds_unused=self.uses.vary
+        )

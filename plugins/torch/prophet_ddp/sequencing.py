@@ -39,7 +39,8 @@ BETTER = 0.005
 class BlockLayout(Protocol):
     """Gradients of a module on all its `ranks`, as far as cuts of them go."""
 
-    ranks: int
+    @property
+    def ranks(self) -> int: ...
 
     def blocks_under(self, cut: Cut, /) -> list[Block]:
         """Return the blocks that this cut would make."""

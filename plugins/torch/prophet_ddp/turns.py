@@ -45,6 +45,8 @@ class Turns:
         """Prophet's reducer and logger, while torch's have their turn."""
         self._left = 0
         self._expects = False
+        self.came = False
+        """True if a gradient came in the iteration that torch's reducer has."""
 
     @property
     def possible(self) -> bool:
@@ -60,11 +62,12 @@ class Turns:
 
     def forward_begins(self) -> bool:
         """Begin a synchronised forward pass, when no round is open. True if torch's reducer has it from here on."""
-        if self._rounds.ended == self._ended:
+        if self._rounds.pace.ended == self._ended:
             return False  # A forward pass that nothing came of: a round has ended between two iterations.
-        self._ended = self._rounds.ended
+        self._ended = self._rounds.pace.ended
         ddp = self._ddp()
-        iterations, self._rounds.control.turn = self._rounds.control.turn, 0
+        control = self._rounds.channel.control
+        iterations, control.turn = control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
         if iterations == FOR_GOOD:
@@ -75,8 +78,8 @@ class Turns:
         return True
 
     def _begin(self, ddp: Any, iterations: int) -> None:
-        self._rounds.rest()
-        self._rounds.came = self._expects = False
+        self._rounds.flush()
+        self.came = self._expects = False
         self._left = iterations
         self._began_s = None
         self._late = ddp.reducer, ddp.logger
@@ -102,9 +105,9 @@ class Turns:
 
     def torch_forward_begins(self) -> bool:
         """Begin a synchronised forward pass. True if torch's reducer has this one, too."""
-        if not (self._expects and self._rounds.came):
+        if not (self._expects and self.came):
             return True
-        self._expects = self._rounds.came = False
+        self._expects = self.came = False
         self._left -= 1
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now

@@ -27,7 +27,7 @@ class Uses:
     """
 
     def __init__(self, slots: Sequence[Slot], vary: bool, counted: bool) -> None:
-        self._slots = slots
+        self.slots = slots
         self.vary = vary
         self.counted = counted
         self.expected = False
@@ -51,7 +51,7 @@ class Uses:
         """Slots that get no gradient in the next backward pass, as far as is known."""
         if self._counts is None:
             return self._unused
-        return [slot for slot in self._slots if not self._counts[slot]]
+        return [slot for slot in self.slots if not self._counts[slot]]
 
     @property
     def found(self) -> bool:
@@ -70,7 +70,7 @@ class Uses:
         if self._counts is not None:
             self._unused = list(self.unused)
         else:
-            self._unused = not_reached(outputs, self._slots) if self.vary and outputs else []
+            self._unused = not_reached(outputs, self.slots) if self.vary and outputs else []
         return self._unused
 
     def has_part(self, slot: Slot) -> None:
@@ -100,7 +100,7 @@ class Uses:
         self.without = []
         if not self.vary:
             return []
-        by = self.by = torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
+        by = self.by = torch.zeros(len(self.slots), dtype=torch.int32, device="cpu")
         self.by_known = JointOperation(lambda: all_reduce(by))
         return [self.by_known]
 

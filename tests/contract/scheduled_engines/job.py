@@ -183,12 +183,12 @@ class ForcedDdp:
             cut = next(wanted)
             order = list(range(len(rounds.blocks_under(cut))))
             chance.shuffle(order)
-            rounds.control.want(Decision(cut, tuple(order)))
+            rounds.channel.control.want(Decision(cut, tuple(order)))
             original(rounds)
 
         forced._end = end
         agent: Any = ModuleAgent
-        agent._turn = lambda self, rounds, now: rounds.record.keep(rounds.log.drain())
+        agent._turn = lambda self, rounds, now: rounds.record.keep(rounds.channel.log.drain())
 
         def holds(called: Any) -> object:
             rounds: ModuleRounds = called.reducer.rounds

@@ -160,7 +160,7 @@ def want_two_phases(ddp: Any) -> None:
 
     rounds, cut = ddp.reducer.rounds, Cut.uniform(UNIT_BYTES)
     places = tuple(range(len(rounds.blocks_under(rounds.division(cut).cut))))
-    rounds.control.want(Decision(cut, places, gathers=places))
+    rounds.channel.control.want(Decision(cut, places, gathers=places))
 
 
 def killed_in_two_phases(rank: int) -> None:
@@ -336,7 +336,7 @@ def agent_fails(rank: int) -> None:
         assert failed.wait(30)
     trained(ddp, 20)
     if prophet() and rank == 0:
-        assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
+        assert len(ddp.reducer.rounds.channel.log.drain()) == 0, "nobody reads what is written any more"
 
 
 def making_fails(rank: int) -> None:

@@ -51,7 +51,7 @@ def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor
 
         rounds = ddp.reducer.rounds
         rounds.flush()
-        with rounds._lock, rounds._issuer._lock, rounds.control._lock:
+        with rounds._lock, rounds.channel.issuer._lock, rounds.channel.control._lock:
             takeover._agents.wake()
     optimizer.zero_grad()
 

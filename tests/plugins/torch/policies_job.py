@@ -162,7 +162,7 @@ def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
             _record(run.rounds, issued)
         run.step()
         if number == 0 and rank == 0:
-            run.rounds.control.want(decision_of(name, run.rounds))
+            run.rounds.channel.control.want(decision_of(name, run.rounds))
     rounds = run.rounds
     rounds.flush()
     wanted = decision_of(name, rounds)
@@ -235,7 +235,7 @@ def varying(name: str, rank: int) -> dict[str, Any]:
 def _record(rounds: ModuleRounds, issued: list[int]) -> None:
     """From the next round on all-reduces leave their bytes."""
     rounds.flush()
-    issuer: Any = rounds._issuer
+    issuer: Any = rounds.channel.issuer
     original = issuer.all_reduce
 
     def all_reduce(tensor: torch.Tensor) -> Any:

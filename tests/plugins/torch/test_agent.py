@@ -190,10 +190,10 @@ def test_a_job_that_asks_for_norms_may_have_torchs_reducer_too_after_its_first_r
     job = Clipping()
     job.turns = SimpleNamespace(possible=True, believed={})
     agent = module_agent(job)
-    job.ended = 0
+    job.pace.ended = 0
     trained(job, agent, 15)
     assert TWO_PHASES in agent._choosing.believed() and TORCH not in agent._choosing.believed()
-    job.ended = 20
+    job.pace.ended = 20
     trained(job, agent, 15)
     assert {WHOLE, TWO_PHASES, TORCH} == agent._choosing.believed().keys()
 
@@ -205,7 +205,7 @@ def test_rounds_call_for_the_agent_until_nothing_better_is_looked_for() -> None:
     called = []
     for _ in range(60):
         trained(job, agent, 1)
-        called.append(job.on_round is agent.hurry)
+        called.append(job.pace.on_round is agent.hurry)
     assert called[0] and not called[-1]
 
 

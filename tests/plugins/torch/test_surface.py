@@ -17,7 +17,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from prophet_ddp import texts
-from prophet_ddp.ddp_logger import DdpLogger, IterationTimes
+from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.reducer import HANDED_BACK, LateReducer
 from prophet_ddp.uses import Uses
 
@@ -127,8 +127,6 @@ class Rounds:
 
     resting = False
     uses = Uses((), vary=False, counted=False)
-    times: IterationTimes | None = None
-    ended = 0
 
     def __init__(self, ddp: Any) -> None:
         self.registered = [Slot(param) for param in ddp.parameters()]
@@ -154,7 +152,7 @@ def iteration(logger: DdpLogger, rounds: Rounds, order: tuple[int, ...] = (1, 0)
     logger.set_runtime_stats_and_log()
     logger.buckets_may_change()
     logger.forward_ended()
-    times = rounds.times
+    times = logger.times
     if times is None:
         return
     for place in order:
@@ -182,7 +180,8 @@ def test_what_has_not_come_back_is_0_until_it_has(torch_logger: Any) -> None:
     rounds: Any = Rounds(torch_logger)
     logger = DdpLogger(rounds, torch_logger.logger, torch_logger)
     iteration(logger, rounds)
-    late = rounds.times
+    late = logger.times
+    assert late is not None
     late.comm_end = 0
     iteration(logger, rounds)
     assert logger._get_ddp_logging_data().ints_map["backward_comm_time"] == 0

@@ -60,7 +60,7 @@ class Slot:
     - `change`: what the program did to the gradient, still to be done to the average; None for nothing.
     - `updated`: on devices with streams, the end of the last use of `view` by an update.
     - `watched`: state shared by all optimizers of this parameter (guards.py).
-    - `accumulation`: torch's node that adds to `.grad`.
+    - `path`: a node of torch's that leads to the one that adds to `.grad`, and keeps it.
     - `memory`: a tensor in the parameter's memory, once the program may drop the parameter while an update is pending.
     """
 
@@ -88,7 +88,7 @@ class Slot:
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self.watched: Any = None
-        self.accumulation: Any = None
+        self.path: Any = None
 
     @property
     def param(self) -> torch.Tensor:

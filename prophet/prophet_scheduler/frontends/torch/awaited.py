@@ -86,11 +86,11 @@ class AwaitedRounds:
             param: Any = slot.param
             self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
             # A hook of the node that adds to `.grad`, as torch's reducer has: it runs after all hooks of the tensor,
-            # which may change the gradient. Nobody else keeps the node.
+            # which may change the gradient. Nobody else keeps the node. If Python alone kept it, each forward pass
+            # would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
             with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                accumulation = param.view_as(param).grad_fn.next_functions[0][0]
-            slot.accumulation = accumulation
-            self._ends.append(accumulation.register_hook(slot.hook("_gradient_ready")))
+                slot.path = param.view_as(param).grad_fn
+            self._ends.append(slot.path.next_functions[0][0].register_hook(slot.hook("_gradient_ready")))
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _attend(self) -> None:
@@ -344,7 +344,7 @@ class AwaitedRounds:
         longer. Waits for nothing.
         """
         for slot in self._slots:
-            slot.accumulation = None
+            slot.path = None
         torch_guards.may_go(self._slots)
         self._is_dropped = True
         self.end()

@@ -1,0 +1,71 @@
+"""Progress of a module's rounds, and the times of its iterations.
+
+Rule of this file: counting. rounds.py says what happens, and when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from prophet_scheduler.core.choice import IterationEnd
+from prophet_scheduler.core.cut import Cut
+
+WARM_UP = 2
+"""First rounds of a module, whose times do not count."""
+KEPT_ITERATIONS = 64
+"""Number of newest iterations whose times are kept."""
+
+
+class Pace:
+    """Progress of one module. An iteration lasts from one round's begin to the next one's. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+        """Number of rounds that have ended."""
+        self.open = False
+        self.staged = 0
+        """Number of gradients of the open round that have left."""
+        self.on_round: Callable[[], None] | None = None
+        """Called when a round begins, on the deciding rank, while it looks for something better."""
+        self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
+        self._began_s: float | None = None
+        self._seen = 0
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest round, from 1 on."""
+        return self.ended + self.open
+
+    def new_iteration(self) -> bool:
+        """Return True if a round has ended since the last call."""
+        before, self._seen = self._seen, self.ended
+        return self._seen != before
+
+    def began(self, now: float) -> float | None:
+        """Note that a round begins. Return the duration of the iteration before it, None for the first."""
+        before_s, self._began_s = self._began_s, now
+        return now - before_s if before_s is not None else None
+
+    def end(self, now: float) -> float:
+        """End the open round. Return its duration."""
+        assert self._began_s is not None
+        self.ended += 1
+        self.open, self.staged = False, 0
+        return now - self._began_s
+
+    def pause(self) -> None:
+        """Count no iteration from the last round's begin to the next one's."""
+        self._began_s = None
+
+    def iterated(self, cut: Cut | None, way: str, took_s: float) -> None:
+        """Keep the time of an iteration under this cut, None before the first one."""
+        if cut is not None and self.ended > WARM_UP:
+            self._iterations.append(IterationEnd(cut, way, took_s))
+        on_round = self.on_round  # Another thread may take it away.
+        if on_round is not None:
+            on_round()
+
+    def take_iterations(self) -> list[IterationEnd]:
+        """Return the iterations that have ended since the last call. Call it from any thread."""
+        return [self._iterations.popleft() for _ in range(len(self._iterations))]
