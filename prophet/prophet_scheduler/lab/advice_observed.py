@@ -89,12 +89,12 @@ def lines(seen: Observed) -> list[str]:
     if seen.own_hook:
         return [waits, f"not known what would help: {seen.own_hook} changes what is sent"]
     said = sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain)
-    helping = [_gain(each, times) for each in said if each.helps]
-    rest = ", ".join(f"{each.words} ({each.gain:.2f})" for each in said if not each.helps)
+    sure = [each for each in said if each.helps and each.gain - 1 > _error(each, times)]
+    rest = ", ".join(f"{each.words} ({_gain(each, times)})" for each in said if each not in sure)
     return [
         waits,
-        *(f"would help: {text}" for text in helping),
-        *([f"would not help: {rest}" if helping else f"nothing would help: {rest}"] if rest else []),
+        *(f"would help: {each.words}, {_gain(each, times)} times as many samples a second" for each in sure),
+        *([f"{'would hardly help' if sure else 'nothing would help'}: {rest}"] if rest else []),
         *([f"Prophet would leave this job as it is: {seen.no_prophet}"] if seen.no_prophet else []),
     ]
 
@@ -103,9 +103,13 @@ def _most(times: ObservedTimes) -> float:
     return 1 / (1 - times.share) - 1
 
 
+def _error(suggestion: Suggestion, times: ObservedTimes) -> float:
+    """Return the error of a gain: the simulator's usual one, and that of the measured wait."""
+    return suggestion.gain * hypot(suggestion.error or 0.0, times.share_error)
+
+
 def _gain(suggestion: Suggestion, times: ObservedTimes) -> str:
-    off = hypot(suggestion.error or 0.0, times.share_error)
-    return f"{suggestion.words}, {suggestion.gain:.2f} times as many samples a second (± {off * suggestion.gain:.2f})"
+    return f"{suggestion.gain:.2f} ± {_error(suggestion, times):.2f}"
 
 
 if __name__ == "__main__":
