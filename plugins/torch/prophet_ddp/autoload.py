@@ -105,8 +105,8 @@ def keep_lives_apart() -> None:
 
 @functools.cache
 def takeover_in(package: str) -> Any:
-    """Return a plugin's module that takes over, or that observes; None, with one warning, if it cannot be loaded, as with another torch,
-    or without the variable.
+    """Return a plugin's module that takes over, or the one that only observes. None, with one warning, if it cannot be
+    loaded, as with another torch, or without the variable.
 
     Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
     """

@@ -124,7 +124,7 @@ class Watch:
         self._turns = 0
         self._told_s = 0.0
         self._record = ModuleRecord()
-        self.thread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
+        self.thread: TurningThread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
 
     def begin(self, told: Settings) -> None:
         """Start to look, and say so on the first rank."""

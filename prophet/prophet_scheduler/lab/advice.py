@@ -125,7 +125,7 @@ def _low_rank(situation: Situation) -> Situation | None:
 
 
 def _local_sgd(situation: Situation) -> Situation | None:
-    """Return the job with one exchange of all parameters after every AVERAGED_EVERY iterations, a part of it in each."""
+    """Return the job with an exchange of all parameters in one of AVERAGED_EVERY iterations, spread over them all."""
     if not _plain_ddp(situation):
         return None
     gradients = situation.profile.gradients

@@ -31,6 +31,8 @@ ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-ran
 """Changes that a job with torch's reducer can make and stay on it, by name."""
 RATES_APART = 1000.0
 """Factor by which the searched rates lie above and below the one that sends all bytes in the measured wait."""
+LEAST_SHOWN = 0.005
+"""Share of waiting for slower ranks that is not rounded to nothing."""
 HALVINGS = 16
 """Steps of the search. The last rates are within 0.02% of each other."""
 
@@ -55,7 +57,7 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
 
 
 def fitted(seen: Observed, times: ObservedTimes) -> Situation:
-    """Return the job on links with which the simulator takes the measured iteration; the nearest of them if none does."""
+    """Return the job on links that make the simulator's iteration the measured one, or come nearest to it."""
     sent_bytes = sum(seen.gradient_bytes) / (2 if seen.half else 1)
     low, high = (8 * sent_bytes / times.network_s * by for by in (1 / RATES_APART, RATES_APART))
     for _ in range(HALVINGS):
@@ -69,7 +71,8 @@ def fitted(seen: Observed, times: ObservedTimes) -> Situation:
 
 def advice_of(seen: Observed, times: ObservedTimes) -> Advice:
     """Predict what each change that the job could make would bring."""
-    changes = [change for change in CHANGES if change.name in ASKED and not (seen.no_prophet and change.name == "prophet")]
+    asked = [name for name in ASKED if not (seen.no_prophet and name == "prophet")]
+    changes = [change for change in CHANGES if change.name in asked]
     return advise(fitted(seen, times), times.iteration_s, error_of=prediction_error, changes=changes)
 
 
@@ -78,29 +81,32 @@ def lines(seen: Observed) -> list[str]:
     times = seen.times
     if times is None:
         return [f"{seen.iterations} iterations, too few to say what the network costs"]
-    slower = f", {times.others_s / times.iteration_s:.0%} for slower ranks" if times.others_s > 0 else ""
-    only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
-    waits = (
-        f"an iteration takes {times.iteration_s:.3f} s, of which {times.share:.0%} ± {times.share_error:.0%} waits for the "
-        f"network{slower} ({times.looks} of {seen.iterations} iterations were looked at{only})"
-    )
+    said = [_waits(seen, times)]
     if times.share <= HELD_BACK:
-        return [waits, f"nothing would help: no network could make this job more than {_most(times):.0%} faster"]
+        most = 1 / (1 - times.share) - 1
+        return [*said, f"nothing would help: no network could make this job more than {most:.0%} faster"]
     if seen.own_hook:
-        return [waits, f"not known what would help: {seen.own_hook} changes what is sent"]
-    said = sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain)
-    sure = [each for each in said if each.helps and each.gain - 1 > _error(each, times)]
-    rest = ", ".join(f"{each.words} ({_gain(each, times)})" for each in said if each not in sure)
-    return [
-        waits,
-        *(f"would help: {each.words}, {_gain(each, times)} times as many samples a second" for each in sure),
-        *([f"{'would hardly help' if sure else 'nothing would help'}: {rest}"] if rest else []),
-        *([f"Prophet would leave this job as it is: {seen.no_prophet}"] if seen.no_prophet else []),
-    ]
+        return [*said, f"not known what would help: {seen.own_hook} changes what is sent"]
+    suggestions = sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain)
+    sure = [each for each in suggestions if each.helps and each.gain - 1 > _error(each, times)]
+    rest = ", ".join(f"{each.words} ({_gain(each, times)})" for each in suggestions if each not in sure)
+    said += [f"would help: {each.words}, {_gain(each, times)} times as many samples a second" for each in sure]
+    if rest:
+        said.append(f"{'would hardly help' if sure else 'nothing would help'}: {rest}")
+    if seen.no_prophet:
+        said.append(f"Prophet would leave this job as it is: {seen.no_prophet}")
+    return said
 
 
-def _most(times: ObservedTimes) -> float:
-    return 1 / (1 - times.share) - 1
+def _waits(seen: Observed, times: ObservedTimes) -> str:
+    others = times.others_s / times.iteration_s
+    slower = f" and {others:.0%} for slower ranks" if others >= LEAST_SHOWN else ""
+    only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
+    share = f"{times.share:.0%} ± {times.share_error:.0%}"
+    return (
+        f"an iteration takes {times.iteration_s:.3f} s, of which {share} waits for the network{slower} "
+        f"({times.looks} of {seen.iterations} iterations were looked at{only})"
+    )
 
 
 def _error(suggestion: Suggestion, times: ObservedTimes) -> float:

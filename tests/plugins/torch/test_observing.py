@@ -62,4 +62,3 @@ def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
     log = (folder / "rank0" / "log").read_text()
     assert "of which" in log and "waits for the network" in log
     assert "would help" in log
-
