@@ -16,7 +16,7 @@ from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.cut import Cut, Segment
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.status import AgentStatus, ArmStatus, describe_cut
+from prophet_scheduler.core.status import AgentStatus, ArmStatus, Observed, ObservedTimes, describe_cut
 from prophet_scheduler.watch.status import (
     Flow,
     ForwardWait,
@@ -218,3 +218,18 @@ def test_what_the_tuner_believes_is_shown_the_fastest_first() -> None:
     (first,) = (place for place, line in enumerate(lines) if line.startswith("believed"))
     assert "of 256KiB: 953ms ± 1.2%" in lines[first] and "two phases of 1MiB: 1.02s ± 5.0%" in text
     assert "rests: nothing else is worth a try" in text
+
+
+def test_of_a_job_that_is_only_watched_the_advice_is_shown_and_not_renewed_each_second() -> None:
+    times = ObservedTimes(iteration_s=1.5, backward_s=0.4, network_s=1.0, others_s=0.0, error_s=0.01, looks=20)
+    seen = Observed(2, 200, times, (30_000_000,), (0.4,))
+    first = status(agent=replace(AGENT, policy="observe", observed=seen))
+    later = status(agent=replace(AGENT, policy="observe", observed=replace(seen, iterations=300)))
+    console = Console(file=StringIO(), width=200)
+    played = Played(documents(first, status(1)), documents(later, status(1)), documents(later, status(1)))
+    show(None, 3, replace(played.edges(console), now=iter([0.0, 0.0, 0.0, 1.0, 1.0, 99.0, 99.0, 99.0]).__next__))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    assert text.count("67% ± 1% waits for the network") == 3 and text.count("would help: twice the rate") == 3
+    assert text.count("of 200 iterations") == 2 and text.count("of 300 iterations") == 1
+    assert "forward waits for" not in text and "sent" not in text

@@ -204,7 +204,7 @@ def check_variables(command: Command) -> None:
         if name == settings.SCHEDULER:
             assert value in {*all_definitions(), settings.MLFABRIC}
         if name == settings.DDP_SCHEDULER:
-            assert value in {variant.policy for variant in engines()["ddp"].variants}
+            assert value in {settings.OBSERVE, *(variant.policy for variant in engines()["ddp"].variants)}
 
 
 def check_prophet(arguments: list[str], whole: bool) -> None:

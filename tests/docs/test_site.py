@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 NO_PAGES = DOCS / "results" / "notes"
 """Files that are part of other pages."""
 LIMIT_S = 400
-FIRST = ["tutorial", "installing", "enabling", "watching", "advising", "stacks"]
+FIRST = ["tutorial", "installing", "enabling", "watching", "is-it-the-network", "advising", "stacks"]
 """First entries of the menu, in this order."""
 
 

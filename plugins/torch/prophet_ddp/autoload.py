@@ -97,28 +97,30 @@ def keep_lives_apart() -> None:
     told = os.environ
     if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         from prophet_ddp import lives
-        from prophet_scheduler.core.settings import DDP_SCHEDULER
+        from prophet_scheduler.core.settings import DDP_SCHEDULER, OBSERVE
 
-        if told.get(DDP_SCHEDULER):
+        if told.get(DDP_SCHEDULER, OBSERVE).strip().lower() != OBSERVE:
             lives.begin_apart()
 
 
 @functools.cache
 def takeover_in(package: str) -> Any:
-    """Return a plugin's module that takes over; None, with one warning, if it cannot be loaded, as with another torch,
-    or without the variable.
+    """Return a plugin's module that takes over, or the one that only observes. None, with one warning, if it cannot be
+    loaded, as with another torch, or without the variable.
 
     Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
     """
     try:
-        from prophet_scheduler.core.settings import DDP_SCHEDULER
+        from prophet_scheduler.core.settings import DDP_SCHEDULER, OBSERVE
 
-        if not os.environ.get(DDP_SCHEDULER):
+        policy = os.environ.get(DDP_SCHEDULER)
+        if not policy:
             dist = sys.modules["torch.distributed"]
             speaks(not dist.is_initialized() or dist.get_rank() == 0)
             warn_of_no_policy(DDP_SCHEDULER, "DistributedDataParallel and FSDP2", os.environ)
             return None
-        takeover = importlib.import_module(f"{package}.takeover")
+        part = "observing" if policy.strip().lower() == OBSERVE else "takeover"
+        takeover = importlib.import_module(f"{package}.{part}")
         takeover.settings()
     except Exception as error:
         logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)

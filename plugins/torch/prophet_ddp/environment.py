@@ -33,7 +33,8 @@ def settings_for(what: str, *checks: Callable[[Settings], object]) -> Settings:
     """Return this process's settings, to schedule `what`. A wrong one ends it, and so does a UserError of a check."""
     try:
         read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
-        if why := get_definition(read.policy, names.DDP_SCHEDULER).servers_only:
+        watched = read.policy == names.OBSERVE
+        if not watched and (why := get_definition(read.policy, names.DDP_SCHEDULER).servers_only):
             raise UserError(f"{names.DDP_SCHEDULER} is {read.policy!r}, which {what} does not run, since {why}")
         for check in checks:
             check(read)

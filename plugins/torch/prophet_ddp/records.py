@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
-    from prophet_scheduler.core.status import ArmStatus
+    from prophet_scheduler.core.status import ArmStatus, Observed
     from prophet_scheduler.learn.profiler import JobProfiler
 
 logger = logging.getLogger("prophet_scheduler")
@@ -89,6 +89,8 @@ class ModuleRecord:
         self.events: RecordBuffer | None = None
         self.predicted = Predicted()
         """Predictions of the last plan."""
+        self.observed: Callable[[], Observed] | None = None
+        """Function that returns what was seen of a module that Prophet only watches."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
         """Function that takes in the events since the last call, if this process reports while it runs."""
 
@@ -263,4 +265,5 @@ class Records:
             arms=learner.arms if learner is not None else (),
             tuner=learner.tuner_in_words if learner is not None else "",
             half=module.half,
+            observed=module.observed() if module.observed is not None else None,
         )

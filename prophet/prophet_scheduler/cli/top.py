@@ -7,6 +7,7 @@ because their sockets are not this user's.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,14 @@ from rich.live import Live
 
 from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.status import Observed
 from prophet_scheduler.lab.records import live_status
 from prophet_scheduler.lab.screen import screen
 from prophet_scheduler.watch.sockets import ask, folders, sockets_in
 from prophet_scheduler.watch.status import LiveStatus
 
 EVERY_S = 1.0
+RENEWED_S = 60.0
 MOST_AT_ONCE = 16
 """Maximum workers asked at the same time."""
 
@@ -103,7 +106,11 @@ def print_lines(job: str | None, count: int | None = None, edges: TopEdges | Non
 def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
     """Draw the screen each second; the last one stays. A file or a pipe gets every screen."""
     edges = edges or TopEdges()
-    screens = (view(statuses(documents), edges.now(), edges.console.width) for documents in looks(job, count, edges))
+    advice = _Advice(edges.now)
+    screens = (
+        view(statuses(documents), edges.now(), edges.console.width, advice.lines)
+        for documents in looks(job, count, edges)
+    )
     if not edges.console.is_interactive:
         for screen in screens:
             edges.console.print(screen)
@@ -111,6 +118,24 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
     with Live(console=edges.console, auto_refresh=False) as live:
         for screen in screens:
             live.update(screen, refresh=True)
+
+
+class _Advice:
+    """Advice on observed jobs, by job; made anew after RENEWED_S, since each costs a simulation."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._made: dict[str, tuple[float, Sequence[str]]] = {}
+
+    def lines(self, job: str, seen: Observed) -> Sequence[str]:
+        made_s, lines = self._made.get(job, (-math.inf, ()))
+        if self._now() - made_s >= RENEWED_S:
+            from prophet_scheduler.lab.advice_observed import lines as lines_on  # Imports the simulator.
+
+            lines = lines_on(seen)
+            if seen.times is not None:
+                self._made[job] = self._now(), lines
+        return lines
 
 
 def statuses(documents: Sequence[Document]) -> list[LiveStatus]:

@@ -14,7 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prophet_scheduler.core.status import describe_cut
+from prophet_scheduler.core.settings import OBSERVE
+from prophet_scheduler.core.status import Observed, describe_cut
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.watch.status import Flow, LiveStatus, UrgencyBand
@@ -26,16 +27,25 @@ STALE_S = 5.0
 BARS = " ▁▂▃▄▅▆▇█"
 BUSY_CELLS = 10
 MOST_ARMS = 4
+OBSERVED = ("", "iteration", "Prophet")
+"""Rows of a job that Prophet only watches."""
 
 
-def view(statuses: Sequence[LiveStatus], now: float, width: int = 120) -> RenderableType:
-    """Return the screen, `width` letters wide. `now` is Unix time."""
+def view(
+    statuses: Sequence[LiveStatus],
+    now: float,
+    width: int = 120,
+    advice: Callable[[str, Observed], Sequence[str]] = lambda job, seen: (),
+) -> RenderableType:
+    """Return the screen, `width` letters wide. `now` is Unix time. `advice` returns lines on a job that is observed."""
     parts: list[RenderableType] = []
     for job, group in itertools.groupby(statuses, key=lambda status: status.worker.job):
         workers = list(group)
         each = max(1, (width - LABEL_WIDTH) // WORKER_WIDTH)
         for first in range(0, len(workers), each):
             parts.append(_table(job, workers, workers[first : first + each], now))
+        seen = next((status.agent.observed for status in workers if status.agent.observed is not None), None)
+        parts += [Text(line) for line in (advice(job, seen) if seen is not None else ())]
     return Group(*parts)
 
 
@@ -66,6 +76,8 @@ def _table(job: str, all_of_it: Sequence[LiveStatus], workers: Sequence[LiveStat
         ("Prophet", _cost),
     )
     for label, row in rows:
+        if workers[0].agent.policy == OBSERVE and label not in OBSERVED:
+            continue
         cells = [row(status) for status in workers]
         if any(cell.plain for cell in cells):
             table.add_row(label, *cells)

@@ -85,6 +85,58 @@ class ArmStatus:
 
 
 @dataclass(frozen=True)
+class ObservedTimes:
+    """Times of a job's iterations without Prophet: medians of `looks` iterations.
+
+    An iteration takes `iteration_s`, of which backward computes for `backward_s`. Then all ranks wait `network_s` for
+    averages, and this rank waits `others_s` more for slower ranks. `error_s` is the standard error of `network_s`.
+    """
+
+    iteration_s: float
+    backward_s: float
+    network_s: float
+    others_s: float
+    error_s: float
+    looks: int
+
+    @property
+    def share(self) -> float:
+        """Share of an iteration that waits for the network."""
+        return self.network_s / self.iteration_s
+
+    @property
+    def share_error(self) -> float:
+        """Standard error of that share."""
+        return self.error_s / self.iteration_s
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One job that Prophet only watches (PROPHET_SCHEDULER=observe). `times` is None after too few iterations.
+
+    Gradients are in forward order: sizes in bytes, and the times of their generation after backward began.
+    `low_rank_bytes` has for each what PowerSGD of rank 1 sends. `bucket_bytes` is what fills one of
+    DistributedDataParallel's buckets, None for its default.
+    """
+
+    ranks: int
+    iterations: int
+    times: ObservedTimes | None
+    gradient_bytes: tuple[int, ...] = ()
+    generation_s: tuple[float, ...] = ()
+    low_rank_bytes: tuple[int, ...] = ()
+    bucket_bytes: int | None = None
+    half: bool = False
+    """True if gradients travel in half precision."""
+    own_hook: str = ""
+    """Communication hook of the job that changes what is sent in an unknown way."""
+    modules: int = 1
+    """Modules of the process; only the first is watched."""
+    no_prophet: str = ""
+    """Reason why Prophet would leave the job as it is."""
+
+
+@dataclass(frozen=True)
 class AgentStatus:
     """One worker at its end. `stepped_aside` is empty, or why the engine went on in its own order.
 
@@ -131,3 +183,5 @@ class AgentStatus:
     """Present action of the tuner, and its reason."""
     half: bool = False
     """True if gradients travel in half precision, so that sizes are half of the gradients' own."""
+    observed: Observed | None = None
+    """On the first rank of a job that Prophet only watches: what it has seen."""

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import role_of
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
@@ -34,6 +34,8 @@ ITERATIONS, WARMUP = 40, 28
 """Iterations of a prediction, as in the runs that compared the simulator with real ones."""
 WORTH = 0.05
 """Minimum gain, as a share: nobody buys a network for less."""
+AVERAGED_EVERY = 4
+"""Iterations between two averages of local SGD, as in torch's documentation of PeriodicModelAverager."""
 HELD_BACK = 0.05
 """Share of waiting in an iteration above which the network holds a job back."""
 
@@ -44,7 +46,7 @@ class Situation:
 
     `workers_per_host` workers share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
     as a multiple of the job's own. `waits`: the program reads all averages before it uses any. `assumed` has sentences
-    on its unknown facts.
+    on its unknown facts. `low_rank_bytes` is what PowerSGD of rank 1 sends of each gradient, empty if unknown.
     """
 
     cell: Cell
@@ -53,6 +55,7 @@ class Situation:
     batch: float = 1.0
     waits: bool = False
     assumed: tuple[str, ...] = ()
+    low_rank_bytes: tuple[int, ...] = ()
 
     @property
     def profile(self) -> Profile:
@@ -115,6 +118,40 @@ def _larger_batch(situation: Situation) -> Situation:
     return replace(situation, cell=cell, batch=2 * situation.batch)
 
 
+def _low_rank(situation: Situation) -> Situation | None:
+    if not (_plain_ddp(situation) and situation.low_rank_bytes):
+        return None
+    return _sending(situation, situation.low_rank_bytes)
+
+
+def _local_sgd(situation: Situation) -> Situation | None:
+    """Return the job with an exchange of all parameters in one of AVERAGED_EVERY iterations, spread over them all."""
+    if not _plain_ddp(situation):
+        return None
+    gradients = situation.profile.gradients
+    late = [replace(gradient, generation_s=situation.profile.backward_s) for gradient in gradients]
+    return _sending(situation, [max(1, gradient.size_bytes // AVERAGED_EVERY) for gradient in gradients], late)
+
+
+def _plain_ddp(situation: Situation) -> bool:
+    """True if torch's own hooks could replace the averaging of whole gradients."""
+    variant = situation.contender.variant
+    return (
+        situation.contender.engine is engines()["ddp"]
+        and variant is not None
+        and variant.policy is None
+        and situation.cell.job.compression == "none"
+    )
+
+
+def _sending(
+    situation: Situation, sizes: Sequence[int], gradients: Sequence[GradientProfile] | None = None
+) -> Situation:
+    rows = zip(situation.profile.gradients if gradients is None else gradients, sizes, strict=True)
+    profile = replace(situation.profile, gradients=tuple(replace(row, size_bytes=size) for row, size in rows))
+    return replace(situation, cell=replace(situation.cell, profile=profile))
+
+
 def _fewer_workers_a_host(situation: Situation) -> Situation | None:
     if situation.workers_per_host == 1:
         return None
@@ -163,6 +200,18 @@ CHANGES: Sequence[JobChange] = (
         "twice the batch",
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
+    ),
+    JobChange(
+        "low-rank",
+        "PowerSGD of rank 1",
+        _low_rank,
+        "the time of compressing, and what the approximation does to the model",
+    ),
+    JobChange(
+        "local-sgd",
+        f"local SGD, averages every {AVERAGED_EVERY} iterations",
+        _local_sgd,
+        "what models that drift apart do to the result",
     ),
     JobChange("ddp", "DDP in place of BytePS", _on_ddp),
     JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
@@ -213,8 +262,9 @@ def advise(
     *,
     predict: Callable[[Situation], float] = predicted_s,
     error_of: Callable[[str], PredictionError | None] = lambda base: None,
+    changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
-    """Predict the situation and every change that applies. `measured_s` is the real iteration time.
+    """Predict the situation and every one of `changes` that applies. `measured_s` is the real iteration time.
 
     `error_of` returns the error of predictions for a contender's base. Raises UserError if the situation itself cannot
     be predicted; changes that cannot be predicted are left out.
@@ -223,7 +273,7 @@ def advise(
     now_s = simulated_s if measured_s is None else measured_s
     scale = now_s / simulated_s
     suggestions = []
-    for change in CHANGES:
+    for change in changes:
         changed = change.of(situation)
         if changed is None:
             continue

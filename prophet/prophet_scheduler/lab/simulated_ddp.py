@@ -41,7 +41,7 @@ from prophet_scheduler.policies.algorithms.collective import (
     learning_sizes,
 )
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
-from prophet_scheduler.policies.ddp import MEBIBYTE, Ddp
+from prophet_scheduler.policies.ddp import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, MEBIBYTE, Ddp
 from prophet_scheduler.simulate.cluster import Cluster
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
 from prophet_scheduler.simulate.job import job_of_cut
@@ -95,7 +95,8 @@ def prepared(
         profile = handled(profile, back=not hooked)
     environ = {**variant.env, **contender.env}
     if variant.policy is None:
-        return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB)), waits=True)
+        halved = cell.job.compression != "none"
+        return _in_groups(profile, empty, buckets_of(environ.get(BUCKET_CAP_MB), halved=halved), waits=True)
     definition = get_definition(variant.policy)
     policy = policy_from_environ(variant.policy, environ, DEFAULT_PARTITION_BYTES)
     waits = waits or clips(cell) or definition.waits
@@ -128,12 +129,15 @@ def _tried_s(planned: Planned) -> float:
     return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
 
 
-def buckets_of(cap_mb: str | None) -> Ddp:
-    """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py)."""
-    if cap_mb is None:
-        return Ddp()
-    bucket_bytes = int(float(cap_mb) * MEBIBYTE)
-    return Ddp(bucket_bytes, bucket_bytes)
+def buckets_of(cap_mb: str | None, *, halved: bool = False) -> Ddp:
+    """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py).
+
+    `halved`: sizes are those of half precision. A hook rounds whole buckets, so their limits count twice as much.
+    """
+    bucket_bytes = DDP_BUCKET_BYTES if cap_mb is None else int(float(cap_mb) * MEBIBYTE)
+    first_bytes = DDP_FIRST_BUCKET_BYTES if cap_mb is None else bucket_bytes
+    by = 2 if halved else 1
+    return Ddp(max(1, bucket_bytes // by), max(1, first_bytes // by))
 
 
 def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:

@@ -1,0 +1,265 @@
+"""Observing of DistributedDataParallel with torch's own reducer: PROPHET_SCHEDULER=observe.
+
+Rule of this file: reading what torch measures by itself, in a thread beside the job. learn/observed.py has the
+arithmetic, and another process predicts what would help (lab/advice_observed.py).
+
+torch's logger times some iterations: computing, and averages. Its reducer times each gradient of every iteration. So
+the job gets no hook, and its reducer does what it does without Prophet. Ranks tell each other how long they waited
+through the job's store. A rank never waits for another one there.
+
+A failure in here is one warning, and the job goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+from prophet_ddp.environment import settings_for
+from prophet_ddp.records import ModuleRecord, Records
+from prophet_scheduler.core.events import EVENT_DTYPE
+from prophet_scheduler.core.settings import PREFIX, Settings
+from prophet_scheduler.core.status import Observed
+from prophet_scheduler.core.units import format_size
+from prophet_scheduler.frontends.ending import at_end, say
+from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
+from prophet_scheduler.frontends.records import require_records
+from prophet_scheduler.frontends.turning import TurningThread
+from prophet_scheduler.learn.observed import Look, times_of
+from prophet_scheduler.watch import training
+
+TIMED_FIRST = 10
+"""torch times each of so many first iterations."""
+SAMPLE_RATE = 5
+"""On processors torch then times one iteration in so many, which costs some microseconds. On GPUs timing waits for the
+device, so torch's own 100 stays."""
+TOLD_EACH = 10
+"""First looks that ranks tell each other of at once, later all TOLD_S."""
+COST_SHARE = 0.002
+"""Share of a core that looking may take."""
+LONGEST_PAUSE_S = 1.0
+TOLD_S = 1.0
+"""Seconds between two times that ranks later tell each other what they waited."""
+NEWEST = 100
+"""Looks that count."""
+END_LIMIT_S = 1.0
+"""Maximum wait for a look under way at the end of the process, in seconds."""
+ADVICE_LIMIT_S = 60.0
+"""Maximum time of the prediction at the end of the process, in seconds."""
+HALF_HOOKS = ("fp16_compress_hook", "bf16_compress_hook", "BuiltinCommHookType.FP16_COMPRESS")
+WHOLE_HOOKS = ("", "allreduce_hook", "BuiltinCommHookType.ALLREDUCE")
+RANK, SHRUNK_AT_LEAST = 1, 2
+"""PowerSGD's matrix_approximation_rank, and its min_compression_rate by default."""
+NO_EVENTS = np.zeros(0, EVENT_DTYPE)
+
+_modules = 0
+_records = Records(lambda: _watch.thread.busy_s if _watch is not None else 0.0)
+_watch: Watch | None = None
+
+
+@functools.cache
+def settings() -> Settings:
+    """Return this process's settings; a wrong one ends it."""
+    return settings_for("DistributedDataParallel", require_records)
+
+
+def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
+    """Watch the process's first module from now on. Nothing about it changes."""
+    global _modules, _watch
+    try:
+        if ddp.process_group.size() == 1:
+            return
+        _modules += 1
+        if _watch is None:
+            _watch = Watch(ddp, told)
+            _watch.begin(told)
+    except Exception as error:
+        logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
+
+
+class Watch:
+    """Watch of one module. Its thread looks at the iterations that torch has timed."""
+
+    def __init__(self, ddp: Any, told: Settings) -> None:
+        group: dist.ProcessGroup = ddp.process_group
+        self._ddp = weakref.ref(ddp)
+        self._rank, self._ranks = group.rank(), group.size()
+        self._says = told.says and self._rank == 0
+        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store: Store = PrefixStore(f"prophet/observed/{life}/{group.group_name}", _get_default_store())
+        parameters, _ = ddp._build_params_for_reducer()
+        self._bytes = [param.numel() * param.element_size() for param in parameters]
+        self._low_rank_bytes = [_low_rank_bytes(param) for param in parameters]
+        default_buckets = getattr(ddp, "bucket_bytes_cap_default", False)
+        self._bucket_bytes = None if default_buckets else int(ddp.bucket_bytes_cap)
+        self._backend = str(dist.get_backend(group))
+        self._no_prophet = ""
+        speaks(self._rank == 0)
+        if self._rank == 0:
+            from prophet_ddp.takeover import why_not  # The first rank alone needs it.
+
+            warn_of_unknown_variables(os.environ)
+            self._no_prophet = why_not(ddp, group, told) or ""
+        if ddp.device_type == "cpu":
+            ddp._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
+        self._looks: deque[Look] = deque(maxlen=NEWEST)
+        self._made_ns: deque[Sequence[int]] = deque(maxlen=NEWEST)
+        self._others: Sequence[Mapping[int, float]] = ()
+        self._hook = ""
+        self._turns = 0
+        self._told_s = 0.0
+        self._record = ModuleRecord()
+        self.thread: TurningThread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
+
+    def begin(self, told: Settings) -> None:
+        """Start to look, and say so on the first rank."""
+        _records.begin(told)
+        if self._rank == 0:
+            self._record.observed = self.observed
+        _records.follow(self._record, dist.get_rank(), dist.get_world_size(), self._ranks)
+        at_end(self._end)
+        self.thread.start()
+        if self._says:
+            size = format_size(sum(self._bytes))
+            say(f"observes DistributedDataParallel over {self._backend}, {self._ranks} ranks, {size} an iteration")
+
+    def _pause_s(self) -> float:
+        cheap_s = self.thread.busy_s / max(1, self._turns) / COST_SHARE
+        if len(self._looks) < 2:
+            return cheap_s
+        before, newest = list(self._looks)[-2:]
+        half_s = (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration) / 2
+        if newest.iteration < TIMED_FIRST:
+            return min(LONGEST_PAUSE_S, half_s)
+        return max(cheap_s, min(LONGEST_PAUSE_S, SAMPLE_RATE * half_s))
+
+    def _failed(self, error: Exception) -> None:
+        logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        ddp = self._ddp()
+        if ddp is None:
+            self.thread.stop()
+            return
+        if (look := self._newest(ddp)) is not None:
+            self._note(look)
+            self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
+            self._tell(look)
+        if self._record.observe is not None:
+            self._record.observe(NO_EVENTS)
+
+    def _newest(self, ddp: Any) -> Look | None:
+        """Return the iteration that torch timed last, if it is a new one."""
+        logged = ddp.logger._get_ddp_logging_data()
+        ints: dict[str, int] = logged.ints_map
+        self._hook = logged.strs_map.get("comm_hook", "")
+        iteration, comm_ns = ints.get("iteration", 0), ints.get("backward_comm_time", 0)
+        if comm_ns <= 0 or (self._looks and iteration <= self._looks[-1].iteration):
+            return None
+        waited_ns = max(0, comm_ns - ints["backward_compute_comm_overlap_time"])
+        times_ns = ints["forward_compute_time_start"], ints["backward_compute_time"], waited_ns
+        return Look(iteration, *(time_ns / 1e9 for time_ns in times_ns))
+
+    def _note(self, look: Look) -> None:
+        if self._looks:
+            before = self._looks[-1]
+            count = look.iteration - before.iteration
+            for place in range(1, count + 1):  # The observer counts ends; these lie evenly between two looks.
+                end_s = before.begun_s + (look.begun_s - before.begun_s) * place / count
+                training.iteration_ended(self, end_s)
+        self._looks.append(look)
+
+    def _tell(self, look: Look) -> None:
+        now = time.monotonic()
+        if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
+            return
+        self._told_s = now
+        if self._rank == 0:
+            self._hear()
+        else:
+            waits = [(look.iteration, look.waited_s) for look in self._looks]
+            self._store.set(str(self._rank), json.dumps(waits))
+
+    def _hear(self) -> None:
+        """Take in what the others have waited; nothing if one of them has not said so."""
+        others = [str(rank) for rank in range(1, self._ranks)]
+        if self._store.check(others):
+            self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
+
+    def observed(self) -> Observed:
+        """Return what was seen so far, from any thread."""
+        looks, made_ns = list(self._looks), list(self._made_ns)
+        times = times_of(looks, self._others)
+        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times)
+        if times is None:
+            return seen
+        took_ns = [median(column) for column in zip(*made_ns, strict=True)]
+        forward = sorted(range(len(took_ns)), key=lambda place: -took_ns[place])
+        scale = times.backward_s / max(took_ns[forward[0]], 1)
+        return dataclasses.replace(
+            seen,
+            gradient_bytes=tuple(self._bytes[place] for place in forward),
+            generation_s=tuple(took_ns[place] * scale for place in forward),
+            low_rank_bytes=tuple(self._low_rank_bytes[place] for place in forward),
+            bucket_bytes=self._bucket_bytes,
+            half=self._hook in HALF_HOOKS,
+            own_hook="" if self._hook in HALF_HOOKS + WHOLE_HOOKS else self._hook,
+            modules=_modules,
+            no_prophet=self._no_prophet,
+        )
+
+    def _end(self) -> None:
+        """Stop looking, and say on the first rank what was seen and what would help."""
+        try:
+            if not self.thread.end(END_LIMIT_S):
+                return
+            self._turn()
+            if self._rank == 0:
+                with contextlib.suppress(RuntimeError):  # The store may be gone.
+                    self._hear()
+            if self._says:
+                for line in advice_on(self.observed()):
+                    say(line)
+        except Exception as error:
+            logger.warning("Prophet cannot say what would help: %s: %s", type(error).__name__, error)
+
+
+def _low_rank_bytes(param: Any) -> int:
+    """Return the bytes that PowerSGD sends of a parameter's gradient: two thin matrices where they are much smaller."""
+    rows = param.shape[0] if param.dim() > 1 else 1
+    columns = param.numel() // max(rows, 1)
+    thin = (rows + columns) * RANK
+    count = thin if param.dim() > 1 and thin * SHRUNK_AT_LEAST < param.numel() else param.numel()
+    return int(count * param.element_size())
+
+
+def advice_on(seen: Observed) -> list[str]:
+    """Return the lines on what was seen. Another process predicts, so this one imports none of it. Raises OSError and
+    subprocess.SubprocessError.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-m", "prophet_scheduler.lab.advice_observed"],
+        input=json.dumps(dataclasses.asdict(seen)),
+        env={name: value for name, value in os.environ.items() if not name.startswith(PREFIX)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=ADVICE_LIMIT_S,
+        check=True,
+    )
+    return asked.stdout.splitlines()

@@ -1,0 +1,122 @@
+"""Advice on a job that Prophet only watches (PROPHET_SCHEDULER=observe), and its lines.
+
+Rule of this file: from what was seen to the rate of a link, and from there to the same advice as for any job. As a
+program it reads what was seen from its standard input, as JSON, and prints the lines: a job's process is spared this.
+
+The rate is the one with which the simulator waits as long as the job did, under DistributedDataParallel's own buckets.
+So it is a rate for gradients, with all that slows them down.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from math import hypot, sqrt
+
+from pydantic import TypeAdapter
+
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.status import Observed, ObservedTimes
+from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
+from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, contender_of, predicted_job, predicted_s
+from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
+from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.simulator_error import prediction_error
+from prophet_scheduler.policies.ddp import MEBIBYTE
+
+ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-rank", "local-sgd")
+"""Changes that a job with torch's reducer can make and stay on it, by name."""
+RATES_APART = 1000.0
+"""Factor by which the searched rates lie above and below the one that sends all bytes in the measured wait."""
+LEAST_SHOWN = 0.005
+"""Share of waiting for slower ranks that is not rounded to nothing."""
+HALVINGS = 16
+"""Steps of the search. The last rates are within 0.02% of each other."""
+
+
+def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation:
+    """Return the job on links of `rate` bits per second. Computing outside of backward counts as forward."""
+    made_s = [*seen.generation_s, 0.0]
+    part_s = [later - earlier for later, earlier in pairwise(made_s)]
+    forward_s = max(0.0, times.iteration_s - times.network_s - times.backward_s)
+    each_s = [forward_s * part / made_s[0] if made_s[0] else forward_s / len(part_s) for part in part_s]
+    rows = zip(seen.gradient_bytes, seen.generation_s, each_s, strict=True)
+    profile = Profile("this job", tuple(GradientProfile(f"gradient{i}", *row) for i, row in enumerate(rows)))
+    contender = contender_of("ddp-gloo")
+    if seen.bucket_bytes is not None:
+        contender = replace(contender, env={BUCKET_CAP_MB: str(seen.bucket_bytes / MEBIBYTE)})
+    cluster = ClusterConfig.model_construct(workers=seen.ranks, servers=1, bandwidth=Bandwidth(rate), delay=Delay())
+    job = predicted_job(compression="fp16" if seen.half else "none")
+    cell = Cell(
+        {"bandwidth": rate}, job, cluster, (contender,), profile, SimulatorConfig(burst=0), engine=contender.engine
+    )
+    return Situation(cell, contender, low_rank_bytes=seen.low_rank_bytes)
+
+
+def fitted(seen: Observed, times: ObservedTimes) -> Situation:
+    """Return the job on links that make the simulator's iteration the measured one, or come nearest to it."""
+    sent_bytes = sum(seen.gradient_bytes) / (2 if seen.half else 1)
+    low, high = (8 * sent_bytes / times.network_s * by for by in (1 / RATES_APART, RATES_APART))
+    for _ in range(HALVINGS):
+        rate = sqrt(low * high)
+        if predicted_s(situation_of(seen, times, rate)) > times.iteration_s:
+            low = rate
+        else:
+            high = rate
+    return situation_of(seen, times, high)
+
+
+def advice_of(seen: Observed, times: ObservedTimes) -> Advice:
+    """Predict what each change that the job could make would bring."""
+    asked = [name for name in ASKED if not (seen.no_prophet and name == "prophet")]
+    changes = [change for change in CHANGES if change.name in asked]
+    return advise(fitted(seen, times), times.iteration_s, error_of=prediction_error, changes=changes)
+
+
+def lines(seen: Observed) -> list[str]:
+    """Say what share of an iteration waits for the network, and what would help."""
+    times = seen.times
+    if times is None:
+        return [f"{seen.iterations} iterations, too few to say what the network costs"]
+    said = [_waits(seen, times)]
+    if times.share <= HELD_BACK:
+        most = 1 / (1 - times.share) - 1
+        return [*said, f"nothing would help: no network could make this job more than {most:.0%} faster"]
+    if seen.own_hook:
+        return [*said, f"not known what would help: {seen.own_hook} changes what is sent"]
+    suggestions = sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain)
+    sure = [each for each in suggestions if each.helps and each.gain - 1 > _error(each, times)]
+    rest = ", ".join(f"{each.words} ({_gain(each, times)})" for each in suggestions if each not in sure)
+    said += [f"would help: {each.words}, {_gain(each, times)} times as many samples a second" for each in sure]
+    if rest:
+        said.append(f"{'would hardly help' if sure else 'nothing would help'}: {rest}")
+    if seen.no_prophet:
+        said.append(f"Prophet would leave this job as it is: {seen.no_prophet}")
+    return said
+
+
+def _waits(seen: Observed, times: ObservedTimes) -> str:
+    others = times.others_s / times.iteration_s
+    slower = f" and {others:.0%} for slower ranks" if others >= LEAST_SHOWN else ""
+    only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
+    share = f"{times.share:.0%} ± {times.share_error:.0%}"
+    return (
+        f"an iteration takes {times.iteration_s:.3f} s, of which {share} waits for the network{slower} "
+        f"({times.looks} of {seen.iterations} iterations were looked at{only})"
+    )
+
+
+def _error(suggestion: Suggestion, times: ObservedTimes) -> float:
+    """Return the error of a gain: the simulator's usual one, and that of the measured wait."""
+    return suggestion.gain * hypot(suggestion.error or 0.0, times.share_error)
+
+
+def _gain(suggestion: Suggestion, times: ObservedTimes) -> str:
+    return f"{suggestion.gain:.2f} ± {_error(suggestion, times):.2f}"
+
+
+if __name__ == "__main__":
+    print("\n".join(lines(TypeAdapter(Observed).validate_json(sys.stdin.read()))))

@@ -1,0 +1,64 @@
+"""A real job of two ranks that Prophet only watches: the same bits, torch's own reducer, and what it says."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from plugins.torch.test_watching import LIMIT_S, eventually, job
+from prophet_scheduler.cli.top import ask_all, statuses
+from scripts.ranks import Ranks
+from tools.ports import free_port
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+OBSERVE = {"PROPHET_SCHEDULER": "observe"}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a short name, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Ranks, Ranks]]:
+    """Starters of ranks without Prophet, and of watched ones."""
+    with Ranks({}, ("torch", "numpy")) as plain, Ranks(OBSERVE, ("torch", "numpy")) as watched:
+        yield plain, watched
+
+
+@pytest.mark.parametrize("name", ["ddp_plain", "ddp_unused", "ddp_fall_back_own_hook", "ddp_dropped"])
+def test_a_script_ends_with_the_bits_that_it_has_without(
+    servers: tuple[Ranks, Ranks], tmp_path: Path, name: str
+) -> None:
+    plain, watched = (
+        ranks.run(SCRIPTS / f"{name}.py", tmp_path / place, LIMIT_S, settings={"PROPHET_QUIET": "0"})
+        for ranks, place in zip(servers, ("plain", "watched"), strict=True)
+    )
+    assert watched == plain
+    first, second = ((tmp_path / "watched" / f"rank{rank}" / "log").read_text() for rank in range(2))
+    assert "Prophet: observes DistributedDataParallel over gloo, 2 ranks, " in first
+    assert "waits for the network" in first or "too few to say" in first
+    assert "no longer" not in first and "cannot" not in first
+    assert "Prophet" not in second
+
+
+def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
+    with job(folder, {**OBSERVE, "PROPHET_QUIET": "0"}, free_port()) as ranks:
+
+        def seen() -> bool:
+            asked = statuses(ask_all([folder / "prophet"]))
+            return any(each.agent.observed is not None and each.agent.observed.times is not None for each in asked)
+
+        assert eventually(seen, folder)
+        (folder / "stop").touch()
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
+    log = (folder / "rank0" / "log").read_text()
+    assert "of which" in log and "waits for the network" in log
+    assert "would help" in log
