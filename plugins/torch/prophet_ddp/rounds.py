@@ -76,7 +76,7 @@ class ModuleRounds(AwaitedRounds):
         self._issuer = channel.issuer
         self.control = channel.control
         self.log = channel.log
-        self._loss_of = channel.loss
+        self._loss_of, self._others_at = channel.loss, channel.others
         self.record = ModuleRecord()
         self.terms = terms
         self._hardware = hardware
@@ -556,10 +556,13 @@ class ModuleRounds(AwaitedRounds):
         self._issuer.error_is_known()
 
     def _loss(self) -> str:
-        return self._loss_of(str(self._issuer.error))
+        return self._loss_of(str(self._issuer.error), self.iteration)
 
     def progress(self) -> object:
         return self._issuer.ended
+
+    def others(self) -> str:
+        return self._others_at(self.iteration)
 
     def _wait_activity(self) -> None:
         """Wait within backward, which cannot go on before."""
