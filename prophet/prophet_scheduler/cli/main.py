@@ -337,10 +337,19 @@ def top(
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder that `prophet run` or PROPHET_RECORD has left.")],
     out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing into this file, and no page.")
+    ] = None,
 ) -> None:
     """Make one HTML page of a run, to be read without a network."""
-    from prophet_scheduler.lab.report import write_report
+    from prophet_scheduler.lab.report import write_report, write_trace
 
+    if perfetto is not None:
+        if out is not None:
+            raise UserError("--out is of the page, and --perfetto makes none; leave one of them out")
+        write_trace(folder, perfetto)
+        typer.echo(f"the trace is in {perfetto}")
+        return
     page = out or folder / "report.html"
     write_report(folder, page)
     typer.echo(f"the report is in {page}")

@@ -397,14 +397,13 @@ class AwaitedRounds:
         return waited
 
     def _wait_for(self, slot: Slot) -> None:
-        wait = LongWait(self)
-        while not self.arrived(slot):
-            if self.wanted_whole and self._land_meanwhile():
-                continue
-            wait.goes_on(slot, time.monotonic())
-            with references.waiting():
-                self.wait_activity(WAIT_LIMIT_S)
-        wait.over(time.monotonic())
+        with LongWait(self) as wait:
+            while not self.arrived(slot):
+                if self.wanted_whole and self._land_meanwhile():
+                    continue
+                wait.goes_on(slot, time.monotonic())
+                with references.waiting():
+                    self.wait_activity(WAIT_LIMIT_S)
 
 
 def watch_backward() -> None:
