@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 _switch: Callable[[bool], None] = vars(torch.autograd)["_enable_record_function"]
+_profiled: Callable[[], bool] = vars(torch.autograd)["_profiler_enabled"]
 _IS_ON = "_ZN2at23isRecordFunctionEnabledEv"
 """Symbol of at::isRecordFunctionEnabled(), which torch does not offer to Python."""
 
@@ -52,7 +53,7 @@ def unrecorded() -> Iterator[None]:
 
 def shown(does: str, what: object) -> contextlib.AbstractContextManager[object]:
     """Show the context in this thread's profiler under that name. Nearly free where none runs."""
-    if not torch.autograd._profiler_enabled():
+    if not _profiled():
         return contextlib.nullcontext()
     return torch.autograd.profiler.record_function(f"{does} {what}")
 

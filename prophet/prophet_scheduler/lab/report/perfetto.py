@@ -48,8 +48,9 @@ def _events(pid: int, chapter: Chapter) -> Iterator[Event]:
                 about = {"partition": transfer.partition, "waited_s": transfer.start_s - transfer.added_s}
                 yield span(thread, name, transfer.start_s, transfer.finish_s, **about)
     for cut in chapter.cuts:
-        about = {"pid": pid, "tid": ITERATIONS, "ts": cut.from_s * 1e6, "args": {"why": cut.reason}}
-        yield {"ph": "i", "s": "p", "name": f"blocks of {format_size(cut.sizes[1])}"} | about
+        name = f"blocks of {format_size(cut.sizes[1])}"
+        at = {"pid": pid, "tid": ITERATIONS, "ts": cut.from_s * 1e6}
+        yield {"ph": "i", "s": "p", "name": name, "args": {"why": cut.reason}} | at
     for moved in chapter.traffic:
         took_s = max(moved.until_s - moved.from_s, 1e-9)
         rates = {"sent": moved.sent_bytes / took_s, "received": moved.received_bytes / took_s}
