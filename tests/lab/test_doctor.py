@@ -39,7 +39,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Lacking:
 @pytest.mark.parametrize(
     ("findings", "line"),
     [
-        ({}, f"ready for BytePS and DistributedDataParallel; run next: {START_BYTEPS}"),
+        ({}, f"ready for DistributedDataParallel and BytePS; run next: {START_DDP}"),
         (
             {("byteps", "torch"): NO_BYTEPS, ("byteps", "mxnet"): NO_BYTEPS},
             f"ready for DistributedDataParallel; run next: {START_DDP}",

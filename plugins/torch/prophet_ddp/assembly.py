@@ -146,7 +146,8 @@ def assemble(
 
     issuer.new_group = another
     ends.issuers.append(issuer)
-    channel = Channel(issuer, Control(issuer, group.rank(), group.size()), log, group.size(), lost.loss)
+    control = Control(issuer, group.rank(), group.size())
+    channel = Channel(issuer, control, log, group.size(), lost.loss, lost.others)
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies are what their papers say.

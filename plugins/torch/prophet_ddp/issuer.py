@@ -33,7 +33,7 @@ import torch.distributed as dist
 
 from prophet_ddp.events import EventLog, Phase
 from prophet_scheduler.forks import free_in_forks
-from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
+from prophet_scheduler.frontends.torch.recording import keep_thread_state, shown, unrecorded
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class JointOperation:
         self.work: Any = None
         self.times: IterationTimes | None = None
         """Times of its iteration, where they are taken."""
+
+    def __str__(self) -> str:
+        return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "what ranks decide by"
 
 
 class Issuer:
@@ -282,7 +285,7 @@ class Issuer:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
                 if operation.times is not None:
                     operation.times.started()
-            with unrecorded():
+            with shown("Prophet sends", operation), unrecorded():
                 operation.work = operation.start()
             self._call_back(operation)
         except BaseException as error:

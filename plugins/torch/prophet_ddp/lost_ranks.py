@@ -1,4 +1,5 @@
-"""The other ranks of a module's group: who is behind the address in an error of gloo's, and who was lost first.
+"""The other ranks of a module's group: who is behind the address in an error of gloo's, who was lost first, and who is
+late.
 
 Rule of this file: what ranks leave in their store for that, and the words for it.
 
@@ -54,11 +55,13 @@ class LostRanks:
         for place in {(self._own + 1) % len(self._members), (self._own - 1) % len(self._members)}:
             self._ends[place] = self._read(place)
 
-    def loss(self, error: str) -> str:
-        """Return why averages will not come any more, by gloo's error in this rank. Waits a second at most."""
+    def loss(self, error: str, iteration: int) -> str:
+        """Return why averages will not come any more, by gloo's error in this rank in this iteration. Waits a second at
+        most.
+        """
         named = re.search(r"\[([^]]+)\]:(\d+)", error)
         if named is None:
-            return error.splitlines()[0]
+            return error.splitlines()[0] + (self.others(iteration) if re.search("timed? ?out", error, re.I) else "")
         address, port = named[1], int(named[2])
         if len(self._members) == 2:
             place: int | None = 1 - self._own
@@ -69,6 +72,24 @@ class LostRanks:
         if place is None:
             return f"a rank at {address} was lost"
         return f"rank {self._members[place]} ({address}) was lost"
+
+    def others(self, iteration: int) -> str:
+        """Tell the others that this rank waits in this iteration, and say in words which of them do not wait in it.
+        Empty if the store does not answer, which has a second.
+        """
+        late = _answer(lambda: self._late(iteration))
+        if late is None:
+            return ""
+        if not late:
+            return ": all ranks wait, for the network"
+        return f": rank{'s' * (len(late) > 1)} {' and '.join(map(str, late))} {'are' if len(late) > 1 else 'is'} late"
+
+    def _late(self, iteration: int) -> list[int]:
+        self._store.set(f"waits {self._own}", str(iteration))
+        keys = {rank: f"waits {place}" for place, rank in enumerate(self._members)}
+        return [
+            rank for rank, key in keys.items() if not self._store.check([key]) or int(self._store.get(key)) < iteration
+        ]
 
     def _read(self, place: int) -> Ends:
         ends: Ends = json.loads(self._store.get(f"ends {place}"))

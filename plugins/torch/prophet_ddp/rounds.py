@@ -541,10 +541,13 @@ class ModuleRounds(AwaitedRounds):
         self.channel.issuer.error_is_known()
 
     def _loss(self) -> str:
-        return self.channel.loss(str(self.channel.issuer.error))
+        return self.channel.loss(str(self.channel.issuer.error), self.iteration)
 
     def progress(self) -> object:
         return self.channel.issuer.ended
+
+    def others(self) -> str:
+        return self.channel.others(self.iteration)
 
     def _wait_activity(self) -> None:
         """Wait within backward, which cannot go on before."""

@@ -35,14 +35,16 @@ FOR_GOOD = -1
 @dataclass(frozen=True)
 class Channel:
     """Way of a module's blocks, and its log: `ranks` ranks share its process group. `loss` says in words, from an
-    error of the issuer's, why no average will come any more.
+    error of the issuer's in an iteration, why no average will come any more. `others` tells the other ranks that this
+    one waits in an iteration, and says in words which of them do not.
     """
 
     issuer: Issuer
     control: Control
     log: EventLog
     ranks: int
-    loss: Callable[[str], str]
+    loss: Callable[[str, int], str]
+    others: Callable[[int], str]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ two. An all-reduce goes back and forth several times, so where that takes long t
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import resource
@@ -27,6 +28,8 @@ PROBE_BYTES = 4 << 10
 PROBES = 3
 THREADS = MOST_AT_ONCE
 """Threads of each group. An idle one costs nothing."""
+NAME = "prophet"
+"""Name of each group for torch's own tools."""
 
 
 def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
@@ -53,7 +56,18 @@ def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeou
         raise
     if bounded:
         group.set_timeout(timeout)
+    _name(group, store)
     return group
+
+
+def _name(group: Any, store: dist.distributed_c10d.Store) -> None:
+    """Give the group its name in torch's FlightRecorder, where this release of torch can."""
+    with contextlib.suppress(Exception):
+        make: Any = dist.ProcessGroup
+        known = make(store, group.rank(), group.size())
+        known._register_backend(torch.device("cpu"), make.BackendType.GLOO, group)
+        known._set_group_name(NAME)
+        known._set_group_desc(NAME)
 
 
 def backend_on_processors(group: dist.ProcessGroup) -> str:

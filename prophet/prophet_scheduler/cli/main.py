@@ -212,8 +212,8 @@ def advise(
     source: Annotated[
         str,
         typer.Argument(
-            help="A profile (a file, or a built-in one such as resnet50), or a folder: of `prophet run`, or what "
-            "PROPHET_RECORD has left of a job."
+            help="A profile (a file, or a built-in one such as resnet50), your own model as module:function, or a "
+            "folder: of `prophet run`, or what PROPHET_RECORD has left of a job."
         ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
@@ -235,12 +235,17 @@ def advise(
         ),
     ] = None,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
+    computing: Annotated[
+        str | None,
+        typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
+    from prophet_scheduler.lab.advice_module import is_function, of_function
     from prophet_scheduler.lab.advice_recorded import is_record, of_record
     from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
     from prophet_scheduler.lab.screen import screen
@@ -252,6 +257,9 @@ def advise(
         for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth))
     )
     delay_s = parsed("--delay", delay, parse_time)
+    computing_s = None if computing is None else parsed("--computing", computing, parse_time)
+    if computing is not None and not is_function(source):
+        raise UserError(f"--computing is of your own model, as module:function, and {source} is none; leave it out")
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host)
     measured_s = None
     folder = Path(source)
@@ -271,7 +279,8 @@ def advise(
     else:
         if cell is not None:
             raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
-        situation = of_profile(find_profile(source), policy, links, status)
+        own, assumed = of_function(source, computing_s) if is_function(source) else (find_profile(source), "")
+        situation = of_profile(own, policy, links, status, assumed)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
     if json:
         _print_json(advice)
@@ -337,10 +346,19 @@ def top(
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder that `prophet run` or PROPHET_RECORD has left.")],
     out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing into this file, and no page.")
+    ] = None,
 ) -> None:
     """Make one HTML page of a run, to be read without a network."""
-    from prophet_scheduler.lab.report import write_report
+    from prophet_scheduler.lab.report import write_report, write_trace
 
+    if perfetto is not None:
+        if out is not None:
+            raise UserError("--out is of the page, and --perfetto makes none; leave one of them out")
+        write_trace(folder, perfetto)
+        typer.echo(f"the trace is in {perfetto}")
+        return
     page = out or folder / "report.html"
     write_report(folder, page)
     typer.echo(f"the report is in {page}")

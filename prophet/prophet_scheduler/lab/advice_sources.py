@@ -46,8 +46,11 @@ class LinkOptions:
     workers_per_host: int = 1
 
 
-def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None) -> Situation:
+def of_profile(
+    profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None, assumed: str = ""
+) -> Situation:
     """Return a job of this profile. If `links` has no bandwidth, it is Prophet's measurement in the `status` of a job.
+    `assumed` is a sentence on the profile's times.
 
     Without a `policy` it is as in that job, or else DistributedDataParallel without Prophet.
 
@@ -77,12 +80,12 @@ def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status:
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
     cell = Cell({"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, engine=contender.engine)
-    assumed = (
-        f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the profile; "
-        "your job's own profile (PROPHET_PROFILE_OUT) says what it takes there",
-    )
-    builtin = profile.name in MODELS
-    return Situation(cell, contender, links.workers_per_host, assumed=assumed if builtin else ())
+    if profile.name in MODELS:
+        assumed = (
+            f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "
+            "profile; your job's own profile (PROPHET_PROFILE_OUT) says what it takes there"
+        )
+    return Situation(cell, contender, links.workers_per_host, assumed=(assumed,) if assumed else ())
 
 
 def _engine_of_job(status: Path | None) -> EngineSpec:

@@ -72,13 +72,13 @@ def examine() -> list[Finding]:
 
 def verdict() -> tuple[bool, str]:
     """Return True if jobs can start under Prophet here, and say on which engines and which one command to run next."""
-    # Users train with an engine that they installed themselves; one that comes with the framework is easiest to get.
-    specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is None)
+    # An engine that comes with the framework needs nothing more, so it is a newcomer's first.
+    specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is not None)
     lacks = {spec.name: _lacks(spec) for spec in specs}
     ready = [spec for spec in specs if lacks[spec.name] is None]
     if ready:
         return True, f"ready for {' and '.join(spec.words for spec in ready)}; run next: {ready[0].enable}"
-    nearest = [finding for spec in reversed(specs) if (finding := lacks[spec.name]) is not None]
+    nearest = [finding for spec in specs if (finding := lacks[spec.name]) is not None]
     first = next((finding for finding in nearest if finding.command), nearest[0])
     reason = f"not ready, {first.item}: {first.line.partition(';')[0]}"
     todo = f"run next: {first.command}" if first.command else "the lines above say what to do"

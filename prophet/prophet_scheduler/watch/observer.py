@@ -54,6 +54,8 @@ WAKE_LIMIT_S = 0.25
 """Maximum time a request waits for the agent's thread, which may be busy."""
 
 logger = logging.getLogger("prophet_scheduler")
+_here: Observer | None = None
+"""Newest observer of this process."""
 
 
 class Observer:
@@ -106,9 +108,10 @@ class Observer:
         all_reduce_ranks: int | None = None,
     ) -> Observer | None:
         """Return the observer that the settings ask for; None if they ask for none. Each failed part logs a warning."""
+        global _here
         if not settings.watched:
             return None
-        observer = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
+        observer = _here = cls(worker, training.switch_on(), agent, wake, arena, all_reduce_ranks)
         if settings.record is not None:
             observer.record_into(settings.record, settings.record_command)
         if settings.status or settings.metrics_port is not None:
@@ -234,6 +237,11 @@ class Observer:
                 watch_cpu_s=self._busy_s,
             )
 
+    @property
+    def of_this_process(self) -> bool:
+        """False in a fork."""
+        return os.getpid() == self._pid
+
     def document(self) -> bytes:
         """Return the current status as its socket sends it."""
         return self._asked(lambda: json.dumps(as_json(self.status()), allow_nan=False) + "\n")
@@ -255,7 +263,7 @@ class Observer:
 
     def close(self) -> None:
         """Stop the server and complete the record at the end of the process. Do nothing in a fork of it."""
-        if self._over or os.getpid() != self._pid:
+        if self._over or not self.of_this_process:
             return
         try:
             if self._server is not None:
@@ -278,6 +286,11 @@ class Observer:
     def _forward_waits(self, wait: OpenWait, now: float) -> ForwardWait:
         where = self._meter.where([block.id for block in wait.blocks])
         return ForwardWait(wait.name, max(0.0, now - wait.since_s), whom(where, self._all_reduce))
+
+
+def status_here() -> dict[str, Any] | None:
+    """Return this process's status, as its socket sends it but without a new turn; None without an observer."""
+    return as_json(_here.status()) if _here is not None and _here.of_this_process else None
 
 
 def whom(where: str | None, all_reduce: bool) -> str:

@@ -134,7 +134,7 @@ class Job:
         self.rounds = ModuleRounds(
             list(self.model.named_parameters())[:: -1 if backwards else 1],
             1,
-            Channel(self.issuer, self.control, self.log, RANKS, str),
+            Channel(self.issuer, self.control, self.log, RANKS, lambda error, _iteration: error, str),
             RoundTerms(lambda sizes: self.some_cut(), uses_vary=uses_vary, arranges=arranges),
             self,
         )

@@ -142,7 +142,7 @@ def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is
 )
 def test_survivors_name_the_rank_that_died(ends: Path, name: str, dead: int, survivors: list[int]) -> None:
     """In a ring of five some see no more of it than its neighbours' end. The store dies with the first of three."""
-    line = f"Prophet: rank {dead} (127.0.0.1) was lost, in iteration 6 of Sequential: "
+    line = f"Prophet: rank {dead} (127.0.0.1) was lost, in iteration 6 of Sequential, waiting for the gradient of "
     for survivor in map(ranks(ends, name).__getitem__, survivors):
         assert survivor.printed("Prophet: ").startswith(line), survivor.log
         assert "TCPStore" not in survivor.log, "nobody asks a store that is gone"
@@ -151,8 +151,10 @@ def test_survivors_name_the_rank_that_died(ends: Path, name: str, dead: int, sur
 def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path) -> None:
     waiting = ranks(ends, "late")[0]
     assert waiting.status == 1
+    assert re.search(r"Prophet: still waiting for the gradient of .+ after 2 s: rank 1 is late$", waiting.log, re.M)
     # Several are under way: the first to time out closes the connection, which is what another one may say.
     assert f"Timed out waiting {TIMEOUT_S * 1e3:.0f}ms" in waiting.log or "Application timeout" in waiting.log
+    assert re.search(r": rank 1 is late, in iteration \d of Sequential, waiting for the gradient of ", waiting.log)
     assert waiting.after_s < TIMEOUT_S + SLACK_S
 
 

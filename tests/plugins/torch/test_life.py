@@ -201,7 +201,7 @@ class Rank:
         steps.install()
         self._wire, self._rank, self._job, self._varies = wire, wire.rank, job, varies
         self._control = Control(wire.issuer, wire.rank, RANKS)
-        channel = Channel(wire.issuer, self._control, EventLog(open=False), RANKS, str)
+        channel = Channel(wire.issuer, self._control, EventLog(open=False), RANKS, lambda error, _iteration: error, str)
         terms = RoundTerms(
             lambda _sizes: Cut.uniform(UNIT_BYTES), uses_vary=varies, arranges=arranges, divides=not varies
         )

@@ -204,6 +204,9 @@ class OptimizerRounds(Updates):
     def progress(self) -> object:
         return self._engine.progress()
 
+    def others(self) -> str:
+        return ""  # Servers know who is late, and tell nobody.
+
     def _anything_since_step(self) -> bool:
         """True if a gradient came, or the program cleared or wrote one, since step()."""
         with references.blind():

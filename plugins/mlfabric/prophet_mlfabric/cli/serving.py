@@ -63,8 +63,6 @@ def coordinate(listen: str, token_file: Path, terms: Terms, status: Path | None,
     try:
         say(f"listening on {server.address} for {', '.join(sorted(tokens))}")
         server.serve()
-    except KeyboardInterrupt:
-        pass
     finally:
         for line in summary(connections.jobs):
             say(line)
@@ -119,7 +117,5 @@ def replicate(listen: str, token_file: Path, tenant: str | None, file: Path, say
         say("listening on {}:{} for {}; {}".format(*server.address, name, has()))
         try:
             server.serve()
-        except KeyboardInterrupt:
-            pass
         finally:
             say(f"{kept.copies} copies were kept; {has()}")

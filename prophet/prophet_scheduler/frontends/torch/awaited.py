@@ -30,8 +30,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
-from prophet_scheduler.frontends.torch.updates import COMPLAIN_S, Abandoned
-from prophet_scheduler.watch import training
+from prophet_scheduler.frontends.torch.updates import Abandoned, LongWait
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep in seconds between two looks at something whose end is announced."""
@@ -147,6 +146,10 @@ class AwaitedRounds:
     def progress(self) -> object:
         """Return a value that differs from the last one if something has moved since."""
         raise NotImplementedError
+
+    def others(self) -> str:
+        """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
+        return ""
 
     @property
     def iteration(self) -> int:
@@ -329,7 +332,11 @@ class AwaitedRounds:
         model = f"the model is of step {self.iteration - 1}"
         if 0 < len(pending) < len(self._slots):
             model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters of the next one"
-        logger.warning("%s, in iteration %d of %s: %s", self._loss(), self.iteration, self.label or "a module", model)
+        where = f"iteration {self.iteration} of {self.label or 'a module'}"
+        to_come = (slot for slot in self._slots if slot.life.to_come and not self.arrived(slot))
+        if first := next(to_come, None):
+            where += f", waiting for the gradient of {first.name}"
+        logger.warning("%s, in %s: %s", self._loss(), where, model)
         for owner in {slot.owner for slot in pending}:
             owner.forget([slot for slot in pending if slot.owner is owner])
         self.forget(self._slots)
@@ -390,19 +397,13 @@ class AwaitedRounds:
         return waited
 
     def _wait_for(self, slot: Slot) -> None:
-        complain_at: float | None = None
-        while not self.arrived(slot):
-            if self.wanted_whole and self._land_meanwhile():
-                continue
-            now = time.monotonic()
-            complain_at = complain_at or now + COMPLAIN_S
-            if now > complain_at:
-                warn_once(f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s", of_this_rank=True)
-            training.waiting(slot.name, now, slot.blocks)
-            with references.waiting():
-                self.wait_activity(WAIT_LIMIT_S)
-        if complain_at is not None:
-            training.over(time.monotonic())
+        with LongWait(self) as wait:
+            while not self.arrived(slot):
+                if self.wanted_whole and self._land_meanwhile():
+                    continue
+                wait.goes_on(slot, time.monotonic())
+                with references.waiting():
+                    self.wait_activity(WAIT_LIMIT_S)
 
 
 def watch_backward() -> None:

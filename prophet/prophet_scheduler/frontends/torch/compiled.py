@@ -128,10 +128,11 @@ def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor
     _kinds.append(optimized)
 
     @functools.wraps(compile_graph)
-    def compile_and_tell(self: Any, graph: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile_and_tell(self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        inputs = args[0] if args else self.example_inputs()  # Before torch 2.6 it asks for them itself.
         taken = [value for value in inputs if isinstance(value, torch.Tensor)]
         of_graph([*taken, *parameters_of(graph)])
-        return compile_graph(self, graph, inputs, *args, **kwargs)
+        return compile_graph(self, graph, *args, **kwargs)
 
     graphs.call_user_compiler = compile_and_tell
     return True

@@ -15,7 +15,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -133,10 +133,12 @@ def _dispatch_modes() -> Values:
 
 
 _hooks: Any = _C._autograd
+_TELLS_HOOKS = hasattr(_hooks, "_top_saved_tensors_default_hooks")
 
 
 def _saved_tensors_hooks() -> Any:
-    return _hooks._top_saved_tensors_default_hooks(False)
+    # torch 2.4 cannot tell. An update of an optimizer saves nothing for backward there either.
+    return _hooks._top_saved_tensors_default_hooks(False) if _TELLS_HOOKS else None
 
 
 @contextlib.contextmanager
@@ -182,12 +184,27 @@ def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
-def _dispatch_keys() -> tuple[int, int]:
-    return _C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr()
+@dataclass(frozen=True)
+class _Keys:
+    """Set of dispatch keys, to be compared. torch 2.4 has no number for it."""
+
+    words: str
+    keys: Any = field(compare=False)
 
 
-def _with_dispatch_keys(value: tuple[int, int]) -> AbstractContextManager[Any]:
-    guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(*map(_C.DispatchKeySet.from_raw_repr, value))
+_NUMBERED = hasattr(_C.DispatchKeySet, "raw_repr")
+
+
+def _dispatch_keys() -> tuple[Any, Any]:
+    included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+    if _NUMBERED:
+        return included.raw_repr(), excluded.raw_repr()
+    return _Keys(repr(included), included), _Keys(repr(excluded), excluded)
+
+
+def _with_dispatch_keys(value: tuple[Any, Any]) -> AbstractContextManager[Any]:
+    keys = map(_C.DispatchKeySet.from_raw_repr, value) if _NUMBERED else (each.keys for each in value)
+    guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(*keys)
     return guard
 
 

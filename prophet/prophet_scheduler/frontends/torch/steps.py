@@ -153,6 +153,9 @@ class _Wire:
     def progress(self) -> object:
         return [each.progress() for each in self._rounds]
 
+    def others(self) -> str:
+        return self._rounds[0].others() if self._rounds else ""
+
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
     """Return the maker of the optimizer's late updates; None if they are made as always."""

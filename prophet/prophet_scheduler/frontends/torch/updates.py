@@ -34,12 +34,14 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import life, program_state, references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import DEFER, UPDATE, Sight, move
+from prophet_scheduler.frontends.torch.recording import shown
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 from prophet_scheduler.watch import training
 
 WAIT_LIMIT_S = 0.002
 """Longest sleep between two looks at a handle: bounds the cost of a missed wake-up."""
 COMPLAIN_S = 60.0
+"""Seconds of a wait after which there is a warning. Ranks that have waited for half of them by then are not late."""
 own_hooks: set[int] = set()
 """Numbers that torch gave to Prophet's own hooks around every step of every optimizer."""
 LOOK_AT = 16
@@ -71,6 +73,43 @@ class AverageSource(Protocol):
     def progress(self) -> object:
         """Return a value that differs from the last one if something has moved since."""
         ...
+
+    def others(self) -> str:
+        """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
+        ...
+
+
+class LongWait:
+    """Wait of a thread for one gradient after another, if it waits at all within the context. The observer and torch's
+    profiler know of it, and a long one gets one warning.
+    """
+
+    def __init__(self, wire: AverageSource) -> None:
+        self._wire = wire
+        self._since: float | None = None
+        self._limits = [COMPLAIN_S, COMPLAIN_S / 2]
+        self._shown = contextlib.ExitStack()
+
+    def __enter__(self) -> LongWait:
+        return self
+
+    def goes_on(self, slot: Slot, now: float) -> None:
+        """Note that it is for this gradient now."""
+        training.waiting(slot.name, now, slot.blocks)
+        if self._since is None:
+            self._since = now
+            self._shown.enter_context(shown("Prophet waits for", slot.name))
+        while self._limits and now - self._since > self._limits[-1]:
+            self._limits.pop()
+            others = self._wire.others()
+            if not self._limits:
+                line = f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s{others}"
+                warn_once(line, of_this_rank=True)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._since is not None:
+            self._shown.close()
+            training.over(time.monotonic())
 
 
 class Updates:
@@ -235,30 +274,24 @@ class Updates:
         """Wait until the averages of all `slots` have arrived. Updates what else arrives meanwhile."""
         since: float | None = None
         moved: object = None
-        complain_at = 0.0
-        for slot in slots:
-            while not self._wire.arrived(slot):
-                early = self._back_meanwhile(slots)
-                if early:
-                    self._update(early)
-                    continue
-                now = time.monotonic()
-                if since is None:
-                    since, moved, complain_at = now, self._progress(slots, patience_s), now + COMPLAIN_S
-                if patience_s is not None and now - since > patience_s:
-                    progress = self._progress(slots, patience_s)
-                    if progress == moved:
-                        training.over(now)
-                        return False
-                    since, moved = now, progress
-                if now > complain_at:
-                    line = f"still waiting for the gradient of {slot.title} after {COMPLAIN_S:.0f} s"
-                    warn_once(line, of_this_rank=True)
-                training.waiting(slot.name, now, slot.blocks)
-                with references.waiting():
-                    self._wire.wait_activity(WAIT_LIMIT_S)
-        if since is not None:
-            training.over(time.monotonic())
+        with LongWait(self._wire) as wait:
+            for slot in slots:
+                while not self._wire.arrived(slot):
+                    early = self._back_meanwhile(slots)
+                    if early:
+                        self._update(early)
+                        continue
+                    now = time.monotonic()
+                    if since is None:
+                        since, moved = now, self._progress(slots, patience_s)
+                    if patience_s is not None and now - since > patience_s:
+                        progress = self._progress(slots, patience_s)
+                        if progress == moved:
+                            return False
+                        since, moved = now, progress
+                    wait.goes_on(slot, now)
+                    with references.waiting():
+                        self._wire.wait_activity(WAIT_LIMIT_S)
         return True
 
     def _progress(self, slots: Sequence[Slot], patience_s: float | None) -> object:
@@ -425,6 +458,6 @@ def _increment_versions(params: list[torch.Tensor]) -> None:
     """Increment the tensors' versions, which autograd compares, as a write does."""
     try:
         torch.autograd.graph.increment_version(params)
-    except (AttributeError, TypeError):  # Before torch 2.6 it took one tensor at a time.
+    except (AttributeError, TypeError, RuntimeError):  # torch 2.4 takes one tensor at a time.
         for param in params:
             torch.autograd.graph.increment_version(param)

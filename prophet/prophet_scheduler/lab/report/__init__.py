@@ -1,11 +1,12 @@
-"""Command `prophet report`: one self-contained HTML page of a run.
+"""Command `prophet report`: one self-contained HTML page of a run, or its trace for Perfetto.
 
-What belongs here: telling the two kinds of folder apart. stories.py has a page's content, from_record.py and
-from_run.py read it, and charts.py and page.py draw it.
+What belongs here: telling the two kinds of folder apart. stories.py has the content, from_record.py and from_run.py
+read it, charts.py and page.py draw it, and perfetto.py makes the trace.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from prophet_scheduler.core.errors import UserError
@@ -39,7 +40,20 @@ def write_report(folder: Path, out: Path) -> None:
     require_places({"--out": out})
     from prophet_scheduler.lab.report.page import page
 
+    _write(page(story), out)
+
+
+def write_trace(folder: Path, out: Path) -> None:
+    """Write the trace for Perfetto, whole or not at all. Raises UserError."""
+    from prophet_scheduler.lab.report.perfetto import trace
+
+    story = story_of(folder)
+    require_places({"--perfetto": out})
+    _write(json.dumps(trace(story)), out)
+
+
+def _write(text: str, out: Path) -> None:
     try:
-        write_whole(page(story), placed(out))
+        write_whole(text, placed(out))
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None

@@ -105,6 +105,15 @@ def test_a_long_wait_is_reported_once(
     ]
 
 
+def test_torchs_profiler_shows_a_wait(network: Network) -> None:
+    _, _, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    with torch.profiler.profile() as profiler:
+        assert optimizer.state_dict()
+    shown = [event for event in profiler.events() if event.name == "Prophet waits for 0.weight"]
+    assert len(shown) == 1 and shown[0].time_range.elapsed_us() > 0
+
+
 def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)

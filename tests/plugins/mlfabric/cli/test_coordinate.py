@@ -86,7 +86,7 @@ def test_the_last_lines_say_what_came_of_each_job() -> None:
     ]
 
 
-def test_a_coordinator_ends_with_sigterm_and_writes_its_status(tmp_path: Path) -> None:
+def test_a_coordinator_ends_with_sigterm_as_with_ctrl_c_and_writes_its_status(tmp_path: Path) -> None:
     tokens, status = tmp_path / "tokens", tmp_path / "status.json"
     tokens.write_text("job 0123456789abcdef\n")
     tokens.chmod(0o644)
@@ -98,5 +98,5 @@ def test_a_coordinator_ends_with_sigterm_and_writes_its_status(tmp_path: Path) -
         assert process.stdout.readline().startswith("listening on tcp://127.0.0.1:")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=240)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (130, "")
     assert json.loads(status.read_text())["tenants"]["job"]["version"] == 0

@@ -51,7 +51,7 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
     assert sorted(tmp_path.iterdir()) == [tokens]
 
 
-def test_a_replica_ends_with_sigterm_and_says_what_it_has(tmp_path: Path, tokens: Path) -> None:
+def test_a_replica_ends_with_sigterm_as_with_ctrl_c_and_says_what_it_has(tmp_path: Path, tokens: Path) -> None:
     file = tmp_path / "of" / "model.npz"
     program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "replicate", "--token-file", str(tokens)]
     command = [*program, "--tenant", "job", "--file", str(file), "--listen", "127.0.0.1:0"]
@@ -64,5 +64,5 @@ def test_a_replica_ends_with_sigterm_and_says_what_it_has(tmp_path: Path, tokens
         ReplicaStore("127.0.0.1", port, "job", "0123456789abcdef", 60.0).keep(encoded(model), 4)
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=240)
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, errors) == (130, "")
     assert output == f"1 copies were kept; {file} has a model with 4 updates\n"

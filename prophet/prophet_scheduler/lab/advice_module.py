@@ -1,0 +1,133 @@
+"""Profile of a user's own PyTorch model, `module:function`, for advice before any job has run.
+
+Rule of this file: from the function to a profile. What it returns is run on this machine's processors if it brings an
+example input; otherwise only its sizes are known.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.optional import require
+from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab.workload import scaled
+
+PASSES = 3
+"""Measured passes. One before them does not count."""
+FORWARD_SHARE = 1 / 3
+"""Share of the computing that is forward, where it was not measured: backward has two products for each of forward."""
+
+
+def is_function(source: str) -> bool:
+    """True if `source` may name a function, as `module:function`, and is no file."""
+    return ":" in source and not Path(source).exists()
+
+
+def of_function(source: str, computing_s: float | None) -> tuple[Profile, str]:
+    """Return the profile of the model that the function returns, and a sentence on where its times come from.
+
+    The function returns a torch.nn.Module, or (module, example): a tensor, or a tuple or dict of arguments.
+    `computing_s` is what an iteration computes where the job runs; without it, what it takes here. Raises UserError.
+    """
+    require(("torch", f"prophet advise {source}"))
+    import torch
+
+    made = _called(source)
+    model, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, torch.nn.Module):
+        given = type(model).__name__
+        raise UserError(f"{source} returned {given}; let it return a torch.nn.Module, or (module, example)")
+    if example is None and computing_s is None:
+        raise UserError(
+            f"{source} returned no example input; let it return (module, example), or give --computing, the time that "
+            "an iteration takes without the network"
+        )
+    try:
+        profile = _by_bytes(source, model) if example is None else _measured(source, model, example)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{source}: its model failed with its example: {type(error).__name__}: {error}") from None
+    if computing_s is None:
+        where = "as measured on this machine's processors; --computing says what it takes where you train"
+    else:
+        by = computing_s / (profile.forward_s + profile.backward_s)
+        profile = scaled(profile, backward_s=profile.backward_s * by, forward_s=profile.forward_s * by)
+        shares = "by their bytes" if example is None else "as on this machine's processors"
+        where = f"as --computing says, shared among layers {shares}"
+    return profile, f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, {where}"
+
+
+def _called(source: str) -> Any:
+    module, _, name = source.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise UserError(f"{source}: cannot be called ({type(error).__name__}: {error})") from None
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _by_bytes(source: str, model: Any) -> Profile:
+    sizes = {name: param.nbytes for name, param in model.named_parameters() if param.requires_grad}
+    rows, done = list[GradientProfile](), 0.0
+    for name, size in reversed(sizes.items()):
+        share = size / sum(sizes.values())
+        done += share
+        rows.append(GradientProfile(name, size, (1 - FORWARD_SHARE) * done, FORWARD_SHARE * share))
+    return Profile(source, tuple(reversed(rows)))
+
+
+def _measured(source: str, model: Any, example: Any) -> Profile:
+    """Return the profile of a few iterations. Gradients that do not come are left out."""
+    params = {param: name for name, param in model.named_parameters() if param.requires_grad}
+    began: list[tuple[Any, float]] = []
+    came: dict[Any, float] = {}
+    for module in model.modules():
+        if own := [param for param in module.parameters(recurse=False) if param in params]:
+            module.register_forward_pre_hook(lambda _, __, first=own[0]: began.append((first, time.perf_counter())))
+    for param in params:
+        param.register_post_accumulate_grad_hook(lambda param: came.update({param: time.perf_counter()}))
+    passes = []
+    for _ in range(1 + PASSES):
+        began.clear()
+        came.clear()
+        loss = _sum(_output(model, example))
+        backward_s = time.perf_counter()
+        loss.backward()
+        model.zero_grad()
+        forward_s = dict.fromkeys(came, 0.0)
+        ends = [*(at for _, at in began[1:]), backward_s]
+        for (first, at), end in zip(began, ends, strict=True):
+            forward_s[first] = forward_s.get(first, 0.0) + end - at
+        passes.append({param: (at - backward_s, forward_s[param]) for param, at in came.items()})
+    rows = []
+    for param in passes[-1]:
+        generation_s, layer_s = (median(each[param][part] for each in passes[1:]) for part in (0, 1))
+        rows.append(GradientProfile(params[param], param.nbytes, generation_s, layer_s))
+    return Profile(source, tuple(sorted(rows, key=lambda row: -row.generation_s)))
+
+
+def _output(model: Any, example: Any) -> Any:
+    if isinstance(example, Mapping):
+        return model(**example)
+    return model(*example) if isinstance(example, tuple) else model(example)
+
+
+def _sum(output: Any) -> Any:
+    """Return a number with a gradient: the output's loss if it has one, else the sum of all that it holds."""
+    if (loss := getattr(output, "loss", None)) is not None:
+        return loss
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, list | tuple):
+        return sum(_sum(each) for each in output)
+    return output.float().sum() if hasattr(output, "float") else 0

@@ -1,0 +1,73 @@
+"""Training scripts over DistributedDataParallel on several releases of torch, each in a fresh environment.
+
+Rule of this file: which releases and scripts, and one line for each release. What is tried is an installed wheel of
+this checkout. tests/scripts/test_ddp_scripts.py runs the scripts and compares bits. The index of pip is needed, and
+some gigabytes for each release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from prophet_scheduler.core.errors import UserError
+from tools.command_line import exit_status
+from tools.release import ROOT, Environment, outcome
+
+RELEASES = ("2.4.0", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1")
+"""Newest release of each minor version that Prophet supports, but the first of all."""
+TEST = "tests/scripts/test_ddp_scripts.py::test_a_script_ends_with_the_bits_of_plain_ddp"
+SCRIPTS = (
+    *("accumulation", "checkpoint", "closure", "compile", "frozen", "gan", "grads_handled", "no_sync", "optimizers"),
+    *("plain", "scaler", "swa", "threads", "tied", "unused"),
+)
+"""Scripts that use many of torch's parts, none of them newer than the first release."""
+
+
+def tried(release: str, wheel: Path, python: str, place: Path) -> tuple[bool, str]:
+    """Return True if all scripts end with the bits of plain DDP, and a few words for what came of them."""
+    began_s = time.monotonic()
+    try:
+        environment = Environment(python, place / "environment")
+        environment.pip("install", f"torch=={release}", "numpy", "pytest", "hypothesis", str(wheel))
+    except UserError as error:
+        return False, f"cannot be installed: {error}"
+    installed_s = time.monotonic()
+    tests = [f"{TEST}[ddp_{script}-2]" for script in SCRIPTS]
+    done = outcome(environment.program("python"), "-P", "-m", "pytest", "-q", *tests, cwd=ROOT)
+    said = done.stdout.strip().splitlines()
+    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
+    words = "; ".join([said[-1] if said else done.stderr[-200:], *failed])
+    return done.returncode == 0, f"{words} ({installed_s - began_s:.0f} s to install)"
+
+
+def try_all(releases: Sequence[str], python: str) -> int:
+    """Print a line for each release. Return 1 if one of them failed."""
+    all_well = True
+    with tempfile.TemporaryDirectory() as name:
+        built = Path(name, "built")
+        Environment(python, Path(name, "building")).pip("wheel", "--no-deps", "--wheel-dir", str(built), str(ROOT))
+        (wheel,) = built.iterdir()
+        for release in releases:
+            with tempfile.TemporaryDirectory() as place:
+                well, words = tried(release, wheel, python, Path(place))
+            print(f"torch {release:7} {words}", flush=True)
+            all_well = all_well and well
+    return 0 if all_well else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 1 where a release could not be installed, or a script ended otherwise than under plain DDP."""
+    parser = argparse.ArgumentParser(prog="python -m tools.torches", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--python", default=sys.executable, help="Python of the environments; this one")
+    parser.add_argument("releases", nargs="*", default=RELEASES, help="releases of torch; all that are supported")
+    options = parser.parse_args(arguments)
+    return exit_status(lambda: try_all(options.releases, options.python))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
