@@ -46,6 +46,7 @@ from prophet_scheduler.policies.algorithms.sequence import backward_order
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
+    from prophet_ddp.buckets import Buckets
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division
     from prophet_ddp.turns import Turns
@@ -84,6 +85,8 @@ class ModuleRounds(AwaitedRounds):
         self._arena: DdpArena | None = None
         self.comm_hook: CommHook | None = None
         """The torch hook that averages gradients; None if the program has registered none."""
+        self.buckets: Buckets | None = None
+        """Buckets that the hook averages; None if it needs none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
         self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, self.record.asks, terms.divides)
@@ -222,6 +225,24 @@ class ModuleRounds(AwaitedRounds):
             raise RuntimeError("gradients have travelled in another type")
         self.comm_hook = hook
 
+    def average_by_bucket(
+        self, hook: CommHook, state: object, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]
+    ) -> str:
+        """Average torch's buckets by this hook from the first round on. All ranks do it; returns why none can, if so.
+
+        `state` is the hook's. `rebuild` is that of buckets.Buckets.
+        """
+        from prophet_ddp.buckets import LANES, Buckets  # Few jobs need it.
+
+        if not (self._arranges and self.terms.arranges):
+            return "not every round has all its gradients, or the policy has blocks of its own"
+        why = self._issuer.connect_apart(self.control.rank, LANES, lambda: None, self._wait)
+        if not why:
+            self.average_by(hook)
+            self.buckets = Buckets(hook.function, state, rebuild)
+            self.dividing.possible, self.turns = False, None
+        return why
+
     def rest(self) -> None:
         """Flush, and gather nothing until `resume`. Call it between two rounds."""
         self.flush()
@@ -265,7 +286,7 @@ class ModuleRounds(AwaitedRounds):
             self._arena = self.dividing.phases = self.turns = None
             self.registered, self._first_came = (), []
             self.uses = Uses((), self.uses.vary, self.uses.counted)
-            self.report, self.times = _nobody, None
+            self.report, self.times, self.buckets = _nobody, None, None
 
     # Calls of the module's forward.
 
@@ -392,6 +413,8 @@ class ModuleRounds(AwaitedRounds):
         if self._arena is None:
             self._fill_arena()
         else:
+            if self.buckets is not None:
+                self._home()  # The hook's state is that of all buckets.
             if self._arranges and self.ended:
                 self._arrange()
             decision = self.control.round_begins(self._wait)
@@ -412,6 +435,11 @@ class ModuleRounds(AwaitedRounds):
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
         hook = self.comm_hook
+        if self.buckets is not None:
+            buckets = self.buckets.arena(self.registered, self._slots, self._streams_of, self._issuer, self.log)
+            self._arena = buckets
+            self._take_up(self._undecided(buckets.whole))
+            return
         half = hook.half if hook is not None else None
         self.record.half = half is not None
         self._arena = arena = self._hardware.arena(
@@ -434,11 +462,15 @@ class ModuleRounds(AwaitedRounds):
         for slot in self._slots:
             slot.comes()
         self.flush()
-        for slot in self._slots:
-            while not arena.arrived(slot):
-                self._wait_activity()
+        self._home()
         for operation in arena.under_way():
             self._wait(operation)
+
+    def _home(self) -> None:
+        """Wait until all averages have arrived."""
+        for slot in self._slots:
+            while not self.arrived(slot):
+                self._wait_activity()
 
     def _arrange(self) -> None:
         """Place gradients in the order in which those of the first round came on the deciding rank."""
@@ -454,6 +486,8 @@ class ModuleRounds(AwaitedRounds):
         self._arena.operations(())
         self.dividing.phases = None
         self._arena = None
+        if self.buckets is not None:
+            self.buckets.rebuilt = True
         for slot in self._slots:
             slot.blocks = ()
             del slot.view
@@ -473,7 +507,7 @@ class ModuleRounds(AwaitedRounds):
         self.decision = decision
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
-        self._issuer.at_once = decision.at_once
+        self._issuer.at_once = decision.at_once if self.buckets is None else len(self._issuer.apart)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""

@@ -22,10 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import ends, meeting
+from prophet_ddp import compression, ends, meeting
 from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
-from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import met
@@ -236,10 +235,12 @@ def _give_back(ddp: Any) -> None:
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
+    in_order = rounds.slots[::-1]
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp, rounds.registered, rounds.comm_hook)
+    rebuilt = rounds.buckets is not None and rounds.buckets.rebuilt
+    make_torch_reducer(ddp, in_order if rebuilt else rounds.registered, rebuilt)
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
@@ -304,17 +305,19 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
         if self in _taken:
             self._check_comm_hook(hook)  # as torch does first, so that it may be anything
             rounds: ModuleRounds = self.reducer.rounds
-            known = next((known for known in KNOWN.values() if known.function is hook), None)
-            # Without a group the hook means that of all ranks.
-            group = state if state is not None else dist.group.WORLD
+            known = compression.known(hook)
             begun = rounds.begun or rounds.comm_hook is not None
-            if known is not None and group is self.process_group and not begun:
-                rounds.average_by(known)
-                self.logger._set_comm_hook_name(hook.__qualname__)
-                self._comm_hooks.append((hook, state))
-                return None
-            when = " after the first ones have left" if known is not None and begun else ""
-            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{when}")
+            why = " after the first ones have left" if known is not None and begun else ""
+            if known is not None and not begun and compression.group_of(state) is self.process_group:
+                if not known.by_bucket:
+                    rounds.average_by(known)
+                elif refusal := rounds.average_by_bucket(known, state, self.logger.buckets):
+                    why = f", and {refusal}"
+                if rounds.comm_hook is not None:
+                    self.logger._set_comm_hook_name(hook.__qualname__)
+                    self._comm_hooks.append((hook, state))
+                    return None
+            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{why}")
         return original(self, state, hook)
 
     ddp_class.register_comm_hook = wrapper

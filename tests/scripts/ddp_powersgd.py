@@ -1,4 +1,4 @@
-"""A hook that sends something else than averages of blocks."""
+"""PowerSGD, whose state is that of torch's buckets: its second all-reduce depends on the first."""
 
 import torch
 import torch.distributed as dist
