@@ -187,18 +187,11 @@ class HeldGroup:
 
     def allreduce(self, *args: Any) -> Promise:
         """Take an all-reduce of torch.distributed's."""
-        return self._collective(self._group.allreduce, args)
-
-    def allgather(self, *args: Any) -> Promise:
-        """Take an all-gather of torch.distributed's."""
-        return self._collective(self._group.allgather, args)
-
-    def _collective(self, send: Callable[..., Any], args: tuple[Any, ...]) -> Promise:
         promise = Promise()
 
         def issue() -> None:
             with unrecorded():
-                work = send(*args)
+                work = self._group.allreduce(*args)
             work.get_future().add_done_callback(promise.settle)
 
         if self._held is None:
