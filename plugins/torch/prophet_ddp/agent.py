@@ -157,7 +157,7 @@ class ModuleAgent(WatchingAgent):
             way=decision.way if decision is not None else UNORDERED,
             divided=decision is not None and decision.way == TWO_PHASES,
             # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
-            ended=() if rounds.resting else rounds.take_ended(),
+            ended=() if rounds.resting else rounds.record.take_ended(),
             forward_ends=rounds.log.drain_forward_ends(),
             barrier=rounds.record.barrier,
             ways=_other_ways(rounds) if self._adapts else (),

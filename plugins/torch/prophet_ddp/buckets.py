@@ -33,10 +33,6 @@ from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.frontends.torch.threads import OWN
-from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-
-LANES = LEAST_AT_ONCE
-"""Number of buckets under way at a time."""
 
 Future = torch.futures.Future
 
@@ -192,7 +188,7 @@ class HeldGroup:
         def issue() -> None:
             with unrecorded():
                 work = self._group.allreduce(*args)
-            work.get_future().add_done_callback(promise.settle)
+            work.get_future().add_done_callback(functools.partial(_ended, promise))
 
         if self._held is None:
             issue()
@@ -217,15 +213,20 @@ class Promise:
         """Return the future of its result."""
         return self._future
 
-    def settle(self, ended: Future[Any]) -> None:
-        """Take the result, or the error, of a future that is done."""
-        keep_thread_state()
+    def settle(self, make: Callable[[], Any]) -> None:
+        """Take the result of `make()`, or its error."""
         try:
-            result = ended.value()
+            result = make()
         except Exception as error:
             self._future.set_exception(error)  # type: ignore[no-untyped-call]
         else:
             self._future.set_result(result)
+
+
+def _ended(promise: Promise, future: Future[Any]) -> None:
+    """Handle the end of a collective, in a thread of torch's."""
+    keep_thread_state()
+    promise.settle(future.value)
 
 
 class _Lane:
@@ -251,25 +252,19 @@ class _Average:
         ended = Promise()
         before, self._lane.last = self._lane.last, ended
         # What a hook does between two collectives holds up a thread, which must be none of the program's.
-        run = functools.partial(self._run, before, ended)
+        run = functools.partial(ended.settle, functools.partial(self._bring, before))
         threading.Thread(target=run, name=f"{OWN}bucket", daemon=True).start()
         return ended
 
-    def _run(self, before: Promise | None, ended: Promise) -> None:
-        done: Future[None] = Future()
-        try:
-            if before is not None:
-                before.get_future().wait()
-            self.group.begin()
-            assert self.future is not None
-            result = self.future.wait()
-            if result.data_ptr() != self._data.data_ptr():
-                with torch.no_grad():
-                    self._data.copy_(result.view(-1)[: self._data.numel()])
-            done.set_result(None)
-        except Exception as error:
-            done.set_exception(error)  # type: ignore[no-untyped-call]
-        ended.settle(done)
+    def _bring(self, before: Promise | None) -> None:
+        if before is not None:
+            before.get_future().wait()
+        self.group.begin()
+        assert self.future is not None
+        result = self.future.wait()
+        if result.data_ptr() != self._data.data_ptr():
+            with torch.no_grad():
+                self._data.copy_(result.view(-1)[: self._data.numel()])
 
 
 @contextlib.contextmanager

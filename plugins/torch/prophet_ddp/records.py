@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,12 +35,16 @@ from prophet_scheduler.watch.status import Predicted, WorkerName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from prophet_scheduler.core.choice import IterationEnd
     from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
     from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.status import ArmStatus
     from prophet_scheduler.learn.profiler import JobProfiler
+
+KEPT_ITERATIONS = 64
+"""Number of newest rounds whose times are kept."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -91,6 +96,14 @@ class ModuleRecord:
         """Predictions of the last plan."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
         """Function that takes in the events since the last call, if this process reports while it runs."""
+
+        self.iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
+        """Iterations not taken yet, each from one round's begin to the next one's."""
+
+    def take_ended(self) -> list[IterationEnd]:
+        """Return the iterations that have ended since the last call. Call it from any thread."""
+        count = len(self.iterations)
+        return [self.iterations.popleft() for _ in range(count)]
 
     @property
     def barrier(self) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,21 +41,20 @@ from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
-from prophet_scheduler.policies.algorithms.sequence import backward_order
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_ddp.buckets import Buckets
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division
+    from prophet_ddp.sparse import SparseGradients
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 
 WARM_UP = 2
 """First rounds of a module, whose times do not count."""
-KEPT_ITERATIONS = 64
-"""Number of newest rounds whose times are kept."""
 
 
 class ModuleRounds(AwaitedRounds):
@@ -96,6 +94,8 @@ class ModuleRounds(AwaitedRounds):
         """Trace of the forward passes, while one is made."""
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Return the wrapped module, or None once it is gone."""
+        self.sparse: SparseGradients | None = None
+        """Sparse gradients of the module, if there are any."""
         self.times: IterationTimes | None = None
         """Times of this iteration, if DistributedDataParallel's logger looks at it."""
         self.report: Callable[[str], None] = _nobody
@@ -116,8 +116,6 @@ class ModuleRounds(AwaitedRounds):
         self._first_came: list[Slot] = []
         """Slots in the order of the first round's gradients, if gradients are to be arranged."""
         self.waits = self.record.waits
-        self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
-        """Iterations not taken yet, each from one round's begin to the next one's."""
         self._began_s: float | None = None
         self._round_seen = 0
         self.watch()
@@ -184,15 +182,10 @@ class ModuleRounds(AwaitedRounds):
         """Note the end of an iteration in which gradients were averaged this way."""
         if self.decision is not None and self.ended > WARM_UP:
             cut = TORCH_CUT if way == TORCH else self.decision.cut
-            self._iterations.append(IterationEnd(cut, way, took_s))
+            self.record.iterations.append(IterationEnd(cut, way, took_s))
         on_round = self.on_round  # Another thread may take it away.
         if on_round is not None:
             on_round()
-
-    def take_ended(self) -> list[IterationEnd]:
-        """Return the iterations that have ended since the last call. Call it from any thread."""
-        count = len(self._iterations)
-        return [self._iterations.popleft() for _ in range(count)]
 
     @property
     def divisible(self) -> bool:
@@ -219,29 +212,21 @@ class ModuleRounds(AwaitedRounds):
         self.uses.vary = self.uses.counted = True
         self._arranges = False
 
-    def average_by(self, hook: CommHook) -> None:
-        """Average gradients by this hook from the first round on. RuntimeError if that has begun."""
+    def average_by(self, hook: CommHook, buckets: Callable[[], Buckets] | None = None) -> str:
+        """Average gradients by this hook from the first round on: all ranks do. `buckets` makes what a hook needs that
+        has torch's. Returns why no rank can, "" if they can. RuntimeError once a round has begun.
+        """
         if self._arena is not None:
             raise RuntimeError("gradients have travelled in another type")
+        if buckets is not None and hook.by_bucket:
+            if not self._arranges:
+                return "gradients may be unused, or the policy has blocks of its own"
+            why = self._issuer.connect_apart(self.control.rank, LEAST_AT_ONCE, lambda: None, self._wait)
+            if why:
+                return why
+            self.buckets, self.turns, self.dividing.possible = buckets(), None, False
         self.comm_hook = hook
-
-    def average_by_bucket(
-        self, hook: CommHook, state: object, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]
-    ) -> str:
-        """Average torch's buckets by this hook from the first round on. All ranks do it; returns why none can, if so.
-
-        `state` is the hook's. `rebuild` is that of buckets.Buckets.
-        """
-        from prophet_ddp.buckets import LANES, Buckets  # Few jobs need it.
-
-        if not (self._arranges and self.terms.arranges):
-            return "not every round has all its gradients, or the policy has blocks of its own"
-        why = self._issuer.connect_apart(self.control.rank, LANES, lambda: None, self._wait)
-        if not why:
-            self.average_by(hook)
-            self.buckets = Buckets(hook.function, state, rebuild)
-            self.dividing.possible, self.turns = False, None
-        return why
+        return ""
 
     def rest(self) -> None:
         """Flush, and gather nothing until `resume`. Call it between two rounds."""
@@ -384,6 +369,8 @@ class ModuleRounds(AwaitedRounds):
 
     def _close(self) -> None:
         self.uses.expected = False
+        if self.sparse is not None:
+            self.sparse.average()
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK
@@ -159,18 +160,21 @@ class TurnReducer:
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
-def make_torch_reducer(ddp: Any, slots: Sequence[Slot], rebuilt: bool = False) -> None:
+def make_torch_reducer(
+    ddp: Any, slots: Sequence[Slot], sparse: Sequence[torch.Tensor] = (), rebuilt: bool = False
+) -> None:
     """Give the module a reducer and a logger as its constructor made them, of the parameters that it had then, with the
-    program's registered hook. `rebuilt`: with buckets for gradients that come in the order of these slots.
+    program's registered hook. `sparse` parameters have no slot. `rebuilt`: with buckets for gradients that come in the
+    order of these slots.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
-    params = [slot.param for slot in slots]
+    params = [*(slot.param for slot in slots), *sparse]
     # A parameter frozen since has no node that adds to its gradient, which torch's reducer needs.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
         param.requires_grad_(True)
     try:
-        ddp._ddp_init_helper(params, [False] * len(params), names, ddp.static_graph)
+        ddp._ddp_init_helper(params, [False] * len(slots) + [True] * len(sparse), names, ddp.static_graph)
     finally:
         for param in frozen:
             param.requires_grad_(False)
