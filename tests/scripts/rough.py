@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from prophet_ddp import agent, control
+from prophet_ddp.buckets import HeldGroup
 from prophet_ddp.control import Decision
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
@@ -97,6 +98,17 @@ def _slow(name: str) -> None:
     setattr(Issuer, name, slow)
 
 
+def _slow_buckets() -> None:
+    """Slow down the collectives of hooks, which have lanes of their own."""
+    original, chance = HeldGroup.begin, random.Random(int(os.environ.get("RANK", "0")))
+
+    def begin(self: Any) -> None:
+        time.sleep(4 * OPERATION_S * chance.random())
+        original(self)
+
+    HeldGroup.begin = begin  # type: ignore[method-assign]
+
+
 def _end_wires() -> None:
     original: Any = vars(Issuer)["close"]
 
@@ -109,7 +121,8 @@ def _end_wires() -> None:
 
 
 def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:
-    cut = Cut.uniform(chance.choice(SIZES))
+    cut = rounds.cut if rounds.buckets is not None else Cut.uniform(chance.choice(SIZES))
+    assert cut is not None
     two = rounds.divisible and chance.random() < TWO_PHASES
     count = len(rounds.blocks_under(rounds.division(cut).cut if two else cut))
     order, gathers = (tuple(chance.sample(range(count), count)) for _ in range(2))
@@ -172,6 +185,7 @@ _slow("all_reduce")
 _slow("broadcast")
 _slow("all_to_all")
 _slow("all_gather")
+_slow_buckets()
 _end_wires()
 _decide_often()
 _count_turns()

@@ -67,7 +67,7 @@ NOT_OVER_DDP = {
 }
 UNUSED = ("torch_experts", "torch_stochastic_depth")
 """Those whose parameters have no gradient at times, which DistributedDataParallel must be told."""
-SELDOM = {"ddp_raises_unused", "ddp_raises_twice", "ddp_fall_back_powersgd"}
+SELDOM = {"ddp_raises_unused", "ddp_raises_twice"}
 """Those that end before Prophet has averaged anything."""
 
 SCRIPTS = sorted(

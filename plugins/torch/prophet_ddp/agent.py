@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from prophet_ddp.control import TWO_PHASES, UNORDERED
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
-    from prophet_scheduler.session.messages import Basis, Want
+    from prophet_scheduler.session.messages import Basis, SessionTerms, Want
 
 TORCH_AFTER = 20
 """Rounds before torch's reducer may have a turn, since a job's first rounds differ from the rest."""
@@ -105,19 +106,24 @@ class ModuleAgent(WatchingAgent):
 
         super().__init__(rounds)
         self._record = rounds.record
-        self._warm = warm
-        self._adapts = adapts
         operations = SerialMonitor(alone)
         terms = SessionTerms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
         # Without a reference to the agent, so that both go with the module and wait for no garbage collection.
-        self.session = Session(policy, terms, operations, functools.partial(_choices_of, self._reference))
+        choices = functools.partial(_choices_of, self._reference)
+        self._session_under = functools.partial(Session, policy, monitor=operations, ways_of=choices)
+        self._terms, self._warm = terms, warm
+        self._learn(terms)
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)
-        assert self.session.choosing is not None
-        self._choosing = self.session.choosing
-        rounds.record.learner = self.session
         self.decided = False
         self.hurry: Callable[[], None] | None = None
         """Call it to have the next turn at once."""
+
+    def _learn(self, terms: SessionTerms) -> None:
+        """Begin to learn under these terms."""
+        self.session = self._record.learner = self._session_under(terms=terms)
+        assert self.session.choosing is not None
+        self._choosing = self.session.choosing
+        self._adapts = terms.adapts
 
     def turn(self, now: float) -> bool:
         """Take a turn as any agent. While something better is looked for, the next turn comes with the next round."""
@@ -135,7 +141,11 @@ class ModuleAgent(WatchingAgent):
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         from prophet_scheduler.session.messages import Basis, Turn, Want
 
-        session, decision = self.session, rounds.in_force  # Read once, since another thread swaps it.
+        decision = rounds.in_force  # Read once, since another thread swaps it.
+        if self._adapts and rounds.buckets is not None:  # The program has registered a hook since.
+            self._warm = None
+            self._learn(replace(self._terms, adapts=False))
+        session = self.session
         if self._warm is not None and decision is not None:
             self._keep(rounds, self._warm, decision.cut, now)
         events = rounds.channel.log.drain()

@@ -35,8 +35,9 @@ class DdpArena(Arena):
         issuer: Issuer,
         log: EventLog,
         half: torch.dtype | None = None,
+        bundles: Sequence[Sequence[int]] = (),
     ) -> None:
-        super().__init__(slots, fusion, streams, half=half)
+        super().__init__(slots, fusion, streams, half=half, bundles=bundles)
         self._issuer = issuer
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}

@@ -36,7 +36,7 @@ _ATTRIBUTES = (
 """Attributes of its objects: read, the two that are replaced, and the two set while torch's reducer is made anew."""
 _OF_DISTRIBUTED = (
     *("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group"),
-    "_register_comm_hook",
+    *("_register_comm_hook", "_compute_bucket_assignment_by_size"),
 )
 _OF_C10D = ("PrefixStore", "_get_default_store")
 

@@ -196,7 +196,7 @@ class DdpLogger(c10d.Logger):
             self._strs.setdefault("comm_hook", "")
             self._ints.setdefault("join_uneven_inputs", 0)
         if self._order is not None:
-            buckets = self._buckets(self._order)
+            buckets = self.buckets(self._order)
             self._strs["rebuilt_bucket_sizes"] = ", ".join(str(self._size(bucket)) for bucket in buckets)
             self._strs["rebuilt_per_bucket_param_indices"] = ", ".join(_joined(bucket, " ") for bucket in buckets)
         if ended is not None and ended.ready:
@@ -220,13 +220,13 @@ class DdpLogger(c10d.Logger):
     def _reduced(self, unused: Sequence[Slot]) -> int:
         """Return how many buckets torch's reducer would have sent."""
         if self._order is not None:
-            return len(self._buckets(self._order))
+            return len(self.buckets(self._order))
         if not self._skips_unused:
             return len(self._strs["bucket_sizes"].split(","))
         without = {self._places[slot] for slot in unused}
-        return sum(not without.issuperset(bucket) for bucket in self._buckets(list(self._places.values())))
+        return sum(not without.issuperset(bucket) for bucket in self.buckets(list(self._places.values())))
 
-    def _buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
+    def buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
         slots = self._rounds.registered
         buckets, _ = c10d._compute_bucket_assignment_by_size(
             [slots[place].param for place in order], self._limits, [False] * len(order), list(order)

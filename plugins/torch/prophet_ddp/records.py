@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.status import ArmStatus, Observed
     from prophet_scheduler.learn.profiler import JobProfiler
 
+
 logger = logging.getLogger("prophet_scheduler")
 
 

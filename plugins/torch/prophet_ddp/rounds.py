@@ -41,12 +41,14 @@ from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
-from prophet_scheduler.policies.algorithms.sequence import backward_order
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
+    from prophet_ddp.buckets import Buckets
     from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.phases import Division
+    from prophet_ddp.sparse import SparseGradients
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
@@ -91,6 +93,8 @@ class ModuleRounds(AwaitedRounds):
         self._arena: DdpArena | None = None
         self.comm_hook: CommHook | None = None
         """The torch hook that averages gradients; None if the program has registered none."""
+        self.buckets: Buckets | None = None
+        """Buckets that the hook averages; None if it needs none."""
         self.decision: Decision | None = None
         """Decision in force; None before the first round."""
         self.record = ModuleRecord()
@@ -100,6 +104,8 @@ class ModuleRounds(AwaitedRounds):
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Return the wrapped module, or None once it is gone."""
         self.logger: ErrorLog = NoLog()
+        self.sparse: SparseGradients | None = None
+        """Sparse gradients of the module, if there are any."""
         self.turns: Turns | None = None
         """Turns of torch's reducer, if it may have some."""
         self.pace = Pace()
@@ -211,11 +217,22 @@ class ModuleRounds(AwaitedRounds):
         self.uses.vary = self.uses.counted = True
         self._first_came = None
 
-    def average_by(self, hook: CommHook) -> None:
-        """Average gradients by this hook from the first round on. RuntimeError if that has begun."""
+    def average_by(self, hook: CommHook, buckets: Callable[[], Buckets] | None = None) -> str:
+        """Average gradients by this hook from the first round on: all ranks do. `buckets` makes what a hook needs that
+        has torch's. Returns why no rank can, "" if they can. RuntimeError once a round has begun.
+        """
         if self._arena is not None:
             raise RuntimeError("gradients have travelled in another type")
+        if buckets is not None and hook.by_bucket:
+            if self._first_came is None:
+                return "gradients may be unused, or the policy has blocks of its own"
+            channel = self.channel
+            why = channel.issuer.connect_apart(channel.control.rank, LEAST_AT_ONCE, lambda: None, self._wait)
+            if why:
+                return why
+            self.buckets, self.turns, self.dividing.possible = buckets(), None, False
         self.comm_hook = hook
+        return ""
 
     def resume(self) -> None:
         """Go on after a rest, between two rounds of torch's. Uses of slots in the meantime do not count."""
@@ -254,6 +271,7 @@ class ModuleRounds(AwaitedRounds):
             self._arena = self.dividing.phases = self.turns = None
             self._first_came, self.logger = None, NoLog()
             self.uses = Uses((), self.uses.vary, self.uses.counted)
+            self.buckets = None
 
     # Calls of the module's forward.
 
@@ -350,6 +368,8 @@ class ModuleRounds(AwaitedRounds):
 
     def _close(self) -> None:
         self.uses.expected = False
+        if self.sparse is not None:
+            self.sparse.average()
 
     def _stage_all(self, slots: Sequence[Slot]) -> None:
         for slot in slots:
@@ -378,6 +398,8 @@ class ModuleRounds(AwaitedRounds):
         if self._arena is None:
             self._fill_arena()
         else:
+            if self.buckets is not None:
+                self._home()  # The hook's state is that of all buckets.
             if self._first_came is not None and self.pace.ended:
                 self._arrange(self._first_came)
             decision = self.channel.control.round_begins(self._wait)
@@ -397,10 +419,15 @@ class ModuleRounds(AwaitedRounds):
 
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
+        channel, streams_of = self.channel, functools.cache(self._hardware.streams)
         hook = self.comm_hook
+        if self.buckets is not None:
+            buckets = self.buckets.arena(self.registered, self._slots, streams_of, channel.issuer, channel.log)
+            self._arena = buckets
+            self._take_up(self._undecided(buckets.whole))
+            return
         half = hook.half if hook is not None else None
         self.record.half = half is not None
-        channel, streams_of = self.channel, functools.cache(self._hardware.streams)
         self._arena = arena = self._hardware.arena(
             self._slots, self.terms.fusion, streams_of, channel.issuer, channel.log, half=half
         )
@@ -421,11 +448,15 @@ class ModuleRounds(AwaitedRounds):
         for slot in self._slots:
             slot.comes()
         self.flush()
-        for slot in self._slots:
-            while not arena.arrived(slot):
-                self._wait_activity()
+        self._home()
         for operation in arena.under_way():
             self._wait(operation)
+
+    def _home(self) -> None:
+        """Wait until all averages have arrived."""
+        for slot in self._slots:
+            while not self.arrived(slot):
+                self._wait_activity()
 
     def _arrange(self, first_came: Sequence[Slot]) -> None:
         """Place gradients in the order in which those of the first round came on the deciding rank."""
@@ -442,6 +473,8 @@ class ModuleRounds(AwaitedRounds):
         self._arena.operations(())
         self.dividing.phases = None
         self._arena = None
+        if self.buckets is not None:
+            self.buckets.rebuilt = True
         for slot in self._slots:
             slot.blocks = ()
             del slot.view
@@ -461,7 +494,8 @@ class ModuleRounds(AwaitedRounds):
         self.decision = decision
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
-        self.channel.issuer.at_once = decision.at_once
+        issuer = self.channel.issuer
+        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.apart)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""

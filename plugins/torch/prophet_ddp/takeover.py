@@ -17,15 +17,14 @@ import itertools
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import ends, meeting
+from prophet_ddp import compression, ends, meeting
 from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
-from prophet_ddp.compression import KNOWN
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import met
@@ -45,6 +44,9 @@ from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import policy_from_environ
+
+if TYPE_CHECKING:
+    from prophet_ddp.buckets import Buckets
 
 RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
@@ -152,15 +154,15 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         return f"its process group's backend is {backend}, not gloo"
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
-    if getattr(ddp, "device_mesh", None) is not None:
-        return "it has a device mesh"
+    if any(hasattr(param, "_st_info") for param in ddp.module.parameters()):
+        return "it has parts of parameters, by a device mesh of more dimensions"
     if getattr(ddp, "_delay_all_reduce_all_params", False) or getattr(ddp, "_delay_all_reduce_params", None):
         return "delay_all_reduce_named_params is set"
     if getattr(ddp, "_use_python_reducer", False):
         return "torch.compile's python_reducer is chosen"
     parameters, sparse = ddp._build_params_for_reducer()
-    if any(sparse):
-        return "a module makes sparse gradients"
+    if any(sparse) and (all(sparse) or devices != {CPU} or ddp.find_unused_parameters or ddp.static_graph):
+        return "its gradients are sparse, and there are no dense ones, or some may be unused, or they are on a GPU"
     if not all(param.is_floating_point() for param in parameters):
         return "a parameter is not of a real floating-point type"
     if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
@@ -187,12 +189,18 @@ def _changed_methods(kind: type) -> list[str]:
 
 
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that the reducer averages, in the order of registration, each with its first name."""
-    parameters, _ = ddp._build_params_for_reducer()
+    """Return the parameters with dense gradients, in the order of registration, each with its first name."""
+    parameters = _parameters(ddp, sparse=False)
     names_by_id: dict[int, str] = {}
     for name, param in ddp.module.named_parameters():
         names_by_id.setdefault(id(param), name)
     return [(names_by_id[id(param)], param) for param in parameters]
+
+
+def _parameters(ddp: Any, *, sparse: bool) -> list[torch.Tensor]:
+    """Return the parameters that the reducer averages, of those with sparse gradients or of the others."""
+    parameters, are_sparse = ddp._build_params_for_reducer()
+    return [param for param, is_sparse in zip(parameters, are_sparse, strict=True) if is_sparse == sparse]
 
 
 def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
@@ -226,7 +234,12 @@ def _replace(
         if isinstance(agent, ModuleAgent):
             agent.hurry = _agents.wake
         _agents.add(agent)
-    if parts.may_leave:
+    sparse = _parameters(ddp, sparse=True)
+    if sparse:
+        from prophet_ddp.sparse import SparseGradients  # Few jobs need it.
+
+        rounds.sparse = SparseGradients(sparse, group)
+    elif parts.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
     _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
@@ -236,10 +249,13 @@ def _give_back(ddp: Any) -> None:
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
+    in_order = rounds.slots[::-1]
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    make_torch_reducer(ddp, rounds.registered, rounds.comm_hook)
+    rebuilt = rounds.buckets is not None and rounds.buckets.rebuilt
+    sparse = rounds.sparse.params if rounds.sparse is not None else ()
+    make_torch_reducer(ddp, in_order if rebuilt else rounds.registered, sparse, rebuilt)
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
@@ -295,6 +311,12 @@ def _plain(ddp: Any, why: str) -> None:
         _give_back(ddp)
 
 
+def _buckets(ddp: Any, hook: Any, state: object) -> Buckets:
+    from prophet_ddp.buckets import Buckets  # Few jobs need it.
+
+    return Buckets(hook, state, ddp.logger.buckets)
+
+
 def _watch_comm_hooks(ddp_class: Any) -> None:
     original = ddp_class.register_comm_hook
 
@@ -304,17 +326,17 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
         if self in _taken:
             self._check_comm_hook(hook)  # as torch does first, so that it may be anything
             rounds: ModuleRounds = self.reducer.rounds
-            known = next((known for known in KNOWN.values() if known.function is hook), None)
-            # Without a group the hook means that of all ranks.
-            group = state if state is not None else dist.group.WORLD
+            known = compression.known(hook)
             begun = rounds.begun or rounds.comm_hook is not None
-            if known is not None and group is self.process_group and not begun:
-                rounds.average_by(known)
-                self.logger._set_comm_hook_name(hook.__qualname__)
-                self._comm_hooks.append((hook, state))
-                return None
-            when = " after the first ones have left" if known is not None and begun else ""
-            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{when}")
+            why = " after the first ones have left" if known is not None and begun else ""
+            if known is not None and not (begun or rounds.sparse) and compression.group_of(state) is self.process_group:
+                refusal = rounds.average_by(known, functools.partial(_buckets, self, hook, state))
+                why = f", and {refusal}"
+                if not refusal:
+                    self.logger._set_comm_hook_name(hook.__qualname__)
+                    self._comm_hooks.append((hook, state))
+                    return None
+            _plain(self, f"{getattr(hook, '__qualname__', hook)} is registered for its gradients{why}")
         return original(self, state, hook)
 
     ddp_class.register_comm_hook = wrapper

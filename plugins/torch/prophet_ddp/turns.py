@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK
@@ -24,7 +25,6 @@ from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 
 if TYPE_CHECKING:
-    from prophet_ddp.compression import CommHook
     from prophet_ddp.rounds import ModuleRounds
     from prophet_scheduler.frontends.torch.arena import Slot
     from prophet_scheduler.session.tuner import Belief
@@ -86,7 +86,7 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.registered, self._rounds.comm_hook)
+            make_torch_reducer(ddp, self._rounds.registered)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger goes on, since it knows how many iterations there were.
@@ -163,18 +163,21 @@ class TurnReducer:
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
-def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -> None:
+def make_torch_reducer(
+    ddp: Any, slots: Sequence[Slot], sparse: Sequence[torch.Tensor] = (), rebuilt: bool = False
+) -> None:
     """Give the module a reducer and a logger as its constructor made them, of the parameters that it had then, with the
-    program's registered hook.
+    program's registered hook. `sparse` parameters have no slot. `rebuilt`: with buckets for gradients that come in the
+    order of these slots.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
-    params = [slot.param for slot in slots]
+    params = [*(slot.param for slot in slots), *sparse]
     # A parameter frozen since has no node that adds to its gradient, which torch's reducer needs.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
         param.requires_grad_(True)
     try:
-        ddp._ddp_init_helper(params, [False] * len(params), names, ddp.static_graph)
+        ddp._ddp_init_helper(params, [False] * len(slots) + [True] * len(sparse), names, ddp.static_graph)
     finally:
         for param in frozen:
             param.requires_grad_(False)
@@ -182,7 +185,10 @@ def make_torch_reducer(ddp: Any, slots: Sequence[Slot], hook: CommHook | None) -
         ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
-    if hook is not None:
+    if rebuilt:
+        ddp.reducer._push_all_rebuilt_params()
+        ddp.reducer._rebuild_buckets()
+    for hook, state in ddp._comm_hooks:
         register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
-        register(ddp.reducer, ddp.process_group, hook.function)
-        ddp.logger._set_comm_hook_name(hook.function.__qualname__)
+        register(ddp.reducer, state, hook)
+        ddp.logger._set_comm_hook_name(hook.__qualname__)

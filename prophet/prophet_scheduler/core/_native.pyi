@@ -75,7 +75,14 @@ class OperationSpec:
     def __init__(self, seconds: float, inputs: int, successors: list[int], generates: list[int]) -> None: ...
 
 class TensorSpec:
-    def __init__(self, bytes: int, needed_by: list[int], parts: Sequence[int] = ..., id: int = ...) -> None: ...
+    def __init__(
+        self,
+        bytes: int,
+        needed_by: list[int],
+        parts: Sequence[int] = ...,
+        id: int = ...,
+        needed_now: list[int] = ...,
+    ) -> None: ...
 
 class ClusterSpec:
     operations: list[OperationSpec]

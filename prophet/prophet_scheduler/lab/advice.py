@@ -236,10 +236,16 @@ def predicted_s(situation: Situation) -> float:
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
 
 
-def predicted_job(seed: int = 0, compression: str = "none") -> ReplayJob:
+def predicted_job(seed: int = 0, compression: str = "none", clip_norm: float = 0.0) -> ReplayJob:
     """Return a replay of a prediction's length; its gradients are the cell's."""
     return ReplayJob.model_construct(
-        kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=seed, compression=compression
+        kind="replay",
+        iterations=ITERATIONS,
+        warmup=WARMUP,
+        batch_size=1,
+        seed=seed,
+        compression=compression,
+        clip_norm=clip_norm,
     )
 
 
@@ -252,7 +258,7 @@ def on_its_links(situation: Situation) -> Cell:
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
     real = situation.cell.job
-    job = predicted_job(real.seed, real.compression)
+    job = predicted_job(real.seed, real.compression, real.clip_norm if isinstance(real, ReplayJob) else 0.0)
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
 

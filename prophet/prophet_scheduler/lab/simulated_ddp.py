@@ -10,7 +10,8 @@ processors handle each message and byte. Two operations are in flight, because t
 policy without groups, as many as the plugin takes for that delay. DDP waits for all averages in backward. So do
 policies with a barrier of their own (Definition.waits), and jobs that read all averages before they use one. A policy
 that learns is simulated with its final choice: the fastest here of the cuts that its search finds best for the job's
-own profile and that cost, as a job keeps the cut that it measures to be fastest. Real training has no profile and is
+own profile and that cost, as a job keeps the cut that it measures to be fastest. If the job clips by the norm of all
+gradients, blocks in two phases are among them, as in such a job. Real training has no profile and is
 left out.
 """
 
@@ -34,6 +35,7 @@ from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.simulated import Planned, clips, prepare
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
+from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
     CollectivePolicy,
@@ -46,6 +48,7 @@ from prophet_scheduler.simulate.cluster import Cluster
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
 from prophet_scheduler.simulate.job import job_of_cut
 from prophet_scheduler.simulate.run import Options, channel, simulate
+from prophet_scheduler.simulate.sharded import job_of_phases
 
 RING = "ring"
 WAYS_A_MESSAGE = 2
@@ -111,6 +114,9 @@ def prepared(
     else:
         cuts = [Cut.uniform(DEFAULT_PARTITION_BYTES)]
     planned = [_in_blocks(profile, empty, policy, network, cut, waits=waits) for cut in cuts]
+    if definition.blocks is Blocks.ADAPTIVE and clips(cell):
+        sizes = [size for size in SIZES if size <= max(profile.total_bytes, SIZES[0])]
+        planned += [_in_phases(profile, empty, network, Cut.uniform(size)) for size in sizes]
     return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
 
 
@@ -121,6 +127,15 @@ def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Networ
     at_once = operations_at_once(network, sum(sizes) / len(sizes), MOST_AT_ONCE)
     options = _counted(replace(empty.options, partition_bytes=WHOLE), plan, at_once)
     return Planned(job_of_cut(profile, cut, barrier=waits), empty.cluster, policy, options)
+
+
+def _in_phases(profile: Profile, empty: Planned, network: Network, cut: Cut) -> Planned:
+    """Simulate rounds in two phases (phases.py): each is half of an all-reduce, with half of its messages."""
+    job, costs = job_of_phases(profile, cut), empty.cluster.costs
+    halves = replace(costs, latency_s=costs.latency_s / 2, operation_s=costs.operation_s / 2)
+    at_once = operations_at_once(network, sum(job.sizes) / len(job.sizes), MOST_AT_ONCE)
+    options = _counted(replace(empty.options, partition_bytes=WHOLE), Plan(), at_once)
+    return Planned(job, replace(empty.cluster, costs=halves), None, options)
 
 
 def _tried_s(planned: Planned) -> float:

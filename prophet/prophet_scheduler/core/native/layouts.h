@@ -16,7 +16,8 @@ namespace prophet {
 struct Layout {
   uint32_t begin, end;                           // of its tensors
   std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
-  std::vector<std::vector<uint32_t>> needs;      // by operation: tensors
+  std::vector<std::vector<uint32_t>> needs;      // by operation: tensors of the iteration before
+  std::vector<uint32_t> needs_now;               // by operation: how many tensors of the same iteration
 };
 
 struct Partition {
@@ -35,14 +36,16 @@ class Layouts {
   // generation of. Returns its number, counted from 0. Throws std::out_of_range where a place cannot be.
   uint32_t add(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
     auto begin = static_cast<uint32_t>(tensors_.size());
-    Layout layout{begin, begin, {}, {}};
+    Layout layout{begin, begin, {}, {}, {}};
     layout.generates.resize(operations_);
     layout.needs.resize(operations_);
+    layout.needs_now.resize(operations_, 0);
     for (const TensorSpec& tensor : tensors) {
       uint32_t number = layout.end++;
       tensors_.push_back(tensor);
       if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
       for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
+      for (uint32_t operation : tensor.needed_now) ++layout.needs_now.at(operation);
     }
     emitters_.resize(layout.end, 0);
     for (uint32_t o = 0; o < operations_; ++o) {

@@ -26,6 +26,7 @@ struct TensorSpec {
   std::vector<uint32_t> needed_by;  // operations of the next iteration
   std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
   uint32_t id = kOwnPlace;          // what tasks and events call it; its place among its layout's tensors otherwise
+  std::vector<uint32_t> needed_now;  // operations of the same iteration
 };
 
 struct ClusterSpec {

@@ -8,7 +8,7 @@
 // The model:
 //   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
 //     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
-//     the iteration before.
+//     the iteration before, or of the same one.
 //   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
 //     layout is the tensors of one cut of the job's gradients.
 //   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
@@ -271,7 +271,7 @@ class Simulation {
     for (uint32_t t = layout.begin; t < layout.end; ++t) worker.emitters_left[t] = layouts_.emitters(t);
     const Layout& before = layouts_.of_round(worker.iteration > 0 ? worker.iteration - 1 : 0);
     for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
-      uint32_t missing = spec_.operations[o].inputs;
+      uint32_t missing = spec_.operations[o].inputs + layout.needs_now[o];
       for (uint32_t tensor : before.needs[o]) missing += worker.completed[tensor] < worker.iteration;
       worker.waiting[o] = missing;
       if (missing == 0) worker.ready.push(o);
@@ -498,8 +498,10 @@ class Simulation {
     if (--worker.partitions_left[tensor] > 0) return;
     // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
     worker.completed[tensor] = worker.round[tensor] + 1;
-    if (worker.completed[tensor] != worker.iteration) return;
-    for (uint32_t operation : layouts_.tensor(tensor).needed_by) {
+    bool now = worker.round[tensor] == worker.iteration;
+    if (!now && worker.completed[tensor] != worker.iteration) return;
+    const TensorSpec& spec = layouts_.tensor(tensor);
+    for (uint32_t operation : now ? spec.needed_now : spec.needed_by) {
       if (--worker.waiting[operation] == 0) worker.ready.push(operation);
     }
     compute(w);

@@ -39,11 +39,12 @@ void bind_simulator(py::module_& m) {
                }),
            py::arg("seconds"), py::arg("inputs"), py::arg("successors"), py::arg("generates"));
   py::class_<TensorSpec>(m, "TensorSpec")
-      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts, uint32_t id) {
-             return TensorSpec{bytes, std::move(needed_by), std::move(parts), id};
+      .def(py::init([](uint32_t bytes, std::vector<uint32_t> needed_by, std::vector<uint32_t> parts, uint32_t id,
+                       std::vector<uint32_t> needed_now) {
+             return TensorSpec{bytes, std::move(needed_by), std::move(parts), id, std::move(needed_now)};
            }),
            py::arg("bytes"), py::arg("needed_by"), py::arg("parts") = std::vector<uint32_t>(),
-           py::arg("id") = kOwnPlace);
+           py::arg("id") = kOwnPlace, py::arg("needed_now") = std::vector<uint32_t>());
   py::enum_<Exchange>(m, "Exchange")
       .value("SYNCHRONOUS", Exchange::kSynchronous)
       .value("ASYNCHRONOUS", Exchange::kAsynchronous)

@@ -291,7 +291,8 @@ class Arena:
     `slots` are in forward order. Without `fusion` each gradient is of its own kind. `streams(device)` gives a device's
     streams. Make it when the parameters are where they will be trained. `half`, if given, is the type all gradients are
     rounded to on their way in, and `sizes` are their bytes on the wire. `first_id` is the first block's id. Gradients
-    are multiplied by `scale` before rounding and divided by `divisor` after it; None for neither.
+    are multiplied by `scale` before rounding and divided by `divisor` after it; None for neither. With `bundles` each
+    of them, and nothing else, has memory of its own: gradients by place, in the order in which they lie there.
     """
 
     scale: float | None = None
@@ -307,6 +308,7 @@ class Arena:
         first_id: int = 0,
         pinned: bool = False,
         half: torch.dtype | None = None,
+        bundles: Sequence[Sequence[int]] = (),
     ) -> None:
         self.slots = slots
         self.sizes = travelling_bytes(slots, half)
@@ -320,8 +322,12 @@ class Arena:
         self._known: dict[tuple[int, int, int], ArenaBlock] = {}
         self._buffers: dict[int, _Buffer] = {}
         """Buffer of each slot, by its place. Slots of one kind share one."""
+        for number, places in enumerate(bundles):
+            for place in places:
+                self.kinds[place] = number
         members: dict[Hashable, list[Slot]] = {}
-        for slot, kind in zip(slots, self.kinds, strict=True):
+        in_memory = [place for places in bundles for place in places] or range(len(slots))
+        for slot, kind in ((slots[place], self.kinds[place]) for place in in_memory):
             slot.streams = streams(slot.param.device)
             members.setdefault(("alone", slot.place) if kind is None else ("kind", kind), []).append(slot)
         for together in members.values():
@@ -387,11 +393,11 @@ class Arena:
 
     def _range(self, block: Block) -> tuple[int, int, int]:
         """Return the block's place in memory: a gradient of its buffer, and its first and last element (exclusive)."""
-        first = block.pieces[0]
-        buffer = self._buffers[first.gradient]
-        start = buffer.starts[first.gradient] + first.start // buffer.item_bytes
+        first = block.pieces[0].gradient
+        buffer = self._buffers[first]
+        start = min(buffer.starts[piece.gradient] + piece.start // buffer.item_bytes for piece in block.pieces)
         # Two buffers share no gradient, so the first one identifies its buffer.
-        return first.gradient, start, start + block.size_bytes // buffer.item_bytes
+        return first, start, start + block.size_bytes // buffer.item_bytes
 
     def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
         """Copy the parameter's gradient (zeros if it has none) to its place, and send blocks that are complete.

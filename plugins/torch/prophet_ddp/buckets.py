@@ -1,0 +1,280 @@
+"""Blocks of a module with a hook of torch's that depends on buckets: torch's buckets, each averaged by the hook.
+
+Rule of this file: when such a hook is called, with what, and how its collectives travel. compression.py says which
+hooks.
+
+Buckets are those that torch's reducer would have, with the same layout in memory. The hook is called with each in
+torch's order, within backward, as by torch: its state may count on that. Its collectives wait until it is the bucket's
+turn in the sequence of blocks (issuer.py).
+
+Some hooks send a second collective that depends on the result of the first, as PowerSGD does. Under torch those of
+several buckets race, and ranks may issue them in different orders. Here each bucket has a *lane*, which is a process
+group, for itself until its hook is done. Ranks agree on the buckets of a lane and their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from prophet_ddp.arena import DdpArena
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_scheduler.core.cut import Borders
+from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
+from prophet_scheduler.frontends.torch.streams import Streams
+from prophet_scheduler.frontends.torch.threads import OWN
+
+Future = torch.futures.Future
+
+
+class Hook(Protocol):
+    """Communication hook, called with its state and a bucket."""
+
+    def __call__(self, state: Any, bucket: Any, /) -> Future[torch.Tensor]:
+        """Return the future of the bucket's averages, shape [elements]."""
+        ...
+
+
+class Buckets:
+    """Buckets of one module, and the `hook` that averages them, with its `state`. `rebuild(order)` returns torch's
+    buckets of the registered parameters, by number, for gradients that come in this order.
+    """
+
+    def __init__(self, hook: Hook, state: Any, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]) -> None:
+        self._hook, self._state = hook, state
+        self._rebuild = rebuild
+        self.rebuilt = False
+        """True once the buckets follow the order in which gradients come."""
+
+    def arena(
+        self,
+        registered: Sequence[Slot],
+        slots: Sequence[Slot],
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+    ) -> BucketArena:
+        """Return the arena of these `slots`: as `registered` the first time, and then in forward order."""
+        if self.rebuilt:
+            numbers = {slot: number for number, slot in enumerate(registered)}
+            buckets = self._rebuild([numbers[slot] for slot in reversed(slots)])
+        else:  # Until gradients have come once, torch has one bucket for each type.
+            params = [slot.param for slot in registered]
+            assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
+            buckets = assign(params, [sys.maxsize], [False] * len(params))[0][::-1]
+        bundles = [[registered[number].place for number in bucket] for bucket in buckets]
+        return BucketArena(slots, bundles, streams, issuer, log, self._call)
+
+    def _call(self, bucket: Bucket, group: HeldGroup) -> Future[torch.Tensor]:
+        with torch.no_grad(), _with_group(self._state, group) as state:
+            return self._hook(state, bucket)
+
+
+class BucketArena(DdpArena):
+    """Blocks that are torch's buckets. `bundles` are the places of their gradients, in torch's order. `call` calls the
+    hook.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        bundles: Sequence[Sequence[int]],
+        streams: Callable[[Any], Streams],
+        issuer: Issuer,
+        log: EventLog,
+        call: Callable[[Bucket, HeldGroup], Future[torch.Tensor]],
+    ) -> None:
+        super().__init__(slots, True, streams, issuer, log, bundles=bundles)
+        self._bundles = bundles
+        self._call = call
+        self._lanes = [_Lane(group) for group in issuer.apart]
+        self._averages: dict[ArenaBlock, _Average] = {}
+        self._to_call: list[ArenaBlock] = []
+        """Blocks of this round that the hook has not been called with, in the opposite of torch's order."""
+
+    @property
+    def whole(self) -> Borders:
+        """Cut whose blocks are the buckets."""
+        return Borders.at((), sum(self.sizes))
+
+    def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
+        self._averages = {}
+        numbered = {self.kinds[block.slots[0].place]: block for block in self.blocks}
+        self._to_call = [numbered[number] for number in reversed(range(len(numbered)))]
+        return super().operations(collectives)
+
+    def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
+        (block,) = blocks
+        lane = self._lanes[len(self._averages) % len(self._lanes)]
+        average = self._averages[block] = _Average(block.data, lane)
+        return JointOperation(average.begin, block.id, block.data.nbytes)
+
+    def _send(self, block: ArenaBlock) -> JointOperation:
+        self._log.added(block.id, block.data.nbytes, time.monotonic())
+        while self._to_call and not self._to_call[-1].missing:
+            complete = self._to_call.pop()
+            number, count = len(self._bundles) - len(self._to_call) - 1, len(self._bundles)
+            params = [self.slots[place].param for place in self._bundles[number]]
+            average = self._averages[complete]
+            average.future = self._call(Bucket(number, number == count - 1, complete.data, params), average.group)
+            self._issuer.ready(self._operations[complete])
+        return self._operations[block]
+
+
+class Bucket:
+    """Bucket as a hook sees it: torch.distributed.GradBucket, which Python cannot make. `buffer`: its gradients, one
+    after another, shape [elements].
+    """
+
+    def __init__(self, number: int, is_last: bool, buffer: torch.Tensor, parameters: list[torch.Tensor]) -> None:
+        self._number, self._is_last = number, is_last
+        self._buffer, self._parameters = buffer, parameters
+
+    def index(self) -> int:
+        """Return its number in torch's order."""
+        return self._number
+
+    def is_last(self) -> bool:
+        """Return True for the last bucket of the round."""
+        return self._is_last
+
+    def buffer(self) -> torch.Tensor:
+        """Return the gradients, shape [elements]."""
+        return self._buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Put another tensor of these elements in the buffer's place."""
+        self._buffer = buffer
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters in the order of the buffer."""
+        return self._parameters
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return each parameter's part of the buffer, in the parameter's shape."""
+        parts = self._buffer.split([param.numel() for param in self._parameters])
+        return [part.view(param.shape) for part, param in zip(parts, self._parameters, strict=True)]
+
+
+class HeldGroup:
+    """Process group as a hook sees it: its collectives are held until `begin`."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._held: list[Callable[[], None]] | None = []
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return int(self._group.size())
+
+    def rank(self) -> int:
+        """Return this rank in the group."""
+        return int(self._group.rank())
+
+    def allreduce(self, *args: Any) -> Promise:
+        """Take an all-reduce of torch.distributed's."""
+        promise = Promise()
+
+        def issue() -> None:
+            with unrecorded():
+                work = self._group.allreduce(*args)
+            work.get_future().add_done_callback(functools.partial(_ended, promise))
+
+        if self._held is None:
+            issue()
+        else:
+            self._held.append(issue)
+        return promise
+
+    def begin(self) -> None:
+        """Send what is held, and hold nothing from now on. Call it after the hook has returned."""
+        held, self._held = self._held or [], None
+        for issue in held:
+            issue()
+
+
+class Promise:
+    """torch.distributed.Work of something that another thread brings to its end."""
+
+    def __init__(self) -> None:
+        self._future: Future[Any] = Future()
+
+    def get_future(self) -> Future[Any]:
+        """Return the future of its result."""
+        return self._future
+
+    def settle(self, make: Callable[[], Any]) -> None:
+        """Take the result of `make()`, or its error."""
+        try:
+            result = make()
+        except Exception as error:
+            self._future.set_exception(error)  # type: ignore[no-untyped-call]
+        else:
+            self._future.set_result(result)
+
+
+def _ended(promise: Promise, future: Future[Any]) -> None:
+    """Handle the end of a collective, in a thread of torch's."""
+    keep_thread_state()
+    promise.settle(future.value)
+
+
+class _Lane:
+    """Lane of one bucket at a time."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.last: Promise | None = None
+        """End of the last bucket that was sent this way."""
+
+
+class _Average:
+    """Average of one bucket in one round: `data`, sent by this lane. `future` is the hook's."""
+
+    def __init__(self, data: torch.Tensor, lane: _Lane) -> None:
+        self._data = data
+        self._lane = lane
+        self.group = HeldGroup(lane.group)
+        self.future: Future[torch.Tensor] | None = None
+
+    def begin(self) -> Promise:
+        """Begin when the lane is free. Returns torch's Work of all that the hook does."""
+        ended = Promise()
+        before, self._lane.last = self._lane.last, ended
+        # What a hook does between two collectives holds up a thread, which must be none of the program's.
+        run = functools.partial(ended.settle, functools.partial(self._bring, before))
+        threading.Thread(target=run, name=f"{OWN}bucket", daemon=True).start()
+        return ended
+
+    def _bring(self, before: Promise | None) -> None:
+        if before is not None:
+            before.get_future().wait()
+        self.group.begin()
+        assert self.future is not None
+        result = self.future.wait()
+        if result.data_ptr() != self._data.data_ptr():
+            with torch.no_grad():
+                self._data.copy_(result.view(-1)[: self._data.numel()])
+
+
+@contextlib.contextmanager
+def _with_group(state: Any, group: HeldGroup) -> Iterator[Any]:
+    """Give a hook's state this group within the context, or take it for the state of a hook that has no more."""
+    if not hasattr(state, "process_group"):
+        yield group
+        return
+    own, state.process_group = state.process_group, group
+    try:
+        yield state
+    finally:
+        state.process_group = own

@@ -1,0 +1,216 @@
+"""Jobs with the halves of an all-reduce: FSDP2's, HSDP's, and rounds in two phases.
+
+Rule of this file: from a profile to numbers for the native simulation; no cluster, no policy, and no constant of a
+machine. A half is a collective that brings sums to their owners, or brings what each owner has to all.
+
+The program is one chain of operations. Some wait for a collective of the same iteration, some for one of the iteration
+before. Sizes are bytes, times seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from prophet_scheduler.core._native import OperationSpec, TensorSpec
+from prophet_scheduler.core.cut import Cut, blocks_of
+from prophet_scheduler.core.iteration import Iteration, loads_of
+from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.simulate.job import Job
+
+AHEAD = 2
+"""Modules whose parameters Prophet gathers ahead (prophet_fsdp/order.py)."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Sharding of a model: each of `replicas` is divided among `shards` ranks. `keeps`: parameters stay gathered after
+    forward (reshard_after_forward=False). `scheduled`: under Prophet.
+    """
+
+    shards: int
+    replicas: int = 1
+    keeps: bool = False
+    scheduled: bool = False
+
+
+@dataclass
+class _Collective:
+    """Collective in which a rank sends `sent` bytes. `then` and `next_`: places of the operations that wait for it, in
+    the same iteration and in the next one.
+    """
+
+    sent: float
+    gradient: int
+    then: list[int] = field(default_factory=list)
+    next_: list[int] = field(default_factory=list)
+
+
+class _Chain:
+    """Operations, each after the one before."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.collectives: list[_Collective] = []
+        self._sends: list[list[int]] = []
+
+    def add(
+        self,
+        seconds: float = 0.0,
+        *,
+        after: Iterable[_Collective] = (),
+        after_last: Iterable[_Collective] = (),
+        sends: Sequence[_Collective] = (),
+    ) -> None:
+        """Append an operation. It waits for `after` and, of the iteration before, `after_last`; then it `sends`."""
+        place = len(self.seconds)
+        for collective in after:
+            collective.then.append(place)
+        for collective in after_last:
+            collective.next_.append(place)
+        first = len(self.collectives)
+        self.collectives += sends
+        self.seconds.append(seconds)
+        self._sends.append(list(range(first, len(self.collectives))))
+
+    def job(self, name: str, backward: int) -> Job:
+        """Return the job. `backward` is the place of its first operation of backward."""
+        last = len(self.seconds) - 1
+        rows = enumerate(zip(self.seconds, self._sends, strict=True))
+        sizes = tuple(round(collective.sent) for collective in self.collectives)
+        return Job(
+            name,
+            tuple(
+                OperationSpec(seconds, min(place, 1), [place + 1] if place < last else [], sends)
+                for place, (seconds, sends) in rows
+            ),
+            tuple(
+                TensorSpec(size, each.next_, needed_now=each.then)
+                for size, each in zip(sizes, self.collectives, strict=True)
+            ),
+            tuple((each.gradient,) for each in self.collectives),
+            sizes,
+            backward,
+        )
+
+
+def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | None]:
+    """Return the job of a model whose modules are sharded, and the plan of its collectives; None for their order.
+
+    Each gradient of the profile is that of a module that is sharded by itself. Tensors have the bytes that a rank
+    sends, in each direction at once. Gloo's own reduce-scatter is an all-reduce inside.
+    """
+    forward_s, backward_s = _seconds(profile)
+    shards, replicas = sharding.shards, sharding.replicas
+    half = (shards - 1) / shards
+    inside = half if sharding.scheduled else 2 * half
+    between = 2 * (replicas - 1) / replicas / shards
+    sizes = [gradient.size_bytes for gradient in profile.gradients]
+    modules = range(len(sizes))
+    gathers, again, sums, averages = (
+        [_Collective(share * size, module) for module, size in enumerate(sizes)]
+        for share in (half, half, inside, between)
+    )
+    stages = [stage for stage, divided in ((sums, shards > 1), (averages, replicas > 1)) if divided]
+    chain = _Chain()
+    build = _scheduled if sharding.scheduled else _one_by_one
+    backward = build(
+        chain,
+        forward_s,
+        backward_s,
+        gathers if shards > 1 else [],
+        again if shards > 1 and not sharding.keeps else [],
+        stages,
+    )
+    job = chain.job(profile.name, backward)
+    if not sharding.scheduled:
+        return job, None
+    urgent = [*gathers, *again, *(stage[module] for module in modules for stage in reversed(stages))]
+    ranks = {id(collective): rank for rank, collective in enumerate(urgent)}
+    order = {place: ranks[id(collective)] for place, collective in enumerate(chain.collectives)}
+    return job, Plan(push=QueuePlan(order=order))
+
+
+def _one_by_one(
+    chain: _Chain,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    gathers: Sequence[_Collective],
+    again: Sequence[_Collective],
+    stages: Sequence[Sequence[_Collective]],
+) -> int:
+    """Build FSDP2's program over gloo, which waits for each collective. Returns the place of backward."""
+    last = [stage[0] for stage in stages[-1:]]
+    for module, seconds in enumerate(forward_s):
+        mine = gathers[module : module + 1]
+        chain.add(after_last=last if not module else (), sends=mine)
+        chain.add(seconds, after=mine)
+    backward = len(chain.seconds)
+    before: Sequence[_Collective] = ()
+    for module in reversed(range(len(backward_s))):
+        mine = again[module : module + 1]
+        chain.add(after=before, sends=mine)
+        first, *others = (stage[module] for stage in stages)
+        chain.add(backward_s[module], after=mine, sends=[first])
+        before = [first]
+        for stage in others:
+            chain.add(after=before, sends=[stage])
+            before = [stage]
+    return backward
+
+
+def _scheduled(
+    chain: _Chain,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    gathers: Sequence[_Collective],
+    again: Sequence[_Collective],
+    stages: Sequence[Sequence[_Collective]],
+) -> int:
+    """Build the program under Prophet: parameters come ahead, and averages and updates are late."""
+    count = len(forward_s)
+    averages = stages[-1]
+    for module in range(count):
+        for other in range(module + AHEAD if module else 0, min(module + AHEAD + 1, count)):
+            chain.add(after_last=[averages[other]], sends=gathers[other : other + 1])
+        chain.add(forward_s[module], after=gathers[module : module + 1])
+    backward = len(chain.seconds)
+    for module in reversed(range(count)):
+        newest = module - AHEAD
+        for other in reversed(range(max(newest, 0), count if module == count - 1 else newest + 1)):
+            chain.add(sends=again[other : other + 1])
+        chain.add(backward_s[module], after=again[module : module + 1], sends=[stages[0][module]])
+        if len(stages) > 1 and module + 1 < count:  # The sum within the shards has come when the next one begins.
+            chain.add(after=[stages[0][module + 1]], sends=[averages[module + 1]])
+    if len(stages) > 1:
+        chain.add(after=[stages[0][0]], sends=[averages[0]])
+    return backward
+
+
+def job_of_phases(profile: Profile, cut: Cut) -> Job:
+    """Return the job of a program that clips by the norm of all gradients, in two phases of blocks of this cut.
+
+    Forward begins when all blocks are reduced; each layer waits for its own blocks to be gathered. Tensors have half of
+    their block's bytes: what they cost on an all-reduce's channel.
+    """
+    iteration = Iteration(profile)
+    blocks = blocks_of([gradient.size_bytes for gradient in profile.gradients], [0] * len(profile.gradients), cut)
+    loads = loads_of(blocks)
+    reduces, gathers = ([_Collective(load.size_bytes / 2, load.first) for load in loads] for _ in range(2))
+    chain = _Chain()
+    chain.add(after_last=reduces, sends=gathers)
+    for place, (seconds, generated) in enumerate(
+        zip(iteration.seconds, iteration.layout(loads).generates, strict=True)
+    ):
+        needed = [gather for gather in gathers if gather.gradient == place] if place < iteration.backward else []
+        chain.add(seconds, after=needed, sends=[reduces[load] for load in generated])
+    return chain.job(profile.name, iteration.backward + 1)
+
+
+def _seconds(profile: Profile) -> tuple[list[float], list[float]]:
+    """Return each module's seconds in forward and in backward."""
+    generated_s = [*(gradient.generation_s for gradient in profile.gradients), 0.0]
+    backward_s = [max(0.0, now - before) for now, before in itertools.pairwise(generated_s)]
+    return [gradient.forward_s for gradient in profile.gradients], backward_s
