@@ -81,7 +81,7 @@ class Job:
         self.waits = self.record.waits
         self.dividing = Dividing(cast(Issuer, None), 0, 2, self.record.asks, possible=False)
         self.divisible = self.divided = self.resting = False
-        self.turns: Any = None
+        self.turns = self.buckets = cast(Any, None)
         self.slots = (None,)
         self.pace = SimpleNamespace(ended=100, on_round=None, take_iterations=self._take_iterations)
         self.iterations: list[IterationEnd] = []

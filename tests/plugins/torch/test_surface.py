@@ -126,6 +126,7 @@ class Rounds:
     """The part of ModuleRounds that a logger looks at."""
 
     resting = False
+    buckets = sparse = None
     uses = Uses((), vary=False, counted=False)
 
     def __init__(self, ddp: Any) -> None:
