@@ -45,9 +45,9 @@ from prophet_scheduler.watch import training
 
 TIMED_FIRST = 10
 """torch times each of so many first iterations."""
-SAMPLE_RATE = 5
-"""On processors torch then times one iteration in so many, which costs some microseconds. On GPUs timing waits for the
-device, so torch's own 100 stays."""
+SAMPLE_RATES = {"cpu": 5, "gpu": 100}
+"""Later it times one iteration in so many. On processors that costs some microseconds. On GPUs timing waits for the
+device, so they have torch's default."""
 TOLD_EACH = 10
 """First looks that ranks tell each other of at once, later all TOLD_S."""
 COST_SHARE = 0.002
@@ -115,8 +115,8 @@ class Watch:
 
             warn_of_unknown_variables(os.environ)
             self._no_prophet = why_not(ddp, group, told) or ""
-        if ddp.device_type == "cpu":
-            ddp._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
+        self._rate = SAMPLE_RATES["cpu" if ddp.device_type == "cpu" else "gpu"]
+        ddp._set_ddp_runtime_logging_sample_rate(self._rate)
         self._looks: deque[Look] = deque(maxlen=NEWEST)
         self._made_ns: deque[Sequence[int]] = deque(maxlen=NEWEST)
         self._others: Sequence[Mapping[int, float]] = ()
@@ -139,14 +139,31 @@ class Watch:
             say(f"observes DistributedDataParallel over {self._backend}, {self._ranks} ranks, {size} an iteration")
 
     def _pause_s(self) -> float:
-        cheap_s = self.thread.busy_s / max(1, self._turns) / COST_SHARE
+        if (each_s := self._each_s()) is None:
+            return self._cheap_s()
+        if self._looks[-1].iteration < TIMED_FIRST:
+            return min(LONGEST_PAUSE_S, each_s / 2)
+        return max(self._cheap_s(), min(LONGEST_PAUSE_S, self._rate * each_s / 2))
+
+    def _cheap_s(self) -> float:
+        """Return the pause with which looking takes COST_SHARE of a core."""
+        return self.thread.busy_s / max(1, self._turns) / COST_SHARE
+
+    def _each_s(self) -> float | None:
+        """Return the seconds of an iteration between the last two looks; None before there are two."""
         if len(self._looks) < 2:
-            return cheap_s
-        before, newest = list(self._looks)[-2:]
-        half_s = (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration) / 2
-        if newest.iteration < TIMED_FIRST:
-            return min(LONGEST_PAUSE_S, half_s)
-        return max(cheap_s, min(LONGEST_PAUSE_S, SAMPLE_RATE * half_s))
+            return None
+        before, newest = self._looks[-2], self._looks[-1]
+        return (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration)
+
+    def _space(self, ddp: Any) -> None:
+        """Have torch time fewer iterations if it times more than the thread looks at. Ranks then still see the same
+        ones, since the rates of two ranks are multiples of each other.
+        """
+        each_s = self._each_s()
+        if each_s is not None and self._looks[-1].iteration >= TIMED_FIRST and self._rate * each_s < self._cheap_s():
+            self._rate *= 2
+            ddp._set_ddp_runtime_logging_sample_rate(self._rate)
 
     def _failed(self, error: Exception) -> None:
         logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
@@ -159,6 +176,7 @@ class Watch:
             return
         if (look := self._newest(ddp)) is not None:
             self._note(look)
+            self._space(ddp)
             self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
             self._tell(look)
         if self._record.observe is not None:
