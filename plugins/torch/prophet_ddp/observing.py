@@ -40,7 +40,7 @@ from prophet_scheduler.frontends.ending import at_end, say
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread
-from prophet_scheduler.learn.observed import Look, times_of
+from prophet_scheduler.learn.observed import TimedIteration, times_of
 from prophet_scheduler.watch import training
 
 TIMED_FIRST = 10
@@ -69,7 +69,7 @@ NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 _modules = 0
 _records = Records(lambda: _watch.thread.busy_s if _watch is not None else 0.0)
-_watch: Watch | None = None
+_watch: ModuleWatch | None = None
 
 
 @functools.cache
@@ -86,13 +86,13 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
             return
         _modules += 1
         if _watch is None:
-            _watch = Watch(ddp, told)
+            _watch = ModuleWatch(ddp, told)
             _watch.begin(told)
     except Exception as error:
         logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
 
 
-class Watch:
+class ModuleWatch:
     """Watch of one module. Its thread looks at the iterations that torch has timed."""
 
     def __init__(self, ddp: Any, told: Settings) -> None:
@@ -117,7 +117,7 @@ class Watch:
             self._no_prophet = why_not(ddp, group, told) or ""
         self._rate = SAMPLE_RATES["cpu" if ddp.device_type == "cpu" else "gpu"]
         ddp._set_ddp_runtime_logging_sample_rate(self._rate)
-        self._looks: deque[Look] = deque(maxlen=NEWEST)
+        self._looks: deque[TimedIteration] = deque(maxlen=NEWEST)
         self._made_ns: deque[Sequence[int]] = deque(maxlen=NEWEST)
         self._others: Sequence[Mapping[int, float]] = ()
         self._hook = ""
@@ -182,7 +182,7 @@ class Watch:
         if self._record.observe is not None:
             self._record.observe(NO_EVENTS)
 
-    def _newest(self, ddp: Any) -> Look | None:
+    def _newest(self, ddp: Any) -> TimedIteration | None:
         """Return the iteration that torch timed last, if it is a new one."""
         logged = ddp.logger._get_ddp_logging_data()
         ints: dict[str, int] = logged.ints_map
@@ -192,9 +192,9 @@ class Watch:
             return None
         waited_ns = max(0, comm_ns - ints["backward_compute_comm_overlap_time"])
         times_ns = ints["forward_compute_time_start"], ints["backward_compute_time"], waited_ns
-        return Look(iteration, *(time_ns / 1e9 for time_ns in times_ns))
+        return TimedIteration(iteration, *(time_ns / 1e9 for time_ns in times_ns))
 
-    def _note(self, look: Look) -> None:
+    def _note(self, look: TimedIteration) -> None:
         if self._looks:
             before = self._looks[-1]
             count = look.iteration - before.iteration
@@ -203,22 +203,24 @@ class Watch:
                 training.iteration_ended(self, end_s)
         self._looks.append(look)
 
-    def _tell(self, look: Look) -> None:
+    def _tell(self, look: TimedIteration) -> None:
         now = time.monotonic()
         if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
             return
         self._told_s = now
-        if self._rank == 0:
-            self._hear()
-        else:
-            waits = [(look.iteration, look.waited_s) for look in self._looks]
-            self._store.set(str(self._rank), json.dumps(waits))
+        self._exchange()
 
-    def _hear(self) -> None:
-        """Take in what the others have waited; nothing if one of them has not said so."""
+    def _exchange(self) -> None:
+        """Tell the first rank what this one has waited. The first takes in what the others have, if all have told.
+
+        At the end of a job the store may be gone.
+        """
         others = [str(rank) for rank in range(1, self._ranks)]
-        if self._store.check(others):
-            self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
+        with contextlib.suppress(RuntimeError):
+            if self._rank != 0:
+                self._store.set(str(self._rank), json.dumps([(look.iteration, look.waited_s) for look in self._looks]))
+            elif self._store.check(others):
+                self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
 
     def observed(self) -> Observed:
         """Return what was seen so far, from any thread."""
@@ -248,9 +250,7 @@ class Watch:
             if not self.thread.end(END_LIMIT_S):
                 return
             self._turn()
-            if self._rank == 0:
-                with contextlib.suppress(RuntimeError):  # The store may be gone.
-                    self._hear()
+            self._exchange()
             if self._says:
                 for line in advice_on(self.observed()):
                     say(line)
