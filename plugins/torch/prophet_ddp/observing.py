@@ -226,7 +226,7 @@ class ModuleWatch:
         """Return what was seen so far, from any thread."""
         looks, made_ns = list(self._looks), list(self._made_ns)
         times = times_of(looks, self._others)
-        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times)
+        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times, modules=_modules)
         if times is None:
             return seen
         took_ns = [median(column) for column in zip(*made_ns, strict=True)]
@@ -240,7 +240,6 @@ class ModuleWatch:
             bucket_bytes=self._bucket_bytes,
             half=self._hook in HALF_HOOKS,
             own_hook="" if self._hook in HALF_HOOKS + WHOLE_HOOKS else self._hook,
-            modules=_modules,
             no_prophet=self._no_prophet,
         )
 
