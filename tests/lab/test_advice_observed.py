@@ -80,7 +80,7 @@ def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
     ("changed", "said"),
     [
         ({"times": None, "iterations": 7}, "7 iterations, too few of them timed to say"),
-        ({"times": None, "iterations": 0, "modules": 4}, "0 iterations of the first of 4 modules, too few of them timed"),
+        ({"times": None, "iterations": 0, "modules": 4}, "0 iterations of the first of 4 modules, too few"),
         ({"times": replace(TIMES, network_s=0.06)}, "nothing would help: no network could make this job more than 4%"),
         ({"own_hook": "mine"}, "not known what would help: mine changes what is sent"),
         ({"no_prophet": "it has a device mesh"}, "Prophet would leave this job as it is: it has a device mesh"),
