@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from prophet_scheduler.learn.observed import FIRST, LEAST, Look, times_of
+from prophet_scheduler.learn.observed import FIRST, LEAST, TimedIteration, times_of
 
 
-def looks(*waited_s: float, every: int = 1) -> list[Look]:
+def looks(*waited_s: float, every: int = 1) -> list[TimedIteration]:
     """One look in `every` iterations of 0.5 s, 0.125 s of them in backward, from the first one that counts."""
     numbers = [FIRST + place * every for place in range(len(waited_s))]
-    return [Look(number, 100 + 0.5 * number, 0.125, wait) for number, wait in zip(numbers, waited_s, strict=True)]
+    return [
+        TimedIteration(number, 100 + 0.5 * number, 0.125, wait) for number, wait in zip(numbers, waited_s, strict=True)
+    ]
 
 
 def test_one_rank_alone_takes_all_waits_for_the_networks() -> None:
@@ -43,7 +45,7 @@ def test_iterations_that_a_rank_did_not_see_do_not_count() -> None:
 
 
 def test_first_iterations_do_not_count() -> None:
-    cold = [Look(number, 10.0 * number, 5.0, 5.0) for number in range(1, FIRST)]
+    cold = [TimedIteration(number, 10.0 * number, 5.0, 5.0) for number in range(1, FIRST)]
     warm = looks(*[0.1] * LEAST)
     assert times_of(cold + warm) == times_of(warm)
     assert times_of(cold * 3) is None

@@ -40,14 +40,14 @@ from prophet_scheduler.frontends.ending import at_end, say
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread
-from prophet_scheduler.learn.observed import Look, times_of
+from prophet_scheduler.learn.observed import TimedIteration, times_of
 from prophet_scheduler.watch import training
 
 TIMED_FIRST = 10
 """torch times each of so many first iterations."""
-SAMPLE_RATE = 5
-"""On processors torch then times one iteration in so many, which costs some microseconds. On GPUs timing waits for the
-device, so torch's own 100 stays."""
+SAMPLE_RATES = {"cpu": 5, "gpu": 100}
+"""Later it times one iteration in so many. On processors that costs some microseconds. On GPUs timing waits for the
+device, so they have torch's default."""
 TOLD_EACH = 10
 """First looks that ranks tell each other of at once, later all TOLD_S."""
 COST_SHARE = 0.002
@@ -69,7 +69,7 @@ NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 _modules = 0
 _records = Records(lambda: _watch.thread.busy_s if _watch is not None else 0.0)
-_watch: Watch | None = None
+_watch: ModuleWatch | None = None
 
 
 @functools.cache
@@ -86,13 +86,13 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
             return
         _modules += 1
         if _watch is None:
-            _watch = Watch(ddp, told)
+            _watch = ModuleWatch(ddp, told)
             _watch.begin(told)
     except Exception as error:
         logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
 
 
-class Watch:
+class ModuleWatch:
     """Watch of one module. Its thread looks at the iterations that torch has timed."""
 
     def __init__(self, ddp: Any, told: Settings) -> None:
@@ -115,9 +115,9 @@ class Watch:
 
             warn_of_unknown_variables(os.environ)
             self._no_prophet = why_not(ddp, group, told) or ""
-        if ddp.device_type == "cpu":
-            ddp._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
-        self._looks: deque[Look] = deque(maxlen=NEWEST)
+        self._rate = SAMPLE_RATES["cpu" if ddp.device_type == "cpu" else "gpu"]
+        ddp._set_ddp_runtime_logging_sample_rate(self._rate)
+        self._looks: deque[TimedIteration] = deque(maxlen=NEWEST)
         self._made_ns: deque[Sequence[int]] = deque(maxlen=NEWEST)
         self._others: Sequence[Mapping[int, float]] = ()
         self._hook = ""
@@ -139,14 +139,31 @@ class Watch:
             say(f"observes DistributedDataParallel over {self._backend}, {self._ranks} ranks, {size} an iteration")
 
     def _pause_s(self) -> float:
-        cheap_s = self.thread.busy_s / max(1, self._turns) / COST_SHARE
+        if (each_s := self._each_s()) is None:
+            return self._cheap_s()
+        if self._looks[-1].iteration < TIMED_FIRST:
+            return min(LONGEST_PAUSE_S, each_s / 2)
+        return max(self._cheap_s(), min(LONGEST_PAUSE_S, self._rate * each_s / 2))
+
+    def _cheap_s(self) -> float:
+        """Return the pause with which looking takes COST_SHARE of a core."""
+        return self.thread.busy_s / max(1, self._turns) / COST_SHARE
+
+    def _each_s(self) -> float | None:
+        """Return the seconds of an iteration between the last two looks; None before there are two."""
         if len(self._looks) < 2:
-            return cheap_s
-        before, newest = list(self._looks)[-2:]
-        half_s = (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration) / 2
-        if newest.iteration < TIMED_FIRST:
-            return min(LONGEST_PAUSE_S, half_s)
-        return max(cheap_s, min(LONGEST_PAUSE_S, SAMPLE_RATE * half_s))
+            return None
+        before, newest = self._looks[-2], self._looks[-1]
+        return (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration)
+
+    def _space(self, ddp: Any) -> None:
+        """Have torch time fewer iterations if it times more than the thread looks at. Ranks then still see the same
+        ones, since the rates of two ranks are multiples of each other.
+        """
+        each_s = self._each_s()
+        if each_s is not None and self._looks[-1].iteration >= TIMED_FIRST and self._rate * each_s < self._cheap_s():
+            self._rate *= 2
+            ddp._set_ddp_runtime_logging_sample_rate(self._rate)
 
     def _failed(self, error: Exception) -> None:
         logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
@@ -159,12 +176,13 @@ class Watch:
             return
         if (look := self._newest(ddp)) is not None:
             self._note(look)
+            self._space(ddp)
             self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
             self._tell(look)
         if self._record.observe is not None:
             self._record.observe(NO_EVENTS)
 
-    def _newest(self, ddp: Any) -> Look | None:
+    def _newest(self, ddp: Any) -> TimedIteration | None:
         """Return the iteration that torch timed last, if it is a new one."""
         logged = ddp.logger._get_ddp_logging_data()
         ints: dict[str, int] = logged.ints_map
@@ -174,9 +192,9 @@ class Watch:
             return None
         waited_ns = max(0, comm_ns - ints["backward_compute_comm_overlap_time"])
         times_ns = ints["forward_compute_time_start"], ints["backward_compute_time"], waited_ns
-        return Look(iteration, *(time_ns / 1e9 for time_ns in times_ns))
+        return TimedIteration(iteration, *(time_ns / 1e9 for time_ns in times_ns))
 
-    def _note(self, look: Look) -> None:
+    def _note(self, look: TimedIteration) -> None:
         if self._looks:
             before = self._looks[-1]
             count = look.iteration - before.iteration
@@ -185,28 +203,30 @@ class Watch:
                 training.iteration_ended(self, end_s)
         self._looks.append(look)
 
-    def _tell(self, look: Look) -> None:
+    def _tell(self, look: TimedIteration) -> None:
         now = time.monotonic()
         if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
             return
         self._told_s = now
-        if self._rank == 0:
-            self._hear()
-        else:
-            waits = [(look.iteration, look.waited_s) for look in self._looks]
-            self._store.set(str(self._rank), json.dumps(waits))
+        self._exchange()
 
-    def _hear(self) -> None:
-        """Take in what the others have waited; nothing if one of them has not said so."""
+    def _exchange(self) -> None:
+        """Tell the first rank what this one has waited. The first takes in what the others have, if all have told.
+
+        At the end of a job the store may be gone.
+        """
         others = [str(rank) for rank in range(1, self._ranks)]
-        if self._store.check(others):
-            self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
+        with contextlib.suppress(RuntimeError):
+            if self._rank != 0:
+                self._store.set(str(self._rank), json.dumps([(look.iteration, look.waited_s) for look in self._looks]))
+            elif self._store.check(others):
+                self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
 
     def observed(self) -> Observed:
         """Return what was seen so far, from any thread."""
         looks, made_ns = list(self._looks), list(self._made_ns)
         times = times_of(looks, self._others)
-        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times)
+        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times, modules=_modules)
         if times is None:
             return seen
         took_ns = [median(column) for column in zip(*made_ns, strict=True)]
@@ -220,7 +240,6 @@ class Watch:
             bucket_bytes=self._bucket_bytes,
             half=self._hook in HALF_HOOKS,
             own_hook="" if self._hook in HALF_HOOKS + WHOLE_HOOKS else self._hook,
-            modules=_modules,
             no_prophet=self._no_prophet,
         )
 
@@ -230,9 +249,7 @@ class Watch:
             if not self.thread.end(END_LIMIT_S):
                 return
             self._turn()
-            if self._rank == 0:
-                with contextlib.suppress(RuntimeError):  # The store may be gone.
-                    self._hear()
+            self._exchange()
             if self._says:
                 for line in advice_on(self.observed()):
                     say(line)

@@ -80,7 +80,8 @@ def lines(seen: Observed) -> list[str]:
     """Say what share of an iteration waits for the network, and what would help."""
     times = seen.times
     if times is None:
-        return [f"{seen.iterations} iterations, too few to say what the network costs"]
+        of_first = f" of the first of {seen.modules} modules" if seen.modules > 1 else ""
+        return [f"{seen.iterations} iterations{of_first}, too few of them timed to say what the network costs"]
     said = [_waits(seen, times)]
     if times.share <= HELD_BACK:
         most = 1 / (1 - times.share) - 1

@@ -22,7 +22,7 @@ LEAST = 5
 
 
 @dataclass(frozen=True)
-class Look:
+class TimedIteration:
     """One iteration of this rank: its number, when it began, its computing in backward, and its wait for averages."""
 
     iteration: int
@@ -31,7 +31,7 @@ class Look:
     waited_s: float
 
 
-def times_of(looks: Sequence[Look], others: Sequence[Mapping[int, float]] = ()) -> ObservedTimes | None:
+def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, float]] = ()) -> ObservedTimes | None:
     """Return the times of these `looks`, in order; None if there are too few.
 
     `others` has what each other rank waited, by iteration. Looks that some rank lacks are left out.

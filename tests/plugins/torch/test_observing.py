@@ -17,6 +17,7 @@ from tools.ports import free_port
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 OBSERVE = {"PROPHET_SCHEDULER": "observe"}
+MODULES = ("prophet_ddp.takeover", "prophet_ddp.observing")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[Ranks, Ranks]]:
     """Starters of ranks without Prophet, and of watched ones."""
-    with Ranks({}, ("torch", "numpy")) as plain, Ranks(OBSERVE, ("torch", "numpy")) as watched:
+    with Ranks({}, ("torch", "numpy")) as plain, Ranks(OBSERVE, ("torch", "numpy", *MODULES)) as watched:
         yield plain, watched
 
 
@@ -44,9 +45,18 @@ def test_a_script_ends_with_the_bits_that_it_has_without(
     assert watched == plain
     first, second = ((tmp_path / "watched" / f"rank{rank}" / "log").read_text() for rank in range(2))
     assert "Prophet: observes DistributedDataParallel over gloo, 2 ranks, " in first
-    assert "waits for the network" in first or "too few to say" in first
+    assert "waits for the network" in first or "too few of them timed" in first
     assert "no longer" not in first and "cannot" not in first
     assert "Prophet" not in second
+
+
+def test_a_job_of_fsdp2_is_left_alone_and_told_so(servers: tuple[Ranks, Ranks], tmp_path: Path) -> None:
+    plain, watched = (
+        ranks.run(SCRIPTS / "fsdp_root_only.py", tmp_path / place, LIMIT_S)
+        for ranks, place in zip(servers, ("plain", "watched"), strict=True)
+    )
+    assert watched == plain
+    assert "cannot observe FSDP2 yet" in (tmp_path / "watched" / "rank0" / "log").read_text()
 
 
 def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
