@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks pages site profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
 
 # Runs a tool that measures, makes the pages of what is kept then, and ends as the tool did.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -193,6 +193,10 @@ profiles: setup
 # What is deterministic, written anew under tests/golden: the diff shows which numbers a change has moved.
 golden: setup
 	$(BIN)/pytest --write-golden $$(grep -rl golden.check tests --include='test_*.py' | grep -v tests/support/)
+
+# Training scripts over DDP on releases of torch, TORCHES="2.4.0 2.14.1" or all: some minutes and gigabytes a release.
+torches: setup
+	$(BIN)/python -m tools.torches $(TORCHES)
 
 # Source distribution, and a wheel for this Python or those of PYTHONS="A B", built and tried: a minute each.
 release: setup

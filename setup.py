@@ -17,11 +17,10 @@ CORE, PLUGIN, TORCH_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
 """Source roots of prophet_scheduler, of prophet_byteps, and of prophet_ddp and prophet_fsdp. `import prophet` is a
 forecasting library's.
 """
-VERSION = run_path(str(HERE / CORE / "prophet_scheduler" / "__init__.py"))["__version__"]
+ABOUT = run_path(str(HERE / "packages" / "about.py"))
+VERSION = ABOUT["VERSION"]
 AUTOLOAD = "prophet-autoload.pth"
 CONFIGS = "configs"
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-"""Versions that wheels are made for."""
 
 
 def require_compiler() -> None:
@@ -77,7 +76,7 @@ COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
 
 setup(
     name="prophet-scheduler",
-    version=VERSION,
+    **ABOUT["COMMON"],
     description="A communication scheduler that makes data-parallel training faster on slow networks",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -85,11 +84,10 @@ setup(
     classifiers=[
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
-        *(f"Programming Language :: Python :: {python}" for python in PYTHONS),
+        *(f"Programming Language :: Python :: {python}" for python in ABOUT["PYTHONS"]),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
     ],
-    python_requires=f">={PYTHONS[0]}",
     packages=[package for root in (CORE, PLUGIN, TORCH_PLUGIN) for package in find_packages(root)],
     package_dir={
         "prophet_scheduler": f"{CORE}/prophet_scheduler",
@@ -142,7 +140,10 @@ setup(
             ],
         ),
     ],
-    install_requires=["numpy>=1.23", "psutil>=5.9", "pydantic>=2.7", "pyyaml>=6.0", "rich>=13", "typer>=0.12"],
+    install_requires=[
+        *("numpy>=1.23", "psutil>=5.9", "pydantic>=2.7", "pyyaml>=6.0", "rich>=13", "typer>=0.12"),
+        "tomli>=2; python_version < '3.11'",
+    ],
     extras_require={
         "experiments": [
             "matplotlib>=3.8",

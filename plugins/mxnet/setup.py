@@ -5,10 +5,10 @@ from runpy import run_path
 
 from setuptools import setup
 
-VERSION = run_path(str(Path(__file__).parents[2] / "prophet" / "prophet_scheduler" / "__init__.py"))["__version__"]
+ABOUT = run_path(str(Path(__file__).parents[2] / "packages" / "about.py"))
 
 # The last release of MXNet; it uses np.bool, which NumPy 1.24 removed. Nothing else needs so old a NumPy, of which
 # Python 3.12 and later have none.
 MXNET = [f"{package}; python_version < '3.12'" for package in ("mxnet==1.9.1", "numpy==1.23.5", "setuptools", "wheel")]
 
-setup(version=VERSION, install_requires=[f"prophet-scheduler=={VERSION}", *MXNET])
+setup(**ABOUT["COMMON"], install_requires=[f"prophet-scheduler=={ABOUT['VERSION']}", *MXNET])

@@ -5,6 +5,6 @@ from runpy import run_path
 
 from setuptools import setup
 
-VERSION = run_path(str(Path(__file__).parents[2] / "prophet" / "prophet_scheduler" / "__init__.py"))["__version__"]
+ABOUT = run_path(str(Path(__file__).parents[2] / "packages" / "about.py"))
 
-setup(version=VERSION, install_requires=[f"prophet-scheduler=={VERSION}"])
+setup(**ABOUT["COMMON"], install_requires=[f"prophet-scheduler=={ABOUT['VERSION']}"])

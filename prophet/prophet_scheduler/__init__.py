@@ -6,6 +6,7 @@ BytePS autoload imports it in every training process.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -17,6 +18,5 @@ def status() -> dict[str, Any] | None:
     Times are seconds, sizes bytes, rates bytes per second. None before Prophet schedules anything here, in a fork of
     such a process, and with PROPHET_STATUS=0 where nothing else is watched. Waits for nothing.
     """
-    from prophet_scheduler.watch.observer import status_here
-
-    return status_here()
+    observer: Any = sys.modules.get("prophet_scheduler.watch.observer")
+    return observer.status_here() if observer is not None else None

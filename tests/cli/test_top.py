@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import termios
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -169,7 +172,36 @@ def test_it_ends_with_the_job_and_begins_only_with_one(run: Callable[..., None])
     run(None, None, played.edges())
     assert played.slept == [1.0, 1.0]
     with pytest.raises(UserError):
-        run(None, None, Played().edges())
+        run(None, 1, Played().edges())
+
+
+@pytest.mark.parametrize("run", [print_lines, show])
+def test_it_waits_for_a_job_to_begin(run: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    played = Played([], [], documents(status()))
+    console = Console(file=StringIO(), width=100)
+    run(None, None, played.edges(console))
+    assert played.slept == [1.0, 1.0, 1.0]
+    printed = capsys.readouterr()
+    assert printed.err.count("waiting for one") == 1, "once"
+    assert isinstance(console.file, StringIO)
+    assert "train-29500" in printed.out + console.file.getvalue()
+
+
+def test_on_a_terminal_a_key_ends_it_and_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = os.openpty()
+    with open(theirs) as keyboard:  # noqa: PTH123, as it has no path
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        before = termios.tcgetattr(keyboard)
+        os.write(ours, b"xq")
+        console = Console(file=StringIO(), width=100, force_terminal=True)
+        show(None, None, TopEdges(lambda: documents(status()), lambda: 1000.5, console=console))
+        assert termios.tcgetattr(keyboard) == before
+    os.close(ours)
+    assert isinstance(console.file, StringIO)
+    in_place, _, after = console.file.getvalue().partition("\x1b[?1049l")
+    assert "\x1b[?1049h" in in_place and "q to leave" in in_place, "on a screen of its own"
+    assert after.count("train-29500") == 1, "the last one stays"
 
 
 def test_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +219,6 @@ def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPa
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     assert text.count("train-29500") == 3, "drawn for each look, and once more at the end"
-    assert "\x1b[1A" in text, "over the one before"
 
 
 def test_in_a_pipe_each_look_is_a_screen_of_its_own() -> None:

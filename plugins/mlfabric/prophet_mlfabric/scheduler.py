@@ -11,7 +11,6 @@ that the replica must have reached.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,11 @@ from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
 from prophet_mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 
 
-class Kind(enum.StrEnum):
+class Kind(StrEnum):
     """Load of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
 
     DIRECT = "direct"

@@ -113,8 +113,8 @@ def _shared_by(
         failed = any(_shared[processes] is None for processes in groups)
         for processes in groups:
             failed = any(_agree(processes, KEEPS if failed else "")[0])
-        _agreed[*groups] = not failed
-    if len(groups) > 1 and not _agreed[*groups]:
+        _agreed[tuple(groups)] = not failed
+    if len(groups) > 1 and not _agreed[tuple(groups)]:
         return None, None
     shared_parts, shared_replicas = (_shared.get(each) if each is not None else None for each in (parts, replicas))
     return shared_parts, shared_replicas

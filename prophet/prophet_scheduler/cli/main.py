@@ -334,9 +334,9 @@ def top(
         str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else Ctrl-C ends it.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else q or Ctrl-C ends it.")] = None,
 ) -> None:
-    """Show what the jobs under Prophet on this machine do, each second."""
+    """Show what the jobs under Prophet on this machine do, each second. Without --count it waits for one to begin."""
     from prophet_scheduler.cli.top import print_lines, show
 
     (print_lines if json else show)(job, count)

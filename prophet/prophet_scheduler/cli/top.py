@@ -1,23 +1,30 @@
 """Command `prophet top`: ask the workers of this machine each second, and show their status.
 
-Rule of this file: requests and the loop; top_view.py draws the screen. Jobs of other users or machines do not appear,
-because their sockets are not this user's.
+Rule of this file: requests, the loop and the key that ends it; top_view.py draws the screen. Jobs of other users or
+machines do not appear, because their sockets are not this user's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import select
+import sys
+import termios
 import time
-from collections.abc import Callable, Iterator, Sequence
+import tty
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.errors import UserError
@@ -29,6 +36,8 @@ from prophet_scheduler.watch.status import LiveStatus
 
 EVERY_S = 1.0
 RENEWED_S = 60.0
+"""Age of advice on an observed job from which on it is made anew."""
+WAITING = "no such job of yours runs under Prophet on this machine yet; waiting for one"
 MOST_AT_ONCE = 16
 """Maximum workers asked at the same time."""
 
@@ -68,56 +77,101 @@ def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
 
 @dataclass
 class TopEdges:
-    """Clock, sleep (both in seconds), request and console of `prophet top`."""
+    """Clock, sleep (both in seconds), request and console of `prophet top`. `sleep` returns True if the user leaves."""
 
     ask: Callable[[], list[Document]] = ask_all
     now: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], bool | None] = time.sleep
     console: Console = field(default_factory=screen)
 
 
 def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[Document]]:
-    """Yield the workers' documents each second, until the job has ended or `count` times.
+    """Yield the workers' documents each second, until the job has ended, the user leaves, or `count` times. Yield
+    nothing in their place while the job has not begun.
 
-    Raises UserError if there is no such job at first.
+    Raises UserError with a `count` if there is no such job at first.
     """
     taken = 0
     while True:
         try:
-            yield of_job(edges.ask(), job)
+            documents = of_job(edges.ask(), job)
+            taken += 1
         except UserError:
-            if taken == 0:
+            if taken:
+                return
+            if count is not None:
                 raise
+            documents = []
+        yield documents
+        if taken == count or edges.sleep(EVERY_S):
             return
-        taken += 1
-        if taken == count:
-            return
-        edges.sleep(EVERY_S)
 
 
 def print_lines(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
     """Print one document a line, each worker's in turn, each second."""
     edges = edges or TopEdges()
-    for documents in looks(job, count, edges):
+    for documents in _begun(looks(job, count, edges)):
         for document in documents:
             print(json.dumps(document), flush=True)
 
 
 def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """Draw the screen each second; the last one stays. A file or a pipe gets every screen."""
+    """Draw the screen each second, in place of the terminal's own, until `q`; the last one stays. A file or a pipe gets
+    every screen.
+    """
     edges = edges or TopEdges()
     advice = _Advice(edges.now)
-    screens = (
-        view(statuses(documents), edges.now(), edges.console.width, advice.lines)
-        for documents in looks(job, count, edges)
-    )
+
+    def drawn(documents: Sequence[Document]) -> RenderableType:
+        return view(statuses(documents), edges.now(), edges.console.width, advice.lines)
+
     if not edges.console.is_interactive:
-        for screen in screens:
-            edges.console.print(screen)
+        for documents in _begun(looks(job, count, edges)):
+            edges.console.print(drawn(documents))
         return
-    with Live(console=edges.console, auto_refresh=False) as live:
-        for screen in screens:
-            live.update(screen, refresh=True)
+    last: RenderableType = ""
+    try:
+        with _until_q(edges) as leaving, Live(console=edges.console, auto_refresh=False, screen=True) as live:
+            for documents in looks(job, count, leaving):
+                if documents:
+                    last = drawn(documents)
+                live.update(Group(last or WAITING, Text("q to leave", "dim")), refresh=True)
+    finally:
+        if last:
+            edges.console.print(last)
+
+
+def _begun(taken: Iterable[list[Document]]) -> Iterator[list[Document]]:
+    """Pass on looks at a job that has begun. Say once that one is waited for."""
+    said = False
+    for documents in taken:
+        if documents:
+            yield documents
+        elif not said:
+            said = True
+            print(f"prophet: {WAITING}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _until_q(edges: TopEdges) -> Iterator[TopEdges]:
+    """Yield the edges with a sleep that a `q` on the keyboard ends."""
+    if edges.sleep is not time.sleep or not sys.stdin.isatty():
+        yield edges
+        return
+
+    def sleep(seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        while select.select([sys.stdin], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            if os.read(sys.stdin.fileno(), 1) in (b"q", b"Q", b""):
+                return True
+        return False
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSANOW)
+    try:
+        yield replace(edges, sleep=sleep)
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 class _Advice:

@@ -6,16 +6,16 @@ models; scheduling one is a policy's. Times are seconds, sizes bytes.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
 
 
-class OperationKind(enum.StrEnum):
+class OperationKind(StrEnum):
     """Computing occupies the processor for `time_s`; a transfer puts `size_bytes` on the wire."""
 
     COMPUTE = "compute"

@@ -9,10 +9,11 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from prophet_scheduler.core.units import MOST_S, parse_rate, parse_time
 from prophet_scheduler.engines.spec import is_worker

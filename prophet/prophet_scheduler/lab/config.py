@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from typing_extensions import Self
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import read_text

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.lab.schema import NotNegative, Rate, Seconds, Strict

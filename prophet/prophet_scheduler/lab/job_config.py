@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from prophet_scheduler.engines.spec import Framework
 from prophet_scheduler.lab.schema import MOST_COUNT, Count, Seconds, Seed, Size, Strict

@@ -6,16 +6,16 @@ are bytes, times seconds, work is in floating-point operations (a multiplication
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 
-class Pattern(enum.StrEnum):
+class Pattern(StrEnum):
     """Parts of a worker's iteration. Computing is called `forward.STEP` and `backward.STEP`.
 
     RECEIVE: each parameter is received, then forward: inference, and the forward part of TicTac.

@@ -10,13 +10,18 @@ contender on BytePS runs on the same mended base.
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from prophet_scheduler.core.errors import UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HERE = Path(__file__).parent
 

@@ -17,7 +17,6 @@ bit.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +27,14 @@ from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Action, Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
 from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 
 HORIZON_S = 3600.0
 """Jobs are stopped after this if nothing else stops them."""
 
 
-class Transport(enum.StrEnum):
+class Transport(StrEnum):
     """Way in which updates and models travel."""
 
     MLFABRIC = "mlfabric"

@@ -85,7 +85,7 @@ def story_of_record(folder: Path) -> Story:
     zero = min(begin.unix_s + begin.began_s for begin in begins)
     chapters = [chapter_of(workers[place], zero) for place in order]
     first = begins[order[0]]
-    began = datetime.datetime.fromtimestamp(zero, datetime.UTC)
+    began = datetime.datetime.fromtimestamp(zero, datetime.timezone.utc)
     engine = engines()[first.worker.engine].words
     facts = [
         f"{engine} under Prophet {first.version}, {len(workers)} of {first.worker.workers or len(workers)} workers on "

@@ -19,7 +19,6 @@ its remainder is the gap's; as a transfer is not cut, only the first one of each
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,13 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prophet_papers.algorithms.caramel.batching import Batch
+from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.network import Network
 
 ROUNDING_S = 1e-12
 """Sums of seconds are equal within this."""
 
 
-class Place(enum.StrEnum):
+class Place(StrEnum):
     """Beside which pass a batch travels; the last two reach into the gap."""
 
     BACKWARD = "backward"
