@@ -95,7 +95,7 @@ class ModuleRounds(AwaitedRounds):
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Return the wrapped module, or None once it is gone."""
         self.sparse: SparseGradients | None = None
-        """Sparse gradients of the module, if there are any."""
+        """Sparse gradients, if there are any."""
         self.times: IterationTimes | None = None
         """Times of this iteration, if DistributedDataParallel's logger looks at it."""
         self.report: Callable[[str], None] = _nobody
@@ -421,17 +421,13 @@ class ModuleRounds(AwaitedRounds):
 
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
-        hook = self.comm_hook
+        hook, how = self.comm_hook, (self._streams_of, self._issuer, self.log)
         if self.buckets is not None:
-            buckets = self.buckets.arena(self.registered, self._slots, self._streams_of, self._issuer, self.log)
-            self._arena = buckets
-            self._take_up(self._undecided(buckets.whole))
-            return
+            self._arena = buckets = self.buckets.arena(self.registered, self._slots, *how)
+            return self._take_up(self._undecided(buckets.whole))
         half = hook.half if hook is not None else None
         self.record.half = half is not None
-        self._arena = arena = self._hardware.arena(
-            self._slots, self.terms.fusion, self._streams_of, self._issuer, self.log, half=half
-        )
+        self._arena = arena = self._hardware.arena(self._slots, self.terms.fusion, *how, half=half)
         if hook is None:
             arena.scale = 1.0 / self.ranks
         else:
