@@ -83,7 +83,8 @@ class Job:
         self.slots = (None,)
         self.on_round: Any = None
         self.ended = 100
-        self.iterations: list[IterationEnd] = []
+        self.iterations = self.record.iterations
+        self.buckets: Any = None
         self.clips = False
         """True if its iterations wait for all averages."""
         self.now_s = 100.0
@@ -100,10 +101,6 @@ class Job:
     @property
     def way(self) -> str:
         return self.decision.way
-
-    def take_ended(self) -> list[IterationEnd]:
-        ended, self.iterations = self.iterations, []
-        return ended
 
     def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
         self.cut = cut
