@@ -192,3 +192,12 @@ def test_it_can_be_written_as_json() -> None:
     raw = json.loads(json.dumps(dataclasses.asdict(advise(situation(), predict=predict))))
     assert raw["schema"] == 1 and raw["setting"] == {"bandwidth": 250e6}
     assert {suggestion["change"] for suggestion in raw["suggestions"]} <= {change.name for change in CHANGES}
+
+
+def test_a_job_that_clips_by_the_norm_is_predicted_with_two_phases() -> None:
+    given = situation(20.0)
+    job = given.cell.job.model_copy(update={"clip_norm": 1.0})
+    clips = dataclasses.replace(given, cell=dataclasses.replace(given.cell, job=job))
+    # 20 MB take 0.64 s at 250 Mbit/s. Forward hides 0.1 s of the second half, and without phases none.
+    assert predicted_s(dataclasses.replace(given, waits=True)) == pytest.approx(0.64 + 0.1, rel=0.1)
+    assert predicted_s(clips) == pytest.approx(0.64, rel=0.1)

@@ -105,7 +105,7 @@ class ModuleRounds(AwaitedRounds):
         """Return the wrapped module, or None once it is gone."""
         self.logger: ErrorLog = NoLog()
         self.sparse: SparseGradients | None = None
-        """Sparse gradients of the module, if there are any."""
+        """Sparse gradients, if there are any."""
         self.turns: Turns | None = None
         """Turns of torch's reducer, if it may have some."""
         self.pace = Pace()
@@ -419,18 +419,14 @@ class ModuleRounds(AwaitedRounds):
 
     def _fill_arena(self) -> None:
         """Make a new arena, with a module's first cut and sequence."""
-        channel, streams_of = self.channel, functools.cache(self._hardware.streams)
-        hook = self.comm_hook
+        channel, hook = self.channel, self.comm_hook
+        how = functools.cache(self._hardware.streams), channel.issuer, channel.log
         if self.buckets is not None:
-            buckets = self.buckets.arena(self.registered, self._slots, streams_of, channel.issuer, channel.log)
-            self._arena = buckets
-            self._take_up(self._undecided(buckets.whole))
-            return
+            self._arena = buckets = self.buckets.arena(self.registered, self._slots, *how)
+            return self._take_up(self._undecided(buckets.whole))
         half = hook.half if hook is not None else None
         self.record.half = half is not None
-        self._arena = arena = self._hardware.arena(
-            self._slots, self.terms.fusion, streams_of, channel.issuer, channel.log, half=half
-        )
+        self._arena = arena = self._hardware.arena(self._slots, self.terms.fusion, *how, half=half)
         if hook is None:
             arena.scale = 1.0 / channel.ranks
         else:

@@ -23,9 +23,9 @@ inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;
 
 struct TensorSpec {
   uint32_t bytes = 0;
-  std::vector<uint32_t> needed_by;  // operations of the next iteration
-  std::vector<uint32_t> parts;      // bytes of its partitions, where they are not all of the same size
-  uint32_t id = kOwnPlace;          // what tasks and events call it; its place among its layout's tensors otherwise
+  std::vector<uint32_t> needed_by;   // operations of the next iteration
+  std::vector<uint32_t> parts;       // bytes of its partitions, where they are not all of the same size
+  uint32_t id = kOwnPlace;           // what tasks and events call it; its place among its layout's tensors otherwise
   std::vector<uint32_t> needed_now;  // operations of the same iteration
 };
 
