@@ -49,7 +49,7 @@ KEEPS = "FSDP2's own collectives"
 """Prefix of the message of a rank that keeps them."""
 AVERAGES = (
     "FSDP2's gradients are averages under Prophet; over gloo torch alone leaves their sums (pytorch issue 162338), so "
-    "weights differ from a run without Prophet"
+    "weights can differ from a run without Prophet"
 )
 """Line that says it, since Prophet changes weights nowhere else."""
 PROCESSOR = torch.device("cpu")
