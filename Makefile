@@ -63,6 +63,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python -m tools.lines
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
 # The queue and the planner, beside the last figures of this machine (docs/results/data/bench.jsonl).
