@@ -166,7 +166,7 @@ class WatchedJob:
     @property
     def _events(self) -> EventLog:
         reducer: Any = self._model.reducer
-        log: EventLog = reducer.rounds.channel.log
+        log: EventLog = reducer.rounds.log
         return log
 
 

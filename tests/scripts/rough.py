@@ -135,10 +135,10 @@ def _decide_often() -> None:
     chance, turns = random.Random(1), random.Random(2)
 
     def end(self: Any) -> None:
-        if self.control.rank == 0 and self.cut is not None:
-            self.control.want(_by_chance(self, chance))
+        if self.channel.control.rank == 0 and self.cut is not None:
+            self.channel.control.want(_by_chance(self, chance))
             if turns.random() < TURNS and not torch_guards.after_compilation():
-                self.control.want_turn(turns.randint(1, MOST_TURN))
+                self.channel.control.want_turn(turns.randint(1, MOST_TURN))
         original(self)
 
     take_up: Any = vars(ModuleRounds)["_take_up"]

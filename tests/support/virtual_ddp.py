@@ -77,7 +77,7 @@ class Job:
         self.log = EventLog(open=True)
         self.record = ModuleRecord()
         self.control = Wanted()
-        self.channel = SimpleNamespace(log=self.log, control=self.control)
+        self.channel = SimpleNamespace(control=self.control)
         self.waits = self.record.waits
         self.dividing = Dividing(cast(Issuer, None), 0, 2, self.record.asks, possible=False)
         self.divisible = self.divided = self.resting = False

@@ -68,13 +68,13 @@ class WatchingAgent:
         return True
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        rounds.record.keep(rounds.channel.log.drain())
+        rounds.record.keep(rounds.log.drain())
 
     def end(self) -> None:
         """Stop: no more turns will come."""
         rounds = self._reference()
         if rounds is not None:
-            rounds.channel.log.close()
+            rounds.log.close()
 
     def leave(self) -> None:
         """Do nothing at the end of the module or the process."""
@@ -148,7 +148,7 @@ class ModuleAgent(WatchingAgent):
         session = self.session
         if self._warm is not None and decision is not None:
             self._keep(rounds, self._warm, decision.cut, now)
-        events = rounds.channel.log.drain()
+        events = rounds.log.drain()
         rounds.record.keep(events)
         turn = Turn(
             now,
@@ -158,7 +158,7 @@ class ModuleAgent(WatchingAgent):
             divided=decision is not None and decision.way == TWO_PHASES,
             # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
             ended=() if rounds.resting else rounds.pace.take_iterations(),
-            forward_ends=rounds.channel.log.drain_forward_ends(),
+            forward_ends=rounds.log.drain_forward_ends(),
             barrier=rounds.record.barrier,
             ways=_other_ways(rounds) if self._adapts else (),
             pace=rounds.channel.control.pace,

@@ -58,11 +58,11 @@ class GroupingAgent(WatchingAgent):
         return self._monitor.network
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
-        events = rounds.channel.log.drain()
+        events = rounds.log.drain()
         rounds.record.keep(events)
         if self.decided or rounds.cut is None:
             return
-        self.profiler.forward_ended(rounds.channel.log.drain_forward_ends())
+        self.profiler.forward_ended(rounds.log.drain_forward_ends())
         self.profiler.observe(events)
         if self.profiler.warmed_up_s is not None:
             self._monitor.observe(events[events["time_s"] >= self.profiler.warmed_up_s])

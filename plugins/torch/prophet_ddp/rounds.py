@@ -47,6 +47,7 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_ddp.buckets import Buckets
     from prophet_ddp.ddp_logger import IterationTimes
+    from prophet_ddp.events import EventLog
     from prophet_ddp.phases import Division
     from prophet_ddp.sparse import SparseGradients
     from prophet_ddp.turns import Turns
@@ -130,6 +131,11 @@ class ModuleRounds(AwaitedRounds):
     def ranks(self) -> int:
         """Number of ranks that share the averages."""
         return self.channel.ranks
+
+    @property
+    def log(self) -> EventLog:
+        """Events of its blocks."""
+        return self.channel.log
 
     @property
     def registered(self) -> Sequence[Slot]:

@@ -228,7 +228,7 @@ def _replace(
     tend_heap()
     weakref.finalize(ddp, rounds.dropped).atexit = False
     rounds.record.decides = decides
-    rounds.record.drain = rounds.channel.log.drain if heard else None
+    rounds.record.drain = rounds.log.drain if heard else None
     if heard:
         agent = deciding_agent(parts, told) if decides else WatchingAgent(rounds)
         if isinstance(agent, ModuleAgent):

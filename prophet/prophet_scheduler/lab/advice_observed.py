@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.status import Observed, ObservedTimes
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
+from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, contender_of, predicted_job, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
@@ -45,7 +46,7 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     each_s = [forward_s * part / made_s[0] if made_s[0] else forward_s / len(part_s) for part in part_s]
     rows = zip(seen.gradient_bytes, seen.generation_s, each_s, strict=True)
     profile = Profile("this job", tuple(GradientProfile(f"gradient{i}", *row) for i, row in enumerate(rows)))
-    contender = contender_of("ddp-gloo")
+    contender = contender_of(engines()["ddp"].stock)
     if seen.bucket_bytes is not None:
         contender = replace(contender, env={BUCKET_CAP_MB: str(seen.bucket_bytes / MEBIBYTE)})
     cluster = ClusterConfig.model_construct(workers=seen.ranks, servers=1, bandwidth=Bandwidth(rate), delay=Delay())

@@ -188,7 +188,7 @@ class ForcedDdp:
 
         forced._end = end
         agent: Any = ModuleAgent
-        agent._turn = lambda self, rounds, now: rounds.record.keep(rounds.channel.log.drain())
+        agent._turn = lambda self, rounds, now: rounds.record.keep(rounds.log.drain())
 
         def holds(called: Any) -> object:
             rounds: ModuleRounds = called.reducer.rounds

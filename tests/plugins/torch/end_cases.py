@@ -340,7 +340,7 @@ def agent_fails(rank: int) -> None:
         assert failed.wait(30)
     trained(ddp, 20)
     if prophet() and rank == 0:
-        assert len(ddp.reducer.rounds.channel.log.drain()) == 0, "nobody reads what is written any more"
+        assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
 
 
 def making_fails(rank: int) -> None:
