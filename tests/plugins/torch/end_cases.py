@@ -627,13 +627,23 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
     CASES[case](rank)
 
 
+def keep_store(port: int) -> int:
+    """Starts a process that has the store, whose threads must not be there when ranks are forked. Returns its id."""
+    pid = os.fork()
+    if pid == 0:
+        store = vars(dist)["TCPStore"]("127.0.0.1", port, None, True, wait_for_workers=False)
+        while store is not None:
+            signal.pause()
+    return pid
+
+
 def run(case: str, plain: bool) -> None:
     """One case, in the folder where the process is."""
     port = free_port()
-    store: Any = None
+    keeper = None
     if case in KEEPS_THE_STORE:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
-        store = vars(dist)["TCPStore"]("127.0.0.1", port, None, True, wait_for_workers=False)
+        keeper = keep_store(port)
     pids: dict[int, int] = {}
     ranks = range(MORE_RANKS.get(case, RANKS))
     for rank in ranks:
@@ -646,7 +656,7 @@ def run(case: str, plain: bool) -> None:
     limit_s = time.monotonic() + LIMIT_S
     while pids and time.monotonic() < limit_s:
         pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid:
+        if pid in pids:
             rank = pids.pop(pid)
             ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
             Path(f"ended{rank}").touch()
@@ -659,7 +669,9 @@ def run(case: str, plain: bool) -> None:
     since = float(Path("mark").read_text()) if Path("mark").exists() else 0.0
     rows = [{"status": status, "after_s": at - since} for status, at in (ended[rank] for rank in ranks)]
     Path("ends.json").write_text(json.dumps(rows))
-    if store is not None:
+    if keeper is not None:
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
         del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
 
 
