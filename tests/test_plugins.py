@@ -110,6 +110,7 @@ def test_a_distribution_has_its_package_and_wants_core_of_its_version(extra: str
     shutil.copytree(ROOT / "plugins" / extra, here, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
     (tmp_path / version).parent.mkdir(parents=True)
     shutil.copy(ROOT / version, tmp_path / version)
+    shutil.copytree(ROOT / "packages", tmp_path / "packages")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(here)]
     subprocess.run(build, cwd=tmp_path, check=True, timeout=240)
     with zipfile.ZipFile(tmp_path / f"{package}-{__version__}-py3-none-any.whl") as wheel:

@@ -37,7 +37,7 @@ from prophet_scheduler.frontends.torch.threads import OWN
 Future = torch.futures.Future
 
 
-class Hook(Protocol):
+class BucketHook(Protocol):
     """Communication hook, called with its state and a bucket."""
 
     def __call__(self, state: Any, bucket: Any, /) -> Future[torch.Tensor]:
@@ -50,7 +50,7 @@ class Buckets:
     buckets of the registered parameters, by number, for gradients that come in this order.
     """
 
-    def __init__(self, hook: Hook, state: Any, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]) -> None:
+    def __init__(self, hook: BucketHook, state: Any, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]) -> None:
         self._hook, self._state = hook, state
         self._rebuild = rebuild
         self.rebuilt = False

@@ -17,7 +17,7 @@ KEPT_ITERATIONS = 64
 """Number of newest iterations whose times are kept."""
 
 
-class Pace:
+class ModulePace:
     """Progress of one module. An iteration lasts from one round's begin to the next one's. Times are in seconds."""
 
     def __init__(self) -> None:

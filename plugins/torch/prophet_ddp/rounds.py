@@ -28,7 +28,7 @@ from prophet_ddp.compression import CommHook
 from prophet_ddp.control import UNORDERED, Decision
 from prophet_ddp.dividing import Dividing
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.pace import Pace
+from prophet_ddp.pace import ModulePace
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
@@ -109,7 +109,7 @@ class ModuleRounds(AwaitedRounds):
         """Sparse gradients, if there are any."""
         self.turns: Turns | None = None
         """Turns of torch's reducer, if it may have some."""
-        self.pace = Pace()
+        self.pace = ModulePace()
         self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
         self._first_came: list[Slot] | None = [] if terms.arranges and self.plain else None
         """Slots in the order of the first round's gradients, until gradients are arranged so; None if they stay."""
