@@ -11,7 +11,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.simulate.cluster import Cluster
 from prophet_scheduler.simulate.job import Job, job_of_cut
 from prophet_scheduler.simulate.run import Options, simulate
-from prophet_scheduler.simulate.sharded import Sharding, job_of_phases, job_of_shards
+from prophet_scheduler.simulate.sharded import AHEAD, Sharding, job_of_phases, job_of_shards
 
 WHOLE = 1 << 31
 BLOCK_BYTES = 512 << 10
@@ -105,3 +105,8 @@ def test_measured_jobs_are_predicted_by_their_wire(sharding: Sharding, measured_
     under = Sharding(sharding.shards, sharding.replicas, sharding.keeps, scheduled=True)
     for each, took_s in ((sharding, measured_s), (under, scheduled_s)):
         assert 0.89 * took_s < sharded_s(bert(), each, LINK) < took_s
+
+
+def test_as_many_modules_come_ahead_as_in_a_job() -> None:
+    order = pytest.importorskip("prophet_fsdp.order")
+    assert AHEAD == order.AHEAD

@@ -227,6 +227,7 @@ class DdpLogger(c10d.Logger):
         return sum(not without.issuperset(bucket) for bucket in self.buckets(list(self._places.values())))
 
     def buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return torch's buckets for gradients that come in this order; parameters are named by place."""
         slots = self._rounds.registered
         buckets, _ = c10d._compute_bucket_assignment_by_size(
             [slots[place].param for place in order], self._limits, [False] * len(order), list(order)

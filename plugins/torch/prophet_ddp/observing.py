@@ -178,7 +178,7 @@ class ModuleWatch:
             self._note(look)
             self._space(ddp)
             self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
-            self._tell(look)
+            self._tell()
         if self._record.observe is not None:
             self._record.observe(NO_EVENTS)
 
@@ -203,7 +203,7 @@ class ModuleWatch:
                 training.iteration_ended(self, end_s)
         self._looks.append(look)
 
-    def _tell(self, look: TimedIteration) -> None:
+    def _tell(self) -> None:
         now = time.monotonic()
         if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
             return

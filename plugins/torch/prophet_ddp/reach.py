@@ -38,10 +38,8 @@ def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
     """True if no gradient of `module` comes to this slot any more. Its parameter was replaced there, or torch has made
     another node that adds to `.grad`, as after a move to another type or device.
     """
-    if slot.param.requires_grad:
-        node = slot.path.next_functions[0][0] if slot.path is not None else None
-        if get_gradient_edge(slot.param).node is not node:
-            return True
+    if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
+        return True
     holder, _, name = slot.name.rpartition(".")
     try:
         return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.status import ArmStatus, Observed
     from prophet_scheduler.learn.profiler import JobProfiler
 
-
 logger = logging.getLogger("prophet_scheduler")
 
 

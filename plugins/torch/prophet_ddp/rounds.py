@@ -305,7 +305,7 @@ class ModuleRounds(AwaitedRounds):
         """Note the end of a synchronised forward pass: the next backward makes gradients to average."""
         if self.trace is not None:
             self.trace.ends()
-        self.channel.log.forward_ended(time.monotonic())
+        self.log.forward_ended(time.monotonic())
         self._forward_thread = threading.get_ident()
         for slot in self.uses.forward_ends(outputs):  # No gradient comes, but their `.grad` is sent.
             self._bring_home(slot)
@@ -342,7 +342,7 @@ class ModuleRounds(AwaitedRounds):
             super()._gradient_comes(slot)
 
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
-        if self.turns is not None and self.turns.late_reducer is not None:
+        if self.turns is not None and self.resting:
             self.turns.came = True
             return
         grad = slot.param.grad

@@ -48,6 +48,20 @@ class _Collective:
     next_: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Modules:
+    """Modules of a sharded model: seconds of each in both passes, and its collectives. `gathers` and `again` bring its
+    parameters in forward and in backward, and are empty where nothing has to. `stages` sum its gradients, one after
+    another.
+    """
+
+    forward_s: Sequence[float]
+    backward_s: Sequence[float]
+    gathers: Sequence[_Collective]
+    again: Sequence[_Collective]
+    stages: Sequence[Sequence[_Collective]]
+
+
 class _Chain:
     """Operations, each after the one before."""
 
@@ -115,15 +129,14 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
     )
     stages = [stage for stage, divided in ((sums, shards > 1), (averages, replicas > 1)) if divided]
     chain = _Chain()
-    build = _scheduled if sharding.scheduled else _one_by_one
-    backward = build(
-        chain,
+    model = _Modules(
         forward_s,
         backward_s,
         gathers if shards > 1 else [],
         again if shards > 1 and not sharding.keeps else [],
         stages,
     )
+    backward = (_scheduled if sharding.scheduled else _one_by_one)(chain, model)
     job = chain.job(profile.name, backward)
     if not sharding.scheduled:
         return job, None
@@ -133,27 +146,20 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
     return job, Plan(push=QueuePlan(order=order))
 
 
-def _one_by_one(
-    chain: _Chain,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    gathers: Sequence[_Collective],
-    again: Sequence[_Collective],
-    stages: Sequence[Sequence[_Collective]],
-) -> int:
+def _one_by_one(chain: _Chain, model: _Modules) -> int:
     """Build FSDP2's program over gloo, which waits for each collective. Returns the place of backward."""
-    last = [stage[0] for stage in stages[-1:]]
-    for module, seconds in enumerate(forward_s):
-        mine = gathers[module : module + 1]
+    last = [stage[0] for stage in model.stages[-1:]]
+    for module, seconds in enumerate(model.forward_s):
+        mine = model.gathers[module : module + 1]
         chain.add(after_last=last if not module else (), sends=mine)
         chain.add(seconds, after=mine)
     backward = len(chain.seconds)
     before: Sequence[_Collective] = ()
-    for module in reversed(range(len(backward_s))):
-        mine = again[module : module + 1]
+    for module in reversed(range(len(model.backward_s))):
+        mine = model.again[module : module + 1]
         chain.add(after=before, sends=mine)
-        first, *others = (stage[module] for stage in stages)
-        chain.add(backward_s[module], after=mine, sends=[first])
+        first, *others = (stage[module] for stage in model.stages)
+        chain.add(model.backward_s[module], after=mine, sends=[first])
         before = [first]
         for stage in others:
             chain.add(after=before, sends=[stage])
@@ -161,31 +167,24 @@ def _one_by_one(
     return backward
 
 
-def _scheduled(
-    chain: _Chain,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    gathers: Sequence[_Collective],
-    again: Sequence[_Collective],
-    stages: Sequence[Sequence[_Collective]],
-) -> int:
+def _scheduled(chain: _Chain, model: _Modules) -> int:
     """Build the program under Prophet: parameters come ahead, and averages and updates are late."""
-    count = len(forward_s)
-    averages = stages[-1]
+    count = len(model.forward_s)
+    averages = model.stages[-1]
     for module in range(count):
         for other in range(module + AHEAD if module else 0, min(module + AHEAD + 1, count)):
-            chain.add(after_last=[averages[other]], sends=gathers[other : other + 1])
-        chain.add(forward_s[module], after=gathers[module : module + 1])
+            chain.add(after_last=[averages[other]], sends=model.gathers[other : other + 1])
+        chain.add(model.forward_s[module], after=model.gathers[module : module + 1])
     backward = len(chain.seconds)
     for module in reversed(range(count)):
         newest = module - AHEAD
         for other in reversed(range(max(newest, 0), count if module == count - 1 else newest + 1)):
-            chain.add(sends=again[other : other + 1])
-        chain.add(backward_s[module], after=again[module : module + 1], sends=[stages[0][module]])
-        if len(stages) > 1 and module + 1 < count:  # The sum within the shards has come when the next one begins.
-            chain.add(after=[stages[0][module + 1]], sends=[averages[module + 1]])
-    if len(stages) > 1:
-        chain.add(after=[stages[0][0]], sends=[averages[0]])
+            chain.add(sends=model.again[other : other + 1])
+        chain.add(model.backward_s[module], after=model.again[module : module + 1], sends=[model.stages[0][module]])
+        if len(model.stages) > 1 and module + 1 < count:  # The sum within the shards has come when the next one begins.
+            chain.add(after=[model.stages[0][module + 1]], sends=[averages[module + 1]])
+    if len(model.stages) > 1:
+        chain.add(after=[model.stages[0][0]], sends=[averages[0]])
     return backward
 
 

@@ -91,6 +91,11 @@ class Slot:
         self.path: Any = None
 
     @property
+    def accumulation(self) -> Any:
+        """Return torch's node that adds to `.grad`, or None once the program has dropped the module."""
+        return self.path.next_functions[0][0] if self.path is not None else None
+
+    @property
     def param(self) -> torch.Tensor:
         """Return the parameter, or another tensor in its memory if the program dropped it and that is still needed."""
         param = self._param if self._reference is None else self._reference()

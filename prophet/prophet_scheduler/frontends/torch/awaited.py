@@ -89,7 +89,7 @@ class AwaitedRounds:
             # would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
             with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
                 slot.path = param.view_as(param).grad_fn
-            self._ends.append(slot.path.next_functions[0][0].register_hook(slot.hook("_gradient_ready")))
+            self._ends.append(slot.accumulation.register_hook(slot.hook("_gradient_ready")))
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _attend(self) -> None:
