@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,13 @@ class DdpLogger(c10d.Logger):
             [slots[place].param for place in order], self._limits, [False] * len(order), list(order)
         )
         return list(buckets)
+
+    def copied_back(self) -> Sequence[int]:
+        """Return the parameters, by place, in the order in which torch's reducer copies averages to `.grad`."""
+        if self._order is not None:
+            return self._order
+        registered = list(self._places.values())
+        return list(chain(*reversed(self.buckets(registered)))) if self._rounds.uses.found else registered
 
     def _size(self, bucket: Sequence[int]) -> int:
         return sum(_bytes(self._rounds.registered[place]) for place in bucket)

@@ -64,6 +64,10 @@ class ErrorLog(Protocol):
         """Keep the error that ended a pass."""
         ...
 
+    def copied_back(self) -> Sequence[int]:
+        """Return the registered parameters, by place, in the order in which torch's reducer copies their averages."""
+        ...
+
 
 class NoLog:
     """Logger of a module that has none."""
@@ -72,6 +76,10 @@ class NoLog:
 
     def set_error_and_log(self, error: str, /) -> None:
         """Ignore the error."""
+
+    def copied_back(self) -> Sequence[int]:
+        """Return none."""
+        return ()
 
 
 class ModuleRounds(AwaitedRounds):
@@ -156,6 +164,16 @@ class ModuleRounds(AwaitedRounds):
     def plain(self) -> bool:
         """True if every round averages all gradients. The same on all ranks."""
         return not self.uses.vary
+
+    @property
+    def arranged(self) -> bool:
+        """True once slots are in the order in which gradients come, so far as the module has one."""
+        return self.terms.arranges and self.plain and self._first_came is None
+
+    @property
+    def as_came(self) -> Sequence[Slot]:
+        """Slots in the order in which gradients come; as registered before they are arranged."""
+        return self._slots[::-1] if self.arranged else self.registered
 
     @property
     def used_by(self) -> torch.Tensor | None:
@@ -313,6 +331,12 @@ class ModuleRounds(AwaitedRounds):
     def _gathered(self) -> None:
         if self.uses.without and not self.pace.staged:
             self._settle_unused()
+
+    def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
+        if not slots:
+            return []
+        order = self.as_came if self.arranged else [self.registered[place] for place in self.logger.copied_back()]
+        return [slot for slot in order if slot in slots]
 
     @property
     def cut_off(self) -> bool:

@@ -249,13 +249,12 @@ def _give_back(ddp: Any) -> None:
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
-    in_order = rounds.slots[::-1]
+    slots, rebuilt = rounds.as_came, rounds.arranged
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
-    rebuilt = rounds.buckets is not None and rounds.buckets.rebuilt
     sparse = rounds.sparse.params if rounds.sparse is not None else ()
-    make_torch_reducer(ddp, in_order if rebuilt else rounds.registered, sparse, rebuilt)
+    make_torch_reducer(ddp, slots, sparse, rebuilt and not sparse)
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:

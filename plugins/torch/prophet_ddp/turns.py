@@ -86,7 +86,7 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.registered)
+            make_torch_reducer(ddp, self._rounds.as_came, rebuilt=self._rounds.arranged)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger goes on, since it knows how many iterations there were.

@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -190,7 +189,7 @@ class AwaitedRounds:
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
-            lent += _in_one_place(shared)
+            mixed = self.in_torch_order(_overlapping(shared))
         graphs = [slot for slot in self._graphs if slot.life.awaited]
         if graphs:
             warn_once(
@@ -199,8 +198,8 @@ class AwaitedRounds:
             )
         elsewhere = self._forward_thread not in {None, threading.get_ident(), *_running}
         unseen = awaited if self._out_of_sight or elsewhere else [*lent, *graphs]
-        if unseen:
-            self.settle(unseen)
+        if mixed or unseen:
+            self.settle([*mixed, *unseen])
         self._graphs = [slot for slot in graphs if slot.life.staged]
         if life.validating:
             self.validate()
@@ -210,6 +209,10 @@ class AwaitedRounds:
         with references.at_work():
             for slot in self._slots:
                 assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
+
+    def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
+        """Return the slots in the order in which the engine alone would copy averages to their `.grad`."""
+        return [slot for slot in self._slots if slot in slots]
 
     def _gathered(self) -> None:
         """Note that it has made gradients of this module."""
@@ -435,12 +438,23 @@ def watch_backward() -> None:
     autograd._engine_run_backward = run
 
 
-def _in_one_place(slots: Sequence[Slot]) -> list[Slot]:
-    """Return those whose gradients begin at the same place. One average stays there, the same on all ranks."""
-    sent = {slot: gradient for slot in reversed(slots) if (gradient := slot.sent()) is not None}
-    starts = {slot: references.parts_of(gradient)[-1].data_ptr() for slot, gradient in sent.items()}
-    counts = Counter(starts.values())
-    return [slot for slot, start in starts.items() if start and counts[start] > 1]
+def _overlapping(slots: Sequence[Slot]) -> set[Slot]:
+    """Return those whose gradients have elements in common. In these the average that is copied last stays."""
+    spans: list[tuple[int, int, Slot]] = []
+    for slot in slots:
+        gradient = slot.sent()
+        part = references.parts_of(gradient)[-1] if gradient is not None else None
+        if part is not None and part.numel():
+            extent = sum((size - 1) * stride for size, stride in zip(part.size(), part.stride(), strict=True)) + 1
+            spans.append((part.data_ptr(), part.data_ptr() + extent * part.element_size(), slot))
+    overlapping: set[Slot] = set()
+    furthest, owner = 0, None
+    for start, end, slot in sorted(spans, key=lambda span: span[:2]):
+        if start < furthest and owner is not None:
+            overlapping |= {slot, owner}
+        if end > furthest:
+            furthest, owner = end, slot
+    return overlapping
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
