@@ -50,6 +50,8 @@ class Family:
     first_cost: float
     """Iterations that a change costs to blocks that the job has not had."""
     cost: float = 0.1
+    hidden_cost: tuple[float, ...] = ()
+    """What a change costs each of the iterations after it, beyond `cost`, which no decider is told."""
     error: float = 0.05
     """Deviation of predictions, beyond their common error."""
     correlated: float = 0.0
@@ -114,6 +116,8 @@ FAMILIES = (
     Family("far predictions", valley, DDP, error=0.15),
     Family("cliff, new keys", cliff, BYTEPS),
     Family("cliff", cliff, DDP),
+    Family("dear changes", valley, DDP, hidden_cost=(0.2, 0.4)),
+    Family("dear changes, flat", flat, DDP, error=0.03, hidden_cost=(0.2, 0.4)),
     Family("slow together", valley, DDP, correlated=0.5),
     Family("making up", valley, BYTEPS, correlated=-0.3, outliers=0.03),
     Family("changing", valley, DDP, change_at=150),
@@ -183,11 +187,14 @@ def run(job: DrawnJob, decider: Any) -> Course:
     """Run the job with this decider, from the arm FIRST on."""
     arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
     had, arm, before, row = {FIRST}, FIRST, FIRST, -1
+    hidden: list[float] = []
     for iteration in range(ITERATIONS):
         if job.truth(iteration) != row:
             row = job.truth(iteration)
             decider.predicted(ITERATION_S * job.predicted[row])
         cost = 0.0 if arm == before else job.family.cost if arm in had else job.family.first_cost
+        hidden = hidden[1:] if arm == before else list(job.family.hidden_cost)
+        cost += hidden[0] if hidden else 0.0
         had.add(arm)
         alone_s = ITERATION_S * job.effects[row] * job.noise[iteration]
         best_s[iteration] = ITERATION_S * job.effects[row].min() * job.noise[iteration]

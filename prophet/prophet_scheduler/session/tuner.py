@@ -6,12 +6,13 @@ engine's own.
 
 The model. With t(n) the time of iteration n, under arm a(n),
 
-    log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + e(n)
+    log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + c(k) + e(n)
 
-The level is a random walk: other work comes and goes. f is the error of an arm's prediction beyond the level. It is a
+The level is a random walk: other work comes and goes. c(k) is what a change of arm adds to the k-th iteration after it,
+beyond the expected cost, and 0 later: the job pays for a change while the wire drains and fills again. f is the error of an arm's prediction beyond the level. It is a
 Gaussian process over arms with four parts: one common to all arms of a kind, a slope over the logarithm of the block's
 size (the overhead), a smooth function of it, and one of each arm alone. e is noise, whose size and correlation are
-learned from the iterations. The belief about level and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it
+learned from the iterations. The belief about level, c and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it
 exactly.
 
 The next arm has the least expected time over the rest of the job, counting the value of a look at it. For each arm and
@@ -71,6 +72,8 @@ class Model:
     """Deviations beyond which a measurement is clipped."""
     going: float = 0.4
     """Uncertainty of the cost of going to an arm, as a share of it."""
+    change: float = 0.1
+    """Deviation of what a change adds to each of the iterations after it, beyond the expected cost."""
     other: float = 0.45
     """Deviation of the level's step where the job is known to change."""
     left: float = 120.0
@@ -79,6 +82,10 @@ class Model:
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 """Factors on the deviations of arms: how well this job's predictions hold. Iterations show which is the likeliest."""
+SLOWED = 2
+"""Iterations that a change may slow."""
+FIXED = 1 + SLOWED
+"""Elements of the state before those of the arms: the level, and what a change adds."""
 LOOKS = (1, 3, 9, 27)
 """Lengths of a look, in iterations."""
 NODES, MOST_NODE = 25, 3.5
@@ -180,6 +187,7 @@ class Going:
     def __init__(self) -> None:
         self._current: Hashable = None
         self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
+        self.since = SLOWED  # iterations since the job came to the present arm
         self._spent = 0.0  # seen so far, of going to the present arm
         self._dear = self._paid = 1.0  # cost of first times, in expected costs, and their number
 
@@ -187,15 +195,16 @@ class Going:
         """Return the expected cost of going to this arm, given the cost of first times so far."""
         return arm.cost + (0.0 if known else arm.first_cost - arm.cost) * self._dear / self._paid
 
-    def iteration(self, arm: Arm, known: bool) -> tuple[float, bool]:
-        """Note an iteration of this arm. Return (its share of the cost of going there, True if it is the first)."""
+    def iteration(self, arm: Arm, known: bool) -> float:
+        """Note an iteration of this arm. Return its share of the cost of going there."""
         came, self._current = self._current not in (None, arm.name), arm.name
+        self.since = 0 if came else self.since + 1
         if came:
             self._each, self._comes = self.cost(arm, known) / arm.lasts, arm.lasts
             self._spent = 0.0
         share = self._each if self._comes else 0.0
         self._comes = max(0, self._comes - 1)
-        return share, came
+        return share
 
     def spent(self, arm: Arm, beyond: float) -> None:
         """Note by how much an iteration that shares the cost exceeded one of the arm's."""
@@ -219,9 +228,10 @@ class Tuner:
         self._arms: dict[Hashable, Arm] = {}
         """Arms in the order of the state."""
         self._places: dict[Hashable, int] = {}
-        # State: the level, then the error of each arm's prediction beyond it; a row for each of SCALES.
-        self._mean = np.zeros((len(SCALES), 1))
-        self._covariance = np.full((len(SCALES), 1, 1), self.model.level**2)
+        # State: the level, what a change adds, then the error of each arm's prediction; a row for each of SCALES.
+        self._mean = np.zeros((len(SCALES), FIXED))
+        fixed = np.diag([self.model.level**2, *[self.model.change**2] * SLOWED])
+        self._covariance = np.repeat(fixed[None], len(SCALES), axis=0)
         self._likelihood = -self.model.trust * np.log(SCALES)
         m = self.model
         self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
@@ -255,14 +265,14 @@ class Tuner:
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
             self._add(new)
-        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
+        self._places = {name: FIXED + place for place, name in enumerate(self._arms)}
 
     def _forget(self, names: Collection[Hashable]) -> None:
         gone = [self._places[name] for name in names]
         self._mean = np.delete(self._mean, gone, axis=1)
         self._covariance = np.delete(np.delete(self._covariance, gone, axis=1), gone, axis=2)
         self._arms = {name: arm for name, arm in self._arms.items() if name not in names}
-        self._places = {name: 1 + place for place, name in enumerate(self._arms)}
+        self._places = {name: FIXED + place for place, name in enumerate(self._arms)}
 
     def _add(self, new: Sequence[Arm]) -> None:
         """Add new arms, with beliefs that follow from the other arms."""
@@ -270,9 +280,9 @@ class Tuner:
         prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
         rest = prior[count:, count:] - gain @ prior[:count, count:]
-        rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariance[:, 1:, 1:] @ gain.T
-        across = gain @ self._covariance[:, 1:]
-        self._mean = np.concatenate([self._mean, self._mean[:, 1:] @ gain.T], axis=1)
+        rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariance[:, FIXED:, FIXED:] @ gain.T
+        across = gain @ self._covariance[:, FIXED:]
+        self._mean = np.concatenate([self._mean, self._mean[:, FIXED:] @ gain.T], axis=1)
         upper = np.concatenate([self._covariance, across.transpose(0, 2, 1)], axis=2)
         self._covariance = np.concatenate([upper, np.concatenate([across, rest], axis=2)], axis=1)
         self._arms.update({arm.name: arm for arm in new})
@@ -291,20 +301,22 @@ class Tuner:
         """Take in the time of an iteration under this arm."""
         model, arm = self.model, self._arms[name]
         seen = self._seen.get(name, 0)
-        going, came = self._going.iteration(arm, known=seen > 0)
-        self._fresh = self._fresh or came
-        anew = going > 0 or seen == 0
+        going = self._going.iteration(arm, known=seen > 0)
+        since = self._going.since
+        self._fresh = self._fresh or not since
         self._seen[name] = seen + 1
         self._covariance[:, 0, 0] += model.drift**2
-        steps = np.arange(1, self._mean.shape[1])
+        steps = np.arange(FIXED, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
-        self._noise.add(math.log(iteration_s), anew)
+        self._noise.add(math.log(iteration_s), going > 0 or seen == 0 or since < SLOWED)
         if model.going * going > model.kind:
             # The cost hides how fast the arm is.
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
-        noise = self._noise.variance + (model.going * going) ** 2
-        self._take(name, iteration_s / (1 + going), noise, self._fresh)
+        slowed = (1 + since,) if since < SLOWED else ()
+        added = (1 + going) * math.exp(sum(self._believed()[0][place] for place in slowed)) - 1
+        noise = self._noise.variance + (model.going * added) ** 2
+        self._take(name, iteration_s / (1 + going), noise, new=not (seen or since), slowed=slowed)
         self._fresh = False
 
     def opened(self, name: Hashable, iteration_s: float) -> None:
@@ -320,33 +332,34 @@ class Tuner:
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
-        self._take(name, iteration_s, error**2 + self.model.own**2, fresh=True)
+        self._take(name, iteration_s, error**2 + self.model.own**2, new=True)
 
-    def _take(self, name: Hashable, iteration_s: float, noise: float, fresh: bool) -> None:
-        """Take in a measurement of this arm, with variance `noise`; `fresh` if it is the first since going there.
+    def _take(
+        self, name: Hashable, iteration_s: float, noise: float, new: bool, slowed: Sequence[int] = ()
+    ) -> None:
+        """Take in a measurement of this arm, with variance `noise`; `slowed` are the places of what a change added.
 
-        A fresh arm may be far from its prediction. If a known arm is far off twice in a row and to the same side, the
-        job has changed.
+        A `new` arm may be far from its prediction. If a known arm is far off twice in a row and to the same side, the
+        job has changed; while a change slows it, it says nothing.
         """
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
-        off = self._off_by(name, iteration_s)
-        far = np.abs(off) > far_off * np.sqrt(self._shown(place)[1] + noise)
-        covariance[:, place, place] += np.where(far & fresh, off**2, 0.0)
-        covariance[:, 0, 0] += np.where(far & (not fresh) & (self._off * off > 0), off**2, 0.0)
-        self._off = np.where(far & (not fresh), off, 0.0)
-        shown, variance = self._shown(place)
-        most = far_off * np.sqrt(variance + noise)
-        self._learn(shown, variance + noise, np.clip(off, -most, most))
+        parts = [0, *slowed, place]
+        off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
+        far = np.abs(off) > far_off * np.sqrt(self._shown(parts)[1] + noise)
+        if new:
+            covariance[:, place, place] += np.where(far, off**2, 0.0)
+        elif not slowed:
+            covariance[:, 0, 0] += np.where(far & (self._off * off > 0), off**2, 0.0)
+        self._off = np.where(far & (not new) & (not slowed), off, 0.0)
+        shown, variance = self._shown(parts)
+        variance += noise + np.where(far & (not new) & bool(slowed), off**2, 0.0)
+        most = far_off * np.sqrt(variance)
+        self._learn(shown, variance, np.clip(off, -most, most))
 
-    def _off_by(self, name: Hashable, iteration_s: float) -> Array:
-        """Return the logarithm of this time over the arm's believed time, for each of SCALES."""
-        logs = self._mean[:, 0] + self._mean[:, self._places[name]]
-        return math.log(iteration_s / self._arms[name].predicted_s) - logs
-
-    def _shown(self, place: int) -> tuple[Array, Array]:
-        """Return the state's covariance with an iteration of the arm at this place, and the variance of the latter."""
-        shown = self._covariance[:, 0] + self._covariance[:, place]
-        return shown, shown[:, 0] + shown[:, place]
+    def _shown(self, parts: Sequence[int]) -> tuple[Array, Array]:
+        """Return the state's covariance with the sum of its elements at these places, and the variance of the sum."""
+        shown = self._covariance[:, parts].sum(axis=1)
+        return shown, shown[:, parts].sum(axis=1)
 
     def _learn(self, shown: Array, variance: Array, off: Array) -> None:
         """Take Kalman's step: a measurement with covariance `shown` and this variance is `off` by so much."""
@@ -413,8 +426,9 @@ class Tuner:
         mean, covariance = self._believed()
         logs = np.array([math.log(arm.predicted_s) for arm in arms]) + mean[places]
         logs -= logs.min() if here is None else logs[here]
+        added = np.exp(mean[1:FIXED])
         costs = np.array([self._going.cost(arm, arm.name in self._seen) for arm in arms])
-        going = costs.copy()
+        going = np.maximum(0.0, (1 + costs) * added[0] + added[1:].sum() - SLOWED)
         if here is not None:
             going[here] = 0.0
         left = max(self.model.left, float(sum(self._seen.values())))
@@ -424,7 +438,14 @@ class Tuner:
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
         looks = np.array(LOOKS, dtype=float)
-        variance = own[:, None] + self._noise.variance / looks + self.model.drift**2 * looks / 3
+        # What a change adds hides the arm in the iterations after it.
+        noise = self._noise.variance
+        hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
+        shows = (looks[:, None] > np.arange(SLOWED)) @ (1 / hidden) + np.maximum(0.0, looks - SLOWED) / noise
+        of_mean = np.tile(1 / shows, (len(arms), 1))
+        if here is not None:
+            of_mean[here] = noise / looks
+        variance = own[:, None] + of_mean + self.model.drift**2 * looks / 3
         spread = told[:, None, :] / np.sqrt(variance)[:, :, None]
         later = going * np.ones((len(arms), 1))
         np.fill_diagonal(later, 0.0)
