@@ -59,6 +59,8 @@ class Family:
     drift: float = 0.001
     change_at: int | None = None
     """Iteration from which on the job has another truth, and predictions for it."""
+    refined: bool = False
+    """True if at `change_at` predictions alone are others."""
 
 
 class DrawnJob(NamedTuple):
@@ -122,6 +124,8 @@ FAMILIES = (
     Family("making up", valley, BYTEPS, correlated=-0.3, outliers=0.03),
     Family("changing", valley, DDP, change_at=150),
     Family("changing, new keys", valley, BYTEPS, change_at=150),
+    Family("refined", valley, DDP, error=0.1, change_at=15, refined=True),
+    Family("refined, far", cliff, DDP, error=0.15, change_at=40, refined=True),
 )
 NOISES = (0.01, 0.04, 0.15)
 
@@ -132,6 +136,8 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
     doublings = np.arange(len(SIZES), dtype=float)
     rows = 2 if family.change_at is not None else 1
     effects = np.array([family.shape(random, doublings) + math.log(random.uniform(0.6, 1.6)) for _ in range(rows)])
+    if family.refined:
+        effects = np.repeat(effects[:1], rows, axis=0)
     predicted = np.array([_predicted(random, row, family.error) for row in effects])
     scatter = random.normal(0, 1, ITERATIONS)
     share = abs(family.correlated)
