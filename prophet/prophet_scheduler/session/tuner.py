@@ -236,6 +236,8 @@ class Tuner:
         m = self.model
         self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
         self._seen: dict[Hashable, int] = {}
+        self._measured: set[Hashable] = set()
+        """Arms of which a measurement has counted."""
         self._going = Going()
         self._fresh = False
         self._off = np.zeros(len(SCALES))
@@ -316,7 +318,7 @@ class Tuner:
         slowed = (1 + since,) if since < SLOWED else ()
         added = (1 + going) * math.exp(sum(self._believed()[0][place] for place in slowed)) - 1
         noise = self._noise.variance + (model.going * added) ** 2
-        self._take(name, iteration_s / (1 + going), noise, new=not (seen or since), slowed=slowed)
+        self._take(name, iteration_s / (1 + going), noise, slowed)
         self._fresh = False
 
     def opened(self, name: Hashable, iteration_s: float) -> None:
@@ -332,16 +334,16 @@ class Tuner:
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
         """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
-        self._take(name, iteration_s, error**2 + self.model.own**2, new=True)
+        self._take(name, iteration_s, error**2 + self.model.own**2)
 
-    def _take(
-        self, name: Hashable, iteration_s: float, noise: float, new: bool, slowed: Sequence[int] = ()
-    ) -> None:
+    def _take(self, name: Hashable, iteration_s: float, noise: float, slowed: Sequence[int] = ()) -> None:
         """Take in a measurement of this arm, with variance `noise`; `slowed` are the places of what a change added.
 
-        A `new` arm may be far from its prediction. If a known arm is far off twice in a row and to the same side, the
-        job has changed; while a change slows it, it says nothing.
+        The first measurement of an arm, but for the job's first one, may be far from its prediction. If a measured arm
+        is far off twice in a row and to the same side, the job has changed; while a change slows it, it says nothing.
         """
+        new = bool(self._measured) and name not in self._measured
+        self._measured.add(name)
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         parts = [0, *slowed, place]
         off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
