@@ -161,13 +161,13 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         axes.set(xscale="log", xlim=(RATIOS[0], RATIOS[-1]), title=f"{model}, delay {delay_ms} ms")
         axes.set_xticks([0.2, 0.5, 1, 2, 5], labels=["0.2", "0.5", "1", "2", "5"])
         axes.minorticks_off()
-    figure.suptitle("Simulated: what Prophet gains over DDP on links of 1 Gbit/s")
     figure.supylabel("times as fast as DDP")
     figure.supxlabel("seconds of computing / seconds of communication")
     lines = [pyplot.Line2D([], [], color=colour, label=f"{ranks} ranks") for ranks, colour in COLOURS.items()]
     lines += [pyplot.Line2D([], [], color="black", label=label, **style) for label, style in STYLES.items()]
     handles = [*lines, pyplot.Line2D([], [], **LIMIT), pyplot.Rectangle((0, 0), 1, 1, **NOTHING)]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    title = f"What Prophet gains over DDP, simulated, on links of {RATE / 1e9:g} Gbit/s"
+    figure.legend(handles=handles, title=title, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
