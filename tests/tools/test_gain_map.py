@@ -98,7 +98,3 @@ def test_what_is_kept_is_whole_and_breaks_no_bound(curves: list[Curve]) -> None:
 def test_the_figure_is_drawn(curves: list[Curve], tmp_path: Path) -> None:
     gain_map.draw(curves, tmp_path / gain_map.FIGURE)
     assert (tmp_path / gain_map.FIGURE).read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_page_is_short(curves: list[Curve]) -> None:
-    assert len((ROOT / kept.RESULTS / "map.md").read_text(encoding="utf-8").split()) <= 500
