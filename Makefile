@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots memory coordinator backlog regret soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed operations golden release clean
 
 # Runs a tool that measures, makes the pages of what is kept then, and ends as the tool did.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -149,6 +149,10 @@ overhead: setup
 # The pictures of docs/watching.md, from a short job that is started for them; needs chromium.
 screenshots: setup
 	$(BIN)/python -m tools.measure screenshots
+
+# What Prophet gains over DDP, from much communication to little, simulated: about three minutes.
+map: setup
+	$(call then-pages,measure map)
 
 # What a message costs in memory, on either build of BytePS: about ten minutes.
 memory: setup

@@ -28,6 +28,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "coordinator": "coordinator.measure",
     "gpu": "gpu.measure",
     "guard": "guard.measure",
+    "map": "gain_map.measure",
     "memory": "memory.measure",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",

@@ -23,10 +23,11 @@ from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import changing, figures, kept
+from tools import changing, figures, gain_map, kept
 from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
+from tools.gain_map import Curve
 from tools.kept import Study
 from tools.mlfabric_cells import RealCells
 from tools.mlfabric_simulated import MlfabricSimulated
@@ -40,6 +41,7 @@ PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md"}
 KINDS: Mapping[str, Any] = {
     "changing": list[list[Series]],
     "changing-simulated": list[list[Series]],
+    "map": list[Curve],
     "mlfabric": RealCells,
     "mlfabric-simulated": MlfabricSimulated,
     "papers": PapersData,
@@ -81,6 +83,7 @@ def _environment(results: Path) -> jinja2.Environment:
         setting=describe_setting,
         figures=figures,
         changing=changing,
+        gain_map=gain_map,
         iterations=iterations,
         statistics=statistics,
         least_at_once=LEAST_AT_ONCE,

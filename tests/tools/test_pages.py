@@ -69,6 +69,11 @@ def test_the_figures_of_a_page_are_there(name: str) -> None:
         assert (RESULTS / figure).is_file(), figure
 
 
+@pytest.mark.parametrize(("name", "most"), [("map.md", 500), ("against-the-papers.md", 1500)])
+def test_pages_for_doubters_are_short(name: str, most: int) -> None:
+    assert len((RESULTS / name).read_text(encoding="utf-8").split()) <= most
+
+
 def test_all_notes_are_on_a_page() -> None:
     shown = "\n".join((RESULTS / name).read_text(encoding="utf-8") for name in pages.names())
     for path in (RESULTS / "notes").glob("*.md"):
