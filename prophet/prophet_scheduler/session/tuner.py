@@ -9,11 +9,11 @@ The model. With t(n) the time of iteration n, under arm a(n),
     log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + c(k) + e(n)
 
 The level is a random walk: other work comes and goes. c(k) is what a change of arm adds to the k-th iteration after it,
-beyond the expected cost, and 0 later: the job pays for a change while the wire drains and fills again. f is the error of an arm's prediction beyond the level. It is a
-Gaussian process over arms with four parts: one common to all arms of a kind, a slope over the logarithm of the block's
-size (the overhead), a smooth function of it, and one of each arm alone. e is noise, whose size and correlation are
-learned from the iterations. The belief about level, c and f is Gaussian, so a Kalman filter (Kalman, 1960) keeps it
-exactly.
+beyond the expected cost, and 0 later: the job pays for a change while the wire drains and fills again. f is the error
+of an arm's prediction beyond the level. It is a Gaussian process over arms with four parts: one common to all arms of a
+kind, a slope over the logarithm of the block's size (the overhead), a smooth function of it, and one of each arm alone.
+e is noise, whose size and correlation are learned from the iterations. The belief about level, c and f is Gaussian, so
+a Kalman filter (Kalman, 1960) keeps it exactly.
 
 The next arm has the least expected time over the rest of the job, counting the value of a look at it. For each arm and
 a few lengths of a look, this time is the cost of going there, the time of the look itself, and then the expected
