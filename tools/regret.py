@@ -51,7 +51,7 @@ class Family:
     """Iterations that a change costs to blocks that the job has not had."""
     cost: float = 0.1
     hidden_cost: tuple[float, ...] = ()
-    """What a change costs each of the iterations after it, beyond `cost`, which no decider is told."""
+    """Cost of a change in each of the iterations after it, beyond `cost`. No decider is told."""
     error: float = 0.05
     """Deviation of predictions, beyond their common error."""
     correlated: float = 0.0
