@@ -53,7 +53,7 @@ class RecordedJob:
             reason = f"predicted {predicted_s:.4g} s an iteration" if predicted_s else ""
             known = replace(known, recuts=known.recuts + 1, plans=known.plans + 1, recut_reason=reason)
         self.agent = replace(known, cut=cut.segments)
-        stock_s = stock_iteration_s(PROFILE, NETWORK, collectives=True)
+        stock_s = stock_iteration_s(PROFILE, NETWORK, ranks=2)
         self.predicted = Predicted(predicted_s, stock_s, cut.segments if predicted_s else ())
         self.blocks = profile_under(PROFILE, cut)
 

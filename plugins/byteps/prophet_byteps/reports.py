@@ -80,7 +80,7 @@ class Reports:
         profile, network = session.profiler.latest, session.network
         self._planned_from = profile
         if profile is not None and network is not None:
-            self._predicted = predicted_of(session.wanted, stock_iteration_s(profile, network, collectives=False))
+            self._predicted = predicted_of(session.wanted, stock_iteration_s(profile, network, ranks=None))
 
     def observe(self, now: float, events: NDArray[Any], session: Session | None, last: bool) -> None:
         """Say what happened since the last call; `last`: no more turns come."""

@@ -201,7 +201,7 @@ class ModuleAgent(WatchingAgent):
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
 
         session, turns = self.session, rounds.turns
-        stock_s = stock_iteration_s(basis.profile, basis.network, collectives=True)
+        stock_s = stock_iteration_s(basis.profile, basis.network, rounds.ranks)
         rounds.record.planned(session.plan, session.why, predicted_of(session.wanted, stock_s))
         rounds.record.planned_from = basis.profile
         self.decided = True

@@ -20,13 +20,16 @@ from prophet_scheduler.policies.algorithms.predictor import Predictor
 from prophet_scheduler.policies.algorithms.sequence import make_sequence
 from prophet_scheduler.policies.ddp import buckets
 
+SEGMENT_BYTES = 1 << 20
+"""Largest message of gloo's ring, of which two are under way. An operation of more waits for more trips."""
 
-def stock_iteration_s(profile: Profile, network: Network, collectives: bool) -> float:
-    """Return seconds of one iteration: of DistributedDataParallel for `collectives`, otherwise of BytePS.
+
+def stock_iteration_s(profile: Profile, network: Network, ranks: int | None) -> float:
+    """Return seconds of one iteration: of DistributedDataParallel with so many ranks, of BytePS for None.
 
     The gradients of `profile` may be blocks: these say well enough when which bytes are there.
     """
-    if not collectives:
+    if ranks is None:
         predictor = Predictor(profile, network, Shape(1, 1), arena=False, wide_servers=True, barrier=True)
         prediction = predictor.begin(Cut.uniform(MOST_BLOCK_BYTES), None)
         prediction.run(1 << 32)
@@ -37,5 +40,18 @@ def stock_iteration_s(profile: Profile, network: Network, collectives: bool) -> 
     ]
     # A bucket is there with its last gradient.
     sent = [GradientProfile("bucket", sum(each.size_bytes for each in row), row[-1].generation_s) for row in rows]
-    back_s = max(make_sequence(Profile(profile.name, tuple(reversed(sent))), network, Plan()).ends_s)
+    ends_s = make_sequence(Profile(profile.name, tuple(reversed(sent))), network, Plan()).ends_s
+    back_s = max(
+        end_s + _more_trips_s(bucket.size_bytes, network, ranks)
+        for end_s, bucket in zip(ends_s, reversed(sent), strict=True)
+    )
     return max(profile.backward_s, back_s) + profile.forward_s
+
+
+def _more_trips_s(size_bytes: int, network: Network, ranks: int) -> float:
+    """Return the seconds that an all-reduce of this size waits beyond the delay of a small one."""
+    trips = 2 * (ranks - 1)
+    if not trips:
+        return 0.0
+    more = trips * max(0.0, size_bytes / (ranks * 2 * SEGMENT_BYTES) - 1)
+    return more * max(0.0, network.ack_delay_s / trips - SEGMENT_BYTES / network.bandwidth)
