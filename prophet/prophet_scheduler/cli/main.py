@@ -231,9 +231,19 @@ def advise(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="How the job runs: ddp-gloo, ddp-prophet, stock (BytePS), prophet, or another. [default: ddp-gloo]"
+            help="How the job runs: ddp-gloo, ddp-prophet, fsdp2, fsdp2-prophet, stock (BytePS), prophet, or another. "
+            "[default: ddp-gloo]"
         ),
     ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Of FSDP2: workers that share the parameters; fewer than all are HSDP. Left out: all."
+        ),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Of FSDP2: parameters are kept after forward (reshard_after_forward=False).")
+    ] = False,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
     computing: Annotated[
         str | None,
@@ -260,7 +270,7 @@ def advise(
     computing_s = None if computing is None else parsed("--computing", computing, parse_time)
     if computing is not None and not is_function(source):
         raise UserError(f"--computing is of your own model, as module:function, and {source} is none; leave it out")
-    links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host)
+    links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
     folder = Path(source)
     if is_record(folder) and not is_run(folder):

@@ -28,6 +28,7 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import compute_s, lower_bound
 from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import PredictionError
 
 ITERATIONS, WARMUP = 40, 28
@@ -142,10 +143,34 @@ def _plain_ddp(situation: Situation) -> bool:
     variant = situation.contender.variant
     return (
         situation.contender.engine is engines()["ddp"]
+        and not _sharded(situation)
         and variant is not None
         and variant.policy is None
         and situation.cell.job.compression == "none"
     )
+
+
+def _sharded(situation: Situation) -> bool:
+    return situation.cell.simulator.exchange == FSDP2
+
+
+def _kept(situation: Situation) -> Situation | None:
+    if not _sharded(situation) or situation.cell.simulator.keep:
+        return None
+    return _simulated(situation, keep=True)
+
+
+def _shards_on_hosts(situation: Situation) -> Situation | None:
+    on_host = situation.workers_per_host
+    if not _sharded(situation) or on_host in (1, situation.cell.cluster.workers, situation.cell.simulator.shards):
+        return None
+    return _simulated(situation, shards=on_host)
+
+
+def _not_sharded(situation: Situation) -> Situation | None:
+    if not _sharded(situation):
+        return None
+    return _simulated(situation, exchange=SimulatorConfig().exchange, shards=None, keep=False)
 
 
 def _sending(situation: Situation, sizes: Sequence[int], gradients: Sequence[GradientProfile]) -> Situation:
@@ -175,7 +200,7 @@ def _on_ddp(situation: Situation) -> Situation | None:
 
 def _on_byteps(situation: Situation) -> Situation | None:
     byteps = scheduled_engine()
-    if situation.contender.engine is byteps:
+    if situation.contender.engine is byteps or _sharded(situation):
         return None
     variant = situation.contender.variant
     policy = variant.policy if variant is not None else None
@@ -215,6 +240,9 @@ CHANGES: Sequence[JobChange] = (
         _local_sgd,
         "what models that drift apart do to the result",
     ),
+    JobChange("kept", "parameters kept after forward", _kept, "the memory that they take"),
+    JobChange("shards-on-hosts", "HSDP, shards within a host", _shards_on_hosts, "the memory of larger shards"),
+    JobChange("replicas", "DDP in place of FSDP2", _not_sharded, "the memory of whole parameters and their state"),
     JobChange("ddp", "DDP in place of BytePS", _on_ddp),
     JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
     JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
@@ -232,7 +260,7 @@ def predicted_s(situation: Situation) -> float:
     """Return the simulator's median iteration time. Raises UserError for a contender or cluster it does not know."""
     cell = on_its_links(situation)
     contender = replace(situation.contender, warmup=None)
-    planned = prepared(cell, contender, waits=situation.waits)
+    planned = prepared(cell, contender, waits=situation.waits, workers_per_host=situation.workers_per_host)
     if planned is None:
         raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
@@ -277,6 +305,10 @@ def advise(
     `error_of` returns the error of predictions for a contender's base. Raises UserError if the situation itself cannot
     be predicted; changes that cannot be predicted are left out.
     """
+
+    def known_error(changed: Situation) -> PredictionError | None:
+        return None if _sharded(changed) else error_of(changed.contender.base)
+
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s
     scale = now_s / simulated_s
@@ -292,7 +324,7 @@ def advise(
         same_engine = changed.contender.engine is situation.contender.engine
         changed_s *= scale if same_engine else 1.0
         gain = changed.batch / situation.batch * now_s / changed_s
-        error = error_of(changed.contender.base)
+        error = known_error(changed)
         needed = max(WORTH, 0.0 if error is None or same_engine else error.usual)
         suggestions.append(
             Suggestion(
@@ -310,7 +342,7 @@ def advise(
     computing_s = compute_s(cell)
     assert computing_s is not None  # the situation has a profile
     waits = max(0.0, 1 - computing_s / now_s)
-    error = error_of(situation.contender.base)
+    error = known_error(situation)
     return Advice(
         job=situation.profile.name,
         policy=situation.contender.name,
@@ -323,7 +355,8 @@ def advise(
         error=None if error is None else error.usual,
         worst_error=None if error is None else error.worst,
         computing_s=computing_s,
-        bound_s=lower_bound(cell),
+        # The bound is of links that no other worker uses.
+        bound_s=None if _sharded(situation) and situation.workers_per_host > 1 else lower_bound(cell),
         waits=waits,
         network_holds_back=waits > HELD_BACK,
         suggestions=suggestions,
@@ -334,6 +367,11 @@ def advise(
 def _on(situation: Situation, **cluster: object) -> Situation:
     changed = situation.cell.cluster.model_copy(update=cluster)
     return replace(situation, cell=replace(situation.cell, cluster=changed))
+
+
+def _simulated(situation: Situation, **config: object) -> Situation:
+    changed = situation.cell.simulator.model_copy(update=config)
+    return replace(situation, cell=replace(situation.cell, simulator=changed))
 
 
 def _under(situation: Situation, base: str) -> Situation:

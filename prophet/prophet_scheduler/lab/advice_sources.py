@@ -25,6 +25,7 @@ from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, rea
 from prophet_scheduler.lab.results import as_measured
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import PROFILE_FILE, STATUS_FILE
+from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.transfers import WORKER
 from prophet_scheduler.lab.workload import scaled
 from prophet_scheduler.models.profiles import load_profile
@@ -32,11 +33,15 @@ from prophet_scheduler.models.zoo import MODELS
 
 PROPHET = "prophet"
 """Default policy whose run gets advice."""
+SHARDED = {FSDP2: STOCK, f"{FSDP2}-{PROPHET}": PROPHET}
+"""FSDP2 without Prophet and under it, by the names of --policy."""
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Cluster from options; None if one was left out. Workers on the same host share its `bandwidth`."""
+    """Cluster from options; None if one was left out. Workers on the same host share its `bandwidth`. `shards` and
+    `keep` are those of SimulatorConfig.
+    """
 
     bandwidth: float | None = None
     server_bandwidth: float | None = None
@@ -44,6 +49,8 @@ class LinkOptions:
     workers: int = 2
     servers: int = 1
     workers_per_host: int = 1
+    shards: int | None = None
+    keep: bool = False
 
 
 def of_profile(
@@ -65,7 +72,16 @@ def of_profile(
             raise UserError(f"{option} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
         raise UserError(f"--workers-per-host is {links.workers_per_host}, and there are {links.workers} workers")
-    contender = contender_of(policy or _engine_of_job(status).called_here(PROPHET if status is not None else STOCK))
+    simulator = SimulatorConfig()
+    if policy in SHARDED:
+        ways = [f"--shards {links.shards}"] * (links.shards is not None) + ["--keep"] * links.keep
+        contender = contender_of(engines()["ddp"].called_here(SHARDED[policy]))
+        contender = replace(contender, name=" ".join([policy, *ways]))
+        simulator = SimulatorConfig(exchange=FSDP2, shards=links.shards, keep=links.keep)
+    elif links.shards is not None or links.keep:
+        raise UserError(f"--shards and --keep are of --policy {FSDP2}; leave them out, or give that")
+    else:
+        contender = contender_of(policy or _engine_of_job(status).called_here(PROPHET if status is not None else STOCK))
     rate = links.bandwidth
     if rate is None and status is not None:
         rate = _measured_rate(status, contender, links.workers)
@@ -79,7 +95,9 @@ def of_profile(
     cluster = ClusterConfig.model_construct(
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
-    cell = Cell({"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, engine=contender.engine)
+    cell = Cell(
+        {"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, simulator, engine=contender.engine
+    )
     if profile.name in MODELS:
         assumed = (
             f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "

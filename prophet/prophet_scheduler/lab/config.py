@@ -28,7 +28,7 @@ from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_p
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet_scheduler.lab.schema import Count, Seconds, Strict, key_of
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
 from prophet_scheduler.plugins import absent
 
@@ -60,6 +60,12 @@ class ExperimentConfig(Strict):
     policies: list[str | ContenderEntry] = Field(min_length=1)
     simulator: SimulatorConfig = SimulatorConfig()
     """Settings for `prophet simulate`; `prophet run` ignores them."""
+
+    @model_validator(mode="after")
+    def _fsdp2_is_simulated(self) -> Self:
+        if self.simulator.exchange == FSDP2 and self.engine != SIMULATOR:
+            raise ValueError(f"engine must be {SIMULATOR} with simulator.exchange: {FSDP2}, which `prophet run` lacks")
+        return self
 
     @model_validator(mode="after")
     def _stragglers_are_workers(self) -> Self:

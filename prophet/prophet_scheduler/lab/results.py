@@ -21,7 +21,7 @@ from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
 from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
 from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
-from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS
+from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.turnaround import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
@@ -86,7 +86,7 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
 
 def simulated_topology(cell: Cell) -> Topology:
     """Topology of the exchange that the config names for the simulator, else of its engine."""
-    return ALL_REDUCE if cell.simulator.exchange in COLLECTIVES else cell.engine.topology
+    return ALL_REDUCE if cell.simulator.exchange in (*COLLECTIVES, FSDP2) else cell.engine.topology
 
 
 def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:

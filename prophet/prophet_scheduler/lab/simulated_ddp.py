@@ -34,6 +34,7 @@ from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.simulated import Planned, clips, prepare
+from prophet_scheduler.lab.simulator_config import FSDP2
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import (
@@ -76,14 +77,26 @@ TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 
 
 def prepared(
-    cell: Cell, contender: Contender, repeat: int = 0, *, waits: bool = False, replayed: bool = False
+    cell: Cell,
+    contender: Contender,
+    repeat: int = 0,
+    *,
+    waits: bool = False,
+    replayed: bool = False,
+    workers_per_host: int = 1,
 ) -> Planned | None:
     """Return the simulation of a cell's contender; None if the simulator does not know the contender.
 
     `waits`: the program reads all averages before it uses any, as clipping by the norm of all gradients does.
     `replayed`: simulate a replay of `prophet run`. All ranks share one machine's cores, and the profile's computing
     times get copies and updates added; the times of a profile recorded from a job include them already.
+    `workers_per_host` counts with FSDP2 alone: a ring by rank crosses a host's link once, for any number.
     """
+    if cell.simulator.exchange == FSDP2 and cell.profile is not None:
+        from prophet_scheduler.lab.simulated_sharded import sharded  # It is made of this file's parts.
+
+        cores_of = cell.cluster.workers if replayed else workers_per_host
+        return sharded(cell, contender, repeat, waits=waits, workers_per_host=workers_per_host, cores_of=cores_of)
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, repeat, waits=waits)
     variant, profile = contender.variant, cell.wire

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
 from prophet_scheduler.core.units import parse_size
-from prophet_scheduler.lab.schema import NotNegative, Rate, Strict
+from prophet_scheduler.lab.schema import Count, NotNegative, Rate, Strict
 from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 PARAMETER_SERVER = "parameter-server"
 ASYNCHRONOUS = "asynchronous"
+FSDP2 = "fsdp2"
 
 
 def _known_exchange(value: str) -> str:
-    known = (PARAMETER_SERVER, ASYNCHRONOUS, *COLLECTIVES)
+    known = (PARAMETER_SERVER, ASYNCHRONOUS, FSDP2, *COLLECTIVES)
     if value not in known:
         raise ValueError(f"{value!r} is no exchange; the known ones are {', '.join(known)}")
     return value
@@ -32,6 +34,10 @@ class SimulatorConfig(Strict):
     """Costs of simulated machines. The defaults are the testbed's on two cores; docs/simulator.md has the method."""
 
     exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER
+    shards: Count | None = None
+    """Ranks that share the parameters with FSDP2; the default is all workers, fewer are HSDP, 1 is `replicate()`."""
+    keep: bool = False
+    """True if FSDP2 keeps parameters after forward (reshard_after_forward=False)."""
     overhead_s: NotNegative = 0.0001
     """Overhead of a message with data, beside its bytes."""
     latency_s: NotNegative = 0.00014
@@ -50,3 +56,9 @@ class SimulatorConfig(Strict):
     """Bytes that a link may catch up at once after idling: `testbed` as its token buckets allow, 0 for a wire."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Scatter of computing times: the standard deviation of their logarithm, drawn for each worker and iteration."""
+
+    @model_validator(mode="after")
+    def _shards_in_fsdp2(self) -> Self:
+        if self.exchange != FSDP2 and (self.shards is not None or self.keep):
+            raise ValueError(f"shards and keep are of exchange: {FSDP2}; leave them out")
+        return self

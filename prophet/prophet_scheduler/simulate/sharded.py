@@ -5,6 +5,8 @@ machine. A half is a collective that brings sums to their owners, or brings what
 
 The program is one chain of operations. Some wait for a collective of the same iteration, some for one of the iteration
 before. Sizes are bytes, times seconds.
+
+Ranks are numbered host by host, and a group of ranks with parts of the same parameters has consecutive numbers.
 """
 
 from __future__ import annotations
@@ -12,38 +14,52 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from prophet_scheduler.core._native import OperationSpec, TensorSpec
 from prophet_scheduler.core.cut import Cut, blocks_of
 from prophet_scheduler.core.iteration import Iteration, loads_of
 from prophet_scheduler.core.plan import Plan, QueuePlan
-from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.simulate.job import Job
 
 AHEAD = 2
 """Modules whose parameters Prophet gathers ahead (prophet_fsdp/order.py)."""
+BEHIND = 1.5
+"""Time of gloo's gathering by two ranks right after another one, as a multiple. The ranks begin it at different times,
+and have one connection: the later one's request for bytes waits behind half of what it sends (docs/simulator.md).
+"""
 
 
 @dataclass(frozen=True)
 class Sharding:
     """Sharding of a model: each of `replicas` is divided among `shards` ranks. `keeps`: parameters stay gathered after
-    forward (reshard_after_forward=False). `scheduled`: under Prophet.
+    forward (reshard_after_forward=False). `scheduled`: under Prophet. `waits`: the program reads all gradients before
+    it uses any, as clipping by their norm does.
+
+    `together` ranks share a host and its link. What stays on the host costs `within` bytes of the link a byte.
+    `message_s`: time until a message's receiver has asked for it.
     """
 
     shards: int
     replicas: int = 1
     keeps: bool = False
     scheduled: bool = False
+    waits: bool = False
+    together: int = 1
+    within: float = 0.0
+    message_s: float = 0.0
 
 
 @dataclass
 class _Collective:
-    """Collective in which a rank sends `sent` bytes. `then` and `next_`: places of the operations that wait for it, in
-    the same iteration and in the next one.
+    """Collective that takes `sent` bytes of a host's link, and begins `delay_s` late. `then` and `next_`: places of the
+    operations that wait for it, in the same iteration and in the next one.
     """
 
     sent: float
     gradient: int
+    delay_s: float = 0.0
     then: list[int] = field(default_factory=list)
     next_: list[int] = field(default_factory=list)
 
@@ -93,7 +109,7 @@ class _Chain:
         """Return the job. `backward` is the place of its first operation of backward."""
         last = len(self.seconds) - 1
         rows = enumerate(zip(self.seconds, self._sends, strict=True))
-        sizes = tuple(round(collective.sent) for collective in self.collectives)
+        sizes = tuple(max(1, round(collective.sent)) for collective in self.collectives)
         return Job(
             name,
             tuple(
@@ -110,25 +126,61 @@ class _Chain:
         )
 
 
+def modules_of(profile: Profile) -> tuple[Profile, list[tuple[int, ...]]]:
+    """Return the profile of the modules that a user shards, and each one's gradients: a layer of a list or sequence,
+    such as `encoder.layer.3`, or else a part of the whole model, such as `embeddings`.
+    """
+    rows = groupby(enumerate(profile.gradients), lambda row: _module_of(row[1].name))
+    modules, members = list[GradientProfile](), list[tuple[int, ...]]()
+    for name, each in rows:
+        places, gradients = zip(*each, strict=True)
+        size, forward_s = (
+            sum(column) for column in zip(*((g.size_bytes, g.forward_s) for g in gradients), strict=True)
+        )
+        modules.append(GradientProfile(name, size, max(g.generation_s for g in gradients), forward_s))
+        members.append(places)
+    return Profile(profile.name, tuple(modules)), members
+
+
+def _module_of(name: str) -> str:
+    path = name.split(".")
+    number = next((place for place, part in enumerate(path[:-1]) if part.isdigit()), 0)
+    return ".".join(path[: number + 1])
+
+
 def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | None]:
     """Return the job of a model whose modules are sharded, and the plan of its collectives; None for their order.
 
-    Each gradient of the profile is that of a module that is sharded by itself. Tensors have the bytes that a rank
-    sends, in each direction at once. Gloo's own reduce-scatter is an all-reduce inside.
+    Each gradient of the profile is that of a module that is sharded by itself. Tensors have the bytes that cross a
+    host's link, in each direction at once. Gloo's own reduce-scatter is an all-reduce inside.
     """
     forward_s, backward_s = _seconds(profile)
     shards, replicas = sharding.shards, sharding.replicas
-    half = (shards - 1) / shards
+    half = _half(sharding, shards, min(shards, sharding.together), 1)
+    between = (
+        2 * _half(sharding, replicas, max(1, sharding.together // shards), min(shards, sharding.together)) / shards
+    )
     inside = half if sharding.scheduled else 2 * half
-    between = 2 * (replicas - 1) / replicas / shards
+    # A program that waits for each collective waits for its messages too; else the channel has their delay.
+    message_s = 0.0 if sharding.scheduled else sharding.message_s
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     modules = range(len(sizes))
     gathers, again, sums, averages = (
-        [_Collective(share * size, module) for module, size in enumerate(sizes)]
-        for share in (half, half, inside, between)
+        [_Collective(share * size, module, rounds * message_s) for module, size in enumerate(sizes)]
+        for share, rounds in (
+            (half, shards - 1),
+            (half, shards - 1),
+            (inside, 2 * (shards - 1)),
+            (between, 2 * (replicas - 1)),
+        )
     )
+    if shards == 2 and not sharding.scheduled:
+        for gather in (*gathers[1:], again[-1]):
+            gather.sent *= BEHIND
     stages = [stage for stage, divided in ((sums, shards > 1), (averages, replicas > 1)) if divided]
     chain = _Chain()
+    if sharding.waits:
+        chain.add(after_last=stages[-1])
     model = _Modules(
         forward_s,
         backward_s,
@@ -146,25 +198,40 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
     return job, Plan(push=QueuePlan(order=order))
 
 
+def _half(sharding: Sharding, ranks: int, here: int, groups: int) -> float:
+    """Return the bytes that half an all-reduce of one byte by each group takes of a host's link.
+
+    Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet each rank sends
+    to each other one.
+    """
+    if ranks == here:
+        return sharding.within * sharding.together * (ranks - 1) / ranks
+    return groups * (here * (ranks - here) if sharding.scheduled else ranks - 1) / ranks
+
+
 def _one_by_one(chain: _Chain, model: _Modules) -> int:
     """Build FSDP2's program over gloo, which waits for each collective. Returns the place of backward."""
     last = [stage[0] for stage in model.stages[-1:]]
     for module, seconds in enumerate(model.forward_s):
         mine = model.gathers[module : module + 1]
-        chain.add(after_last=last if not module else (), sends=mine)
+        chain.add(_delay_s(mine), after_last=last if not module else (), sends=mine)
         chain.add(seconds, after=mine)
     backward = len(chain.seconds)
     before: Sequence[_Collective] = ()
     for module in reversed(range(len(model.backward_s))):
         mine = model.again[module : module + 1]
-        chain.add(after=before, sends=mine)
+        chain.add(_delay_s(mine), after=before, sends=mine)
         first, *others = (stage[module] for stage in model.stages)
-        chain.add(model.backward_s[module], after=mine, sends=[first])
+        chain.add(model.backward_s[module] + first.delay_s, after=mine, sends=[first])
         before = [first]
         for stage in others:
-            chain.add(after=before, sends=[stage])
+            chain.add(stage.delay_s, after=before, sends=[stage])
             before = [stage]
     return backward
+
+
+def _delay_s(collectives: Sequence[_Collective]) -> float:
+    return sum(each.delay_s for each in collectives)
 
 
 def _scheduled(chain: _Chain, model: _Modules) -> int:

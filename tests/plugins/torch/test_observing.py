@@ -56,7 +56,9 @@ def test_a_job_of_fsdp2_is_left_alone_and_told_so(servers: tuple[Ranks, Ranks], 
         for ranks, place in zip(servers, ("plain", "watched"), strict=True)
     )
     assert watched == plain
-    assert "cannot observe FSDP2 yet" in (tmp_path / "watched" / "rank0" / "log").read_text()
+    first, second = ((tmp_path / "watched" / f"rank{rank}" / "log").read_text() for rank in (0, 1))
+    assert "observe sees DistributedDataParallel alone, not FSDP2; `prophet advise --policy fsdp2`" in first
+    assert "Prophet" not in second
 
 
 def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
