@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import STALLED, WRONG, end_process
@@ -144,8 +144,7 @@ def encode_row(text: str) -> bytes:
     return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     digest: bytes
     text: str
 
@@ -272,16 +271,13 @@ class Agreement:
             for state in self._topics.values():
                 if state.settled:
                     continue
-                for number, answer in enumerate(state.answers):
-                    if state.pages[number] is None:
-                        state.pages[number] = answer()
-                pages = [page for page in state.pages if page is not None]
-                if len(pages) < len(state.pages):
-                    continue
-                state.settled = True
-                line = difference(rows_of(pages, self.workers))
-                if line:
-                    self.end(line, WRONG)
+                looks = zip(state.pages, state.answers, strict=True)
+                state.pages = [answer() if page is None else page for page, answer in looks]
+                if None not in state.pages:
+                    state.settled = True
+                    line = difference(rows_of([page or b"" for page in state.pages], self.workers))
+                    if line:
+                        self.end(line, WRONG)
             return all(state.settled for state in self._topics.values())
 
     def settled(self, topic: str) -> bool:
@@ -376,6 +372,17 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 def poll() -> bool:
     """Call Agreement.poll. True if nothing is open."""
     return _active is None or _active.poll()
+
+
+def under_way() -> bool:
+    """True if BytePS has a tensor of the program's that is not back. False where workers agree on nothing."""
+    return _active is not None and _active.exchange.under_way()
+
+
+def begin_anew() -> None:
+    """Forget the pages that BytePS had: it has ended."""
+    if _active is not None:
+        _active.exchange.begin_anew()
 
 
 def at_rest() -> bool:

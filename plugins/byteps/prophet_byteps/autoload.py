@@ -20,6 +20,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn, Protocol
@@ -99,9 +100,11 @@ class _Loader(importlib.abc.Loader):
             others = all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1"
             if others and in_step(os.environ):
                 from prophet_byteps.agreement import START_LIMIT_S
-                from prophet_byteps.exchange import limit, refuse_to_start
+                from prophet_byteps.exchange import refuse_to_start
 
-                limit(START_LIMIT_S, lambda: end_process("", WRONG))
+                limit = threading.Timer(START_LIMIT_S, end_process, ("", WRONG))
+                limit.daemon = True
+                limit.start()
                 # BytePS reads it when it starts, and it may be the wrong setting.
                 os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
                 self._inner.exec_module(module)

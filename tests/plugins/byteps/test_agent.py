@@ -170,7 +170,7 @@ def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
     monkeypatch.setattr(agent, "end_process", end_process)
     monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True))
     awaited = [False]
-    monkeypatch.setattr(exchange, "under_way", lambda: awaited[0])
+    monkeypatch.setattr(agreement, "under_way", lambda: awaited[0])
     hook = Hook()
     hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
     scheduled = job(hook, stall_s=20.0)

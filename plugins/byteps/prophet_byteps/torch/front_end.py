@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +31,7 @@ import torch
 from prophet_byteps import agreement, hook
 from prophet_scheduler.core.settings import in_step
 from prophet_scheduler.frontends.ending import finish_first
+from prophet_scheduler.frontends.notices import logger, warn_once
 
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
@@ -45,8 +45,6 @@ EXIT_PATIENCE_S = 5.0
 yet, or BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
 MOST_PATIENCE_S = 300.0
 """Longest such wait in all: a server that is gone acknowledges nothing any more."""
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
@@ -82,7 +80,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
                 reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
         if reason is not None:
             if reason:
-                _warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
+                warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             stock: Any = original(optimizer, named, compression, backward_passes_per_step)
@@ -120,7 +118,7 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
             except Exception as error:
                 reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
         if reason is not None:
-            _warn_once(f"this module keeps BytePS's barrier: {reason}")
+            warn_once(f"this module keeps BytePS's barrier: {reason}")
             engine().announce(f"a module with BytePS's barrier, since {reason}")
             register(self)
             return
@@ -167,12 +165,6 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
     if CROSS_BARRIER in sys.modules:
         return f"{CROSS_BARRIER} is in use"
     return None
-
-
-def _warn_once(message: str) -> None:
-    from prophet_scheduler.frontends.notices import warn_once
-
-    warn_once(message)
 
 
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
