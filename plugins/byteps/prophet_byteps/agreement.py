@@ -3,10 +3,9 @@
 Rule of this file: rows, topics, and the line that says who has what. `PageExchange` (exchange.py) moves a page of
 bytes; the clock is in `wait` alone.
 
-Where workers number or cut tensors differently, keys of different lengths meet at the server
-(docs/decisions/agreement-through-the-engine.md). So each worker writes its settings as text. Each text is a row of
-fixed length in a tensor of bytes. A worker fills its own row and leaves the others zero; the sum, which BytePS
-computes, has all rows. Every worker compares the same rows, so all go on or all end.
+Each worker writes its settings as text (docs/decisions/agreement-through-the-engine.md). Each text is a row of fixed
+length in a tensor of bytes; the sum, which BytePS computes, has all rows. Every worker compares the same rows, so all
+go on or all end.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process ends where they differ
@@ -14,15 +13,10 @@ computes, has all rows. Every worker compares the same rows, so all go on or all
 Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
 The agent asks once a second as well, so a worker that never settles ends too.
 
-It must work whatever else differs:
-
-- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any. A row says its
-  topic.
-- A slot is used once; a topic proposed again with another text takes the next one. So two keys are not needed here.
-- A page is one partition on every worker. A slot has 16 pages whatever the number of workers (more for more than 256),
-  of which those with rows are sent.
-- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read another
-  release's rows.
+It must work whatever else differs. ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a
+worker must be able to read another release's rows. A topic travels in a slot, which is used once, so a topic proposed
+again with another text takes the next one. Slots are declared before the program declares any tensor. A slot has 16
+pages whatever the number of workers (more for more than 256), of which those with rows are sent.
 """
 
 from __future__ import annotations

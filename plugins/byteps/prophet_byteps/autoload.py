@@ -4,11 +4,10 @@ Rule of this file: the moment of loading. A line in site-packages (prophet-autol
 variable of Prophet is set: a misspelt one, or another engine's, is one warning then. The native hook must be loaded
 before BytePS's library, and finds BytePS's functions after it. So an import hook surrounds BytePS's modules.
 
-A wrong setting ends the process with one line and status 2. It is the user's to mend, and a worker that went on with
-stock BytePS would have other keys than the rest of the job, which would wait for ever. Before it ends it tells the
-other workers why (exchange.py). A failure of Prophet itself is one warning: agent.py says what still holds then. Where
-not even the agent can be loaded this worker has stock BytePS. If the others have not, they end with a line that says
-so.
+A wrong setting ends the process with one line and status 2: a worker that went on with stock BytePS would have other
+keys than the rest of the job, which would wait for ever. Before it ends it tells the others why (exchange.py). A
+failure of Prophet itself is one warning: agent.py says what still holds then. Where not even the agent can be loaded
+this worker has stock BytePS, and the others end with a line that says so.
 
 One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of one. A second
 part, imported later, finds its own functions first, so the hook never sees its tasks.

@@ -3,11 +3,9 @@
 Rule of this file: the edges of a pure Session: the notes on the board (cutting.py), NIC counters, traces, and what is
 kept of the job's last run.
 
-Order, groups and deadlines are each worker's own. So is the credit of blocks that never change; if blocks change, the
-credit comes with the cut from the deciding worker. Blocks and tensors are the job's: they come from the settings, the
-front end and the agreed cut (docs/decisions/sizes-of-the-job.md). A plan's cut is a wish, left on the board. So a
-worker without the hook cuts as the others do, and if the front end fails the workers agree, or end, before anything is
-sent.
+Order, groups and deadlines are each worker's own, blocks and tensors the job's (docs/decisions/sizes-of-the-job.md). A
+plan's cut is a wish, left on the board with its credit. So a worker without the hook cuts as the others do, and if the
+front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations

@@ -122,6 +122,8 @@ def _rules(tables: Sequence[dict[str, Any]], only: str = "") -> tuple[Rule, ...]
 
 
 def _correction(row: dict[str, Any]) -> Correction:
+    """Return a correction, with what its file's others say as well. A source is marked after its own header."""
+    row = {"marked_after": f'#include "{Path(row["file"]).stem}.h"\n'} | _CORRECTIONS.get(row["file"], {}) | row
     rules, seen_by = _rules([row]), row["seen_by"].encode()
     return Correction(**{**row, "parts": tuple(row["parts"]), "rules": rules, "seen_by": seen_by})
 
@@ -129,7 +131,8 @@ def _correction(row: dict[str, Any]) -> Correction:
 _CUDA = _read("cuda")
 COMPATIBILITY = _rules(_read("compatibility")["edits"]) + _rules(_CUDA["edits"], "cuda")
 """Rules without which BytePS does not compile, import or work on today's tools."""
-CORRECTIONS = tuple(map(_correction, _read("corrections")["correction"]))
+_CORRECTIONS = _read("corrections")
+CORRECTIONS = tuple(map(_correction, _CORRECTIONS["correction"]))
 _CUDA_CORRECTIONS = _rules(_CUDA["corrections"], "cuda")
 RELEASES = {row["version"]: Release(**row) for row in _read("releases")["release"]}
 NEWEST = next(iter(RELEASES.values()))

@@ -4,29 +4,23 @@
 // waiting; it decides nothing. originals.h and layout.h have its knowledge of BytePS, and partitions.h gives tensors
 // partition sizes of their own.
 //
-// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
-// of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
-// tasks wait in our queue. A chosen task still goes through BytePS's own queue, added and taken at once, which keeps
-// its readiness checks and its tracing.
+// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines functions of BytePS's queues and is
+// loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL tasks wait in our queue. A chosen task
+// still goes through BytePS's own queue, added and taken at once.
 //
 // How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
-// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL.
-// An exception is one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and
-// COPYH2D follows.
+// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
+// but COPYH2D on one machine with several PCIe switches, where PUSH is a barrier of its GPUs.
 //
-// How much is in flight. At most kMostInFlight pushes and as many pulls: ps-lite as released stops for good with 1,000
-// messages queued each way of a connection. docs/decisions/places-in-flight.md says why no worker waits for ever.
+// At most kMostInFlight pushes and as many pulls are in flight (docs/decisions/places-in-flight.md). A loop that finds
+// nothing waits here until a task is added to one of its queues (docs/decisions/waiting-instead-of-polling.md).
 //
-// Waiting. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until a task is added
-// to one of its queues, which leaves the processor to the job (docs/decisions/waiting-instead-of-polling.md).
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What was
+// there before is forgotten when a queue is made, and when Python says so (prophet_hook_reset). A call for a queue that
+// is gone, from a late answer, does nothing.
 //
-// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. Tasks
-// that waited or were in flight before belong to an engine that is gone. They are forgotten when a queue is made, and
-// when Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
-//
-// One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed:
-// it passes the other stage, in its turn, as if that were done. Asynchronous training asks for it. The extra stage
-// changes no result there, so tasks simply go both ways where BytePS does not export the needed function.
+// One way. A task with one of two priorities that no gradient has passes PULL or PUSH, in its turn, as if that were
+// done. Asynchronous training asks for it; where BytePS does not export the needed function, tasks go both ways.
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>

@@ -1,20 +1,17 @@
 """The PyTorch front end: BytePS's DistributedOptimizer and DistributedDataParallel without their barriers.
 
 Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's own is used
-instead. Stock BytePS waits in step() until every averaged gradient is there. Here step() returns at once, and the
-program's own torch.optim optimizer updates each parameter when it is next used. So the next forward pass starts while
-later layers' gradients are still on the wire. The values are the same bits: see rounds.py and
-prophet_scheduler/frontends/torch. guards.py there says what counts as a use, and docs/decisions/step-without-barrier.md
-why it is done so.
+instead. step() returns at once, and the program's own torch.optim optimizer updates each parameter when it is next used
+(docs/decisions/step-without-barrier.md). The values are the same bits: see rounds.py and
+prophet_scheduler/frontends/torch.
 
-Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of the forward
-pass. Where it is not, the agent ranks them differently (prophet_scheduler/learn/ranks.py).
+Gradients have ids in the order of `named_parameters`, which is usually that of the forward pass. Where it is not, the
+agent ranks them differently (prophet_scheduler/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
-stays BytePS's own but for its gradients, which modules.py has.
+stays BytePS's own but for its gradients (modules.py).
 
-The parts of such an optimizer or module (optimizer.py, modules.py and their imports) are loaded when the first one is
-wrapped: a process that trains nothing, such as a data loader, needs none of them.
+Parts of such an optimizer or module are loaded when the first one is wrapped: a data loader needs none of them.
 """
 
 from __future__ import annotations
