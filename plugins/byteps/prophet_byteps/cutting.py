@@ -242,9 +242,6 @@ class CutBoard:
         with self._lock:
             return self._wanted, self._network
 
-    def heard(self, networks: tuple[Network, ...]) -> None:
-        self.networks = networks
-
     def begins(self, number: int, cut: Cut) -> None:
         """Note that optimizer `number` begins with this cut instead of the agreed one."""
         with self._lock:
@@ -423,7 +420,7 @@ class CutControl:
         """Wait for the sum of the page sent. Return NOTHING if nothing is wanted, or if its cut is invalid."""
         what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
         page = pages.receive(what, f"this one is worker {self._rank} of {self._workers}")
-        self._board.heard(networks_of_page(page))
+        self._board.networks = networks_of_page(page)
         self._least_room = room_of_page(page)
         if self._room_for_more:
             self._board.drop_refusals(any_new=True)

@@ -11,8 +11,11 @@ front end fails the workers agree, or end, before anything is sent.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import agreement, partition
@@ -24,14 +27,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet_byteps.cutting import CutBoard
-    from prophet_byteps.kept_pushes import KeptPushes
     from prophet_byteps.tracing import Traced
+    from prophet_scheduler.core.choice import Shape
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.policy import Policy
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.session.session import Session
+
+logger = logging.getLogger("prophet_scheduler")
 
 FORWARD_IDS = ("mxnet",)
 """Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over gradients that become ready
@@ -78,8 +83,6 @@ class Stores:
             return 0
         own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
         if self._pushes is None:
-            from prophet_byteps.kept_pushes import KeptPushes
-
             self._pushes = KeptPushes(self._settings.cache, self._where(), policy, shape_of(os.environ))
         size: int = own_pushes.agree(module, self._pushes.size)
         self._pushes.cut = Cut.uniform(size) if size else None
@@ -98,6 +101,49 @@ class Stores:
         warm, cut = self.in_use(session, cut)
         if warm is not None:
             warm.keep(session.learned(cut))
+
+
+class KeptPushes:
+    """Kept values of what this program pushes itself, in `folder`. `where` says where it runs, as a WarmStart's.
+    `shape` is the cluster's, None if unknown.
+
+    When BytePS begins nobody knows what the program will push. So a job is the same if the program and its arguments
+    are, and it runs at the same place.
+    """
+
+    def __init__(self, folder: Path | None, where: Mapping[str, str], policy: Policy, shape: Shape | None) -> None:
+        from prophet_scheduler.frontends.warm import WarmStart
+
+        self.cut: Cut | None = None
+        """Cut of what is pushed with a priority, on all workers. None leaves it to BytePS."""
+        self._policy = policy
+        self._shape = shape
+        where = {**where, "program": repr(sys.argv)}
+        self.warm = WarmStart(folder, where, lambda sizes: Cut.uniform(partition.LEARNING_BYTES))
+        self.warm.first_cut(())
+
+    def size(self) -> int:
+        """Return the best size in bytes for the kept gradients and network; a middle one if these are unknown.
+
+        Such tensors keep the size of their first push, so it cannot be tried.
+        """
+        try:
+            return self._best() or partition.LEARNING_BYTES
+        except Exception as error:
+            logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+            return partition.LEARNING_BYTES
+
+    def _best(self) -> int | None:
+        from prophet_scheduler.core.choice import ChoosingPolicy, Question
+        from prophet_scheduler.session.questions import EVENTS_A_TURN
+
+        kept, policy = self.warm.kept, self._policy
+        if kept is None or kept.network is None or self._shape is None or not isinstance(policy, ChoosingPolicy):
+            return None
+        middle = Cut.uniform(partition.LEARNING_BYTES)
+        search = policy.search(Question(kept.profile, kept.network, self._shape, (middle,), anew=True, arena=False))
+        search.work(EVENTS_A_TURN)  # All workers wait for it.
+        return search.choices[0].cut.typical_bytes(kept.profile.total_bytes) if search.choices else None
 
 
 class Learning:

@@ -57,11 +57,7 @@ class Toolchain:
 
     def alone(self, framework: str) -> Toolchain:
         """Return the toolchain with `framework` ("torch", "mxnet") alone. Raises UserError if it is not installed."""
-        alone = replace(
-            self,
-            torch=self.torch if framework == "torch" else None,
-            mxnet=self.mxnet if framework == "mxnet" else None,
-        )
+        alone = replace(self, mxnet=None) if framework == "torch" else replace(self, torch=None)
         if alone.torch is None and alone.mxnet is None:
             raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
         return alone

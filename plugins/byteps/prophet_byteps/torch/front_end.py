@@ -70,11 +70,6 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     ) -> torch.optim.Optimizer:
         named = None if named_parameters is None else list(named_parameters)
         reason = _why_not(bps, optimizer, named, compression)
-        if reason is None:
-            try:
-                from prophet_byteps.torch.optimizer import wrap
-            except Exception as error:
-                reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
         if reason is not None:
             if reason:
                 warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
@@ -86,6 +81,8 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
                 names = [name for name, _ in named] if named else stock._parameter_names.values()
                 own_pushes.in_forward_order(f"Gradient.{name}" for name in names)
             return stock  # type: ignore[no-any-return]
+        from prophet_byteps.torch.optimizer import wrap
+
         half = _half_of(bps, compression)
         return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
@@ -107,19 +104,14 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
 
     @functools.wraps(register)
     def register_hooks(self: Any) -> None:
-        reason = _why_not_here(bps, self._compression)
-        if reason is None:
-            try:
-                from prophet_byteps.torch import modules
-                from prophet_scheduler.frontends.torch import steps
-            except Exception as error:
-                reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
+        reason = _why_not_here(bps, self._compression) or _why_not_loaded("modules")
         if reason is not None:
             warn_once(f"this module keeps BytePS's barrier: {reason}")
             engine().announce(f"a module with BytePS's barrier, since {reason}")
             register(self)
             return
-        steps.install()
+        from prophet_byteps.torch import modules
+
         modules.average(self, engine(), fusion, _half_of(bps, self._compression))
 
     @functools.wraps(synchronize)
@@ -150,7 +142,16 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
         return reason
     from prophet_scheduler.frontends.torch.optimizer import why_not_late
 
-    return why_not_late(optimizer)
+    return why_not_late(optimizer) or _why_not_loaded("optimizer")
+
+
+def _why_not_loaded(name: str) -> str | None:
+    """Return why a part of this package cannot be loaded; None if it is."""
+    try:
+        importlib.import_module(f"prophet_byteps.torch.{name}")
+    except Exception as error:
+        return f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
+    return None
 
 
 def _why_not_here(bps: Any, compression: Any) -> str | None:

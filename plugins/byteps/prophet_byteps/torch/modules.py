@@ -17,7 +17,7 @@ import torch
 
 from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
 from prophet_byteps.torch.keys import Engine
-from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, SETTLE, move
@@ -132,6 +132,7 @@ _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDict
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
     """Average the gradients of this wrapper's module from now on. Called where BytePS registers its hooks."""
+    steps.install()
     reference = weakref.ref(ddp)
 
     def syncs() -> bool:
