@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
+from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, KeyedWire, described
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -24,7 +24,7 @@ from prophet_scheduler.frontends.torch.life import PROMISE, SETTLE, move
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
-class KeyedModuleRounds(AwaitedRounds):
+class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     """Rounds of one module. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
     `syncs()` is True if a backward pass is averaged, and not within no_sync().
@@ -112,18 +112,6 @@ class KeyedModuleRounds(AwaitedRounds):
         for slot in self._slots:
             while not self.arrived(slot):
                 self.wait_activity(WAIT_LIMIT_S)
-
-    # The wire, for updates.
-
-    def arrived(self, slot: Slot) -> bool:
-        return self._keyed.arrived(slot)
-
-    def wait_activity(self, limit_s: float) -> None:
-        # A wake-up may be missed.
-        self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
-
-    def progress(self) -> object:
-        return self._engine.progress()
 
 
 _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()

@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import optimizer as torch_optimizer
@@ -52,31 +52,31 @@ class Abandoned(RuntimeError):
     """End of a wait for what will never come, in a program that has been told why."""
 
 
-class AverageSource(Protocol):
-    """Engine that brings averages back, as updates need it."""
+class AverageSource:
+    """Engine that brings averages back, as updates need it. Engines add what raises NotImplementedError here."""
 
     def arrived(self, slot: Slot) -> bool:
         """True if this round's average is at its place in the arena. Do not ask again once it is."""
-        ...
+        raise NotImplementedError
 
     def landed(self, slot: Slot) -> bool:
         """True if it has arrived, and no stream would have to wait for it either."""
-        ...
+        return self.arrived(slot)
 
     def wait_activity(self, limit_s: float) -> None:
         """Return when something has arrived, and after `limit_s` seconds at the latest.
 
         If nothing more will arrive it raises the engine's error, or Abandoned if that was raised before.
         """
-        ...
+        raise NotImplementedError
 
     def progress(self) -> object:
         """Return a value that differs from the last one if something has moved since."""
-        ...
+        raise NotImplementedError
 
     def others(self) -> str:
         """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
-        ...
+        return ""
 
 
 class LongWait:
