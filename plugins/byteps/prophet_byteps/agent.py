@@ -137,7 +137,7 @@ class Agent:
                 logger.warning("Prophet stepped aside: %s", why)
             self.step_aside(why)
         try:
-            self._agree_at_start(module, self._terms() + layout)
+            self._agree_at_start(module, layout)
         except Exception as error:
             not_compared(error)
         at_end(self._finish)
@@ -155,12 +155,8 @@ class Agent:
         self.step_aside(self._no_hook)
         self._hook = None
 
-    def _terms(self) -> str:
-        """Return the text that must be the same on all workers."""
-        return f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}"
-
-    def _agree_at_start(self, module: Any, terms: str) -> None:
-        """Make bps.init() return only when all workers have started with the same `terms`."""
+    def _agree_at_start(self, module: Any, layout: str) -> None:
+        """Make bps.init() return only when all workers have started alike, also in `layout`."""
 
         def begin() -> None:
             try:
@@ -169,6 +165,7 @@ class Agent:
             except Exception as error:
                 self._give_up(error)
 
+        terms = f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}{layout}"
         attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
 
     def step_aside(self, why: str) -> None:
@@ -307,9 +304,7 @@ class Agent:
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
-    """Return the transfer of this lane that has been under way for longest, None if there is none. `arena`: see
-    name_of.
-    """
+    """Return the transfer that has been under way for longest, None if there is none. `arena`: see name_of."""
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:

@@ -4,8 +4,7 @@ Rule of this file: rows, topics, and the line that says who has what. `PageExcha
 bytes; the clock is in `wait` alone.
 
 Each worker writes its settings as text (docs/decisions/agreement-through-the-engine.md). Each text is a row of fixed
-length in a tensor of bytes; the sum, which BytePS computes, has all rows. Every worker compares the same rows, so all
-go on or all end.
+length in a tensor of bytes; the sum, which BytePS computes, has all rows. So all go on or all end.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process ends where they differ
@@ -114,9 +113,7 @@ class Pages:
         self._sent += 1
 
     def receive(self, what: str, here: str) -> bytes:
-        """Return the sum of the page sent, once all workers have sent theirs; for `what` and `here` see
-        wait_for_all.
-        """
+        """Return the sum of the page sent, once all workers have sent theirs. See wait_for_all."""
         answer, pages = self._answer, list[bytes]()
         assert answer is not None
 

@@ -144,12 +144,10 @@ def decider(local_size: int) -> int:
 
 
 class CutBoard:
-    """Notes between the agent's thread and the front ends of one process; safe to use from any thread. Attributes are
-    for reading.
+    """Notes between the agent's thread and the front ends of one process; safe to use from any thread.
 
     `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None if plans decide the cut.
-    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order; only the deciding
-    worker's counts.
+    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order.
     """
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
@@ -285,8 +283,7 @@ class CutControl:
     """The cut of one optimizer. `number` counts the optimizers of the process, alike on all workers.
 
     Without an `exchange` the workers cannot agree on anything, so all keep the default size. `rank` and `workers` are
-    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe to use from several threads
-    at once.
+    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe for several threads.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet_byteps.library import HookError, Library, find_library, version
+from prophet_byteps.library import HookError, Library, find_library, version_of
 from prophet_scheduler.core import plan_codec
 from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet_scheduler.core.plan import Plan
@@ -92,7 +92,7 @@ def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
         return False, str(error)
     abi = "old" if library.old_string_abi else "new"
     stages = "" if library.compresses else ", no compression"
-    return True, f"BytePS {version()} ({framework}, {abi} C++ ABI{stages})"
+    return True, f"BytePS {version_of('byteps') or 'without a version'} ({framework}, {abi} C++ ABI{stages})"
 
 
 def native_path() -> Path:

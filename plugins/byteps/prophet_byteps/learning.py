@@ -1,7 +1,6 @@
 """Learning while a process sends: from the hook's events to plans of its own, and to wishes for all workers.
 
-Rule of this file: the edges of a pure Session: the notes on the board (cutting.py), NIC counters, traces, and what is
-kept of the job's last run.
+Rule of this file: the edges of a pure Session: notes on the board (cutting.py), NIC counters, traces, and kept values.
 
 Order, groups and deadlines are each worker's own, blocks and tensors the job's (docs/decisions/sizes-of-the-job.md). A
 plan's cut is a wish, left on the board with its credit. So a worker without the hook cuts as the others do, and if the
@@ -89,9 +88,7 @@ class Stores:
         return size
 
     def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
-        """Return the place where learned values are kept, and the cut under which they were learned. `cut` is the
-        optimizers' cut in force.
-        """
+        """Return where learned values are kept, and the cut of them; `cut` is the optimizers' cut in force."""
         if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
             return self._pushes.warm, self._pushes.cut
         return self._warm, cut
@@ -147,9 +144,7 @@ class KeptPushes:
 
 
 class Learning:
-    """Learning of one process. `policy` is the one it begins with, `make_policy(bytes)` the same for blocks of another
-    size.
-    """
+    """Learning of one process. It begins with `policy`; `make_policy(bytes)` is the same for blocks of another size."""
 
     def __init__(
         self, policy: Policy, board: CutBoard, stores: Stores, make_policy: Callable[[int], Policy] | None = None

@@ -100,12 +100,12 @@ def extension(folder: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def version() -> str:
-    """Return the installed BytePS's own version, for people; nothing depends on it."""
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package, None if it is not installed or has none."""
     try:
-        return importlib.metadata.version("byteps")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "without a version"
+        return None
 
 
 def inspect_library(path: Path) -> Library:

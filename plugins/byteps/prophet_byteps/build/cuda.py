@@ -41,8 +41,7 @@ class Cuda:
         return f"CUDA {self.version} ({', '.join(self.wheels)})"
 
     def lay_out(self, home: Path) -> dict[str, str]:
-        """Make `home` look like an installation of CUDA and NCCL. Returns the environment that points BytePS's setup.py
-        there.
+        """Make `home` look like an installation of CUDA and NCCL. Returns the environment for BytePS's setup.py.
 
         The wheels have their headers in several folders, and libraries without the names that the linker asks for.
         """

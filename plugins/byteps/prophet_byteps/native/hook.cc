@@ -38,7 +38,6 @@
 
 #include "events.h"
 #include "forks.h"
-#include "interface.h"
 #include "lane.h"
 #include "layout.h"
 #include "originals.h"
@@ -55,13 +54,11 @@ using byteps::common::NcclGroupEntry;
 using byteps::common::NcclManager;
 using prophet::Entry;
 using prophet::EntryFields;
-using prophet::EntryLayout;
 using prophet::Event;
 using prophet::EventKind;
 using prophet::Lane;
 using prophet::Partitions;
 using prophet::QueueKind;
-using prophet::ReadyTable;
 using prophet::Signal;
 using prophet::Stage;
 using prophet::TensorTableEntry;
@@ -73,7 +70,6 @@ constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six even
 constexpr size_t kReadyChecks = 256;                         // tasks whose data is not ready, at a time
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
-constexpr double kReadyPoll_s = 1e-4;
 constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.py has the same
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -93,7 +89,7 @@ struct Hook {
   uint32_t plans = 0;                // taken up so far
   uint32_t plan = prophet::kNoPlan;  // number of the one in force
 
-  EntryLayout layout;
+  prophet::EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // we schedule
   std::atomic<bool> by_priority{false};
@@ -218,7 +214,7 @@ void forget_all() {
 
 // True if the other GPUs of this machine have done their part of the task.
 bool key_ready(const EntryFields& fields) {
-  ReadyTable* table = *originals.push_table;
+  prophet::ReadyTable* table = *originals.push_table;
   return table == nullptr || originals.is_key_ready(table, fields.key);
 }
 
@@ -269,7 +265,7 @@ TakeOver take_over(Stage stage, const Entry& entry) {
 void look_at_held(Lane& lane, double now) {
   Hook& h = hook();
   if (now < h.check_held_at) return;
-  h.check_held_at = now + kReadyPoll_s;
+  h.check_held_at = now + std::chrono::duration<double>(kReadyPoll).count();
   lane.look_at_held(
       kReadyChecks, [](const Entry& entry) { return key_ready(fields_of(entry)); },
       [&](uint64_t id, const Entry& entry) {
@@ -307,9 +303,7 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
 }
 
 // Return the longest wait of a loop without a task. A task that waits for its data gives no signal when it is there.
-Clock::duration wait_for(bool waits_for_data) {
-  return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
-}
+Clock::duration wait_for(bool waits_for_data) { return waits_for_data ? Clock::duration(kReadyPoll) : kIdleWait; }
 
 // Return a task of PUSH or PULL, or a null one after waiting for some; nothing if this has stepped aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
@@ -339,11 +333,8 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   last = stage;
   if (round_begins) {
     if (!std::exchange(had_task, false)) {
-      bool waits_for_data = false;
-      for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
-        waits_for_data |= pending_in(queue_of(other)) > 0;
-      }
-      signal.wait(seen, wait_for(waits_for_data));
+      bool pending = pending_in(queue_of(Stage::kReduce)) > 0 || pending_in(queue_of(Stage::kBroadcast)) > 0;
+      signal.wait(seen, wait_for(pending));
     }
     seen = signal.seen();
   }
@@ -461,8 +452,28 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std:
 }  // namespace common
 }  // namespace byteps
 
-// Functions that plugins/byteps/prophet_byteps/hook.py calls through ctypes.
+// Structures and functions for plugins/byteps/prophet_byteps/hook.py, which has the same structures.
 extern "C" {
+
+// One lane (PUSH, PULL): tasks waiting and in flight, and the gradient and age of the oldest in flight.
+struct prophet_lane_status {
+  uint64_t waiting, in_flight;
+  double oldest_s;  // seconds in flight; negative without one
+  uint32_t oldest_gradient, reserved;
+};
+
+struct prophet_status {
+  uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
+  double still_s;  // since a task last came, left or was answered; negative before the first
+  prophet_lane_status lanes[2];
+  int32_t active;
+  char why_aside[160];
+};
+
+// Layouts that Python must share. It asks before anything else.
+struct prophet_layouts {
+  uint32_t event_version, event_bytes, plan_version, most_in_flight;
+};
 
 void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};

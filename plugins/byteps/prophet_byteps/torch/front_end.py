@@ -47,8 +47,7 @@ MOST_PATIENCE_S = 300.0
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Replace `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine. Nothing else changes until an
-    optimizer is wrapped.
+    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine.
     """
     original = bps.DistributedOptimizer
 
@@ -166,9 +165,7 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
 
 
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
-    """Return all that have gradients under way over BytePS; none if nothing was wrapped. A process may have modules of
-    another engine besides.
-    """
+    """Return all that have gradients under way over BytePS. A process may have modules of another engine besides."""
     guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:
         return []
@@ -190,15 +187,14 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
                     logger.warning("updates were still to come when the job ended, and nothing moved any more")
                     return
 
-    def resuming(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            for owner in _owners():
-                owner.restart()
-            return result
+    resume = bps.resume
 
-        return wrapper
+    @functools.wraps(resume)
+    def resume_and_restart(*args: Any, **kwargs: Any) -> Any:
+        result = resume(*args, **kwargs)
+        for owner in _owners():
+            owner.restart()
+        return result
 
     finish_first(bps, finish, hook.reset)
-    bps.resume = resuming(bps.resume)
+    bps.resume = resume_and_restart

@@ -162,9 +162,7 @@ class KeyedRounds:
         return in_graph
 
     def _round_begins(self, arena: KeyedArena) -> None:
-        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count:
-        the program warms up as well.
-        """
+        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count."""
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         self._rounds += 1

@@ -1,8 +1,7 @@
 """BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates made of them.
 
 Rule of this file: when gradients leave and what step() and synchronize() do.
-prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks, and BytePS is reached
-through `Engine` only.
+prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tracing of forward on BytePS: in the first iterations of the job's one optimizer or wrapped module.
 
-Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces, for the reader of
-prophet_byteps/tracing.py.
+Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ class RoundsTrace:
         self._trace = ForwardTrace([slot.param for slot in slots], with_graph=board.with_graph)
 
     def next_round(self, blocks: Callable[[], Sequence[Block]]) -> bool:
-        """Open the next round, which begins with a forward pass; `blocks` are those that travel. Return False once
-        nothing is traced any more.
-        """
+        """Open the next round, in which `blocks` travel. Return False once nothing is traced any more."""
         if self._board.closed:
             self._trace.remove("")
             return False
