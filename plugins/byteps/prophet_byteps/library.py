@@ -130,8 +130,7 @@ def inspect_library(path: Path) -> Library:
 
 
 def dynamic_names(image: mmap.mmap) -> bytes:
-    """Return the names that a shared object exports or asks for, each with a zero behind it. All of a file of another
-    kind.
+    """Return the names that a shared object exports or asks for, each with a zero behind; all of any other file.
 
     A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
     table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).

@@ -30,18 +30,9 @@ def passed_over(function: F) -> F:
     return function
 
 
-class _Loader(importlib.abc.Loader):
-    """Loader of a module in Python's source."""
+class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finder and loader of one module in Python's source, around those that Python has for it."""
 
-    def __init__(self, inner: importlib.abc.Loader, run: Run) -> None:
-        self._inner = inner
-        self._run = run
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._run(module, self._inner.exec_module)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, run: Run) -> None:
         self._name = name
         self._run = run
@@ -49,14 +40,15 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._run)
+            self._inner, spec.loader = spec.loader, self
         return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._run(module, self._inner.exec_module)
 
 
 def around_import(name: str, run: Run) -> None:
     """Have `run(module, execute)` execute the module of this name when it is imported. Nothing happens until then."""
-    sys.meta_path.insert(0, _Finder(name, run))
+    sys.meta_path.insert(0, _Around(name, run))
