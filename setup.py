@@ -136,7 +136,7 @@ setup(
             libraries=["dl"],
             depends=[
                 *(f"{NATIVE}/{name}.h" for name in SHARED),
-                *(f"{HOOK}/{name}.h" for name in ("interface", "lane", "layout", "originals", "partitions", "signal")),
+                *(f"{HOOK}/{name}.h" for name in ("lane", "layout", "originals", "partitions", "signal")),
             ],
         ),
     ],

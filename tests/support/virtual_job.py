@@ -27,7 +27,7 @@ TENANT, TOKEN = "job", "a token of the tests"
 
 def open_updates(job: Coordination) -> list[tuple[int, int]]:
     """Return pairs of worker and update that were asked for and are not finished."""
-    return [(entry.worker.number, entry.ask.update) for entry in job._by_id.values()]
+    return [(entry.worker.number, entry.ask.update) for entry in job._updates.by_id.values()]
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class Agent:
                 logger.warning("Prophet stepped aside: %s", why)
             self.step_aside(why)
         try:
-            self._agree_at_start(module, self._terms() + layout)
+            self._agree_at_start(module, layout)
         except Exception as error:
             not_compared(error)
         at_end(self._finish)
@@ -155,12 +155,8 @@ class Agent:
         self.step_aside(self._no_hook)
         self._hook = None
 
-    def _terms(self) -> str:
-        """Return the text that must be the same on all workers."""
-        return f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}"
-
-    def _agree_at_start(self, module: Any, terms: str) -> None:
-        """Make bps.init() return only when all workers have started with the same `terms`."""
+    def _agree_at_start(self, module: Any, layout: str) -> None:
+        """Make bps.init() return only when all workers have started alike, also in `layout`."""
 
         def begin() -> None:
             try:
@@ -169,6 +165,7 @@ class Agent:
             except Exception as error:
                 self._give_up(error)
 
+        terms = f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}{layout}"
         attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
 
     def step_aside(self, why: str) -> None:
@@ -248,7 +245,8 @@ class Agent:
         from prophet_byteps.stall import Verdict, story
 
         push, pull = (oldest(lane, self._learning.stores.arena) for lane in (status.pushes, status.pulls))
-        under_way = status.in_flight_bytes > 0 or push is not None or pull is not None or handed_over()
+        # BytePS opens a key, and waits for all workers, before the key's first transfer is a task that the hook sees.
+        under_way = status.in_flight_bytes > 0 or bool(push or pull) or agreement.under_way()
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.WARN:
             logger.warning("Prophet: %s", story(self._stall.stalled_s, push, pull))
@@ -262,23 +260,17 @@ class Agent:
         """End the thread and the observer, and write the records asked for."""
         session = self._learning.session
         # Events have one reader: this thread may read them only after the agent's has ended.
-        if self._thread.end(TURN_LIMIT_S):
-            self._take_last_events()
+        if self._thread.end(TURN_LIMIT_S) and self._hook is not None and self._reports.wants_events:
+            try:
+                events = self._hook.drain()
+                self._reports.keep(events)
+                self._observe(time.monotonic(), events)
+            except Exception as error:
+                logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
         self._reports.close(session)
         if session is not None and not self._aside:
             self._learning.stores.keep(session, self._board.in_force.cut)
         self._reports.write(session, self._hook)
-
-    def _take_last_events(self) -> None:
-        if self._hook is None or not self._reports.wants_events:
-            return
-        try:
-            events = self._hook.drain()
-        except Exception as error:
-            logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
-            return
-        self._reports.keep(events)
-        self._observe(time.monotonic(), events)
 
     def _status(self) -> AgentStatus:
         """Return the present status. Call it from any thread."""
@@ -311,22 +303,8 @@ class Agent:
         )
 
 
-def handed_over() -> bool:
-    """Return True if BytePS has tensors that are not back, even if the hook sees none of them: BytePS opens a key, and
-    waits for all workers, before the key's first transfer is a task.
-    """
-    if agreement.active() is None:
-        return False
-    from prophet_byteps import exchange  # Loaded where workers agree.
-
-    return exchange.under_way()
-
-
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
-    """Return the transfer of this lane that has been under way for longest, None if there is none.
-
-    For `arena` see name_of.
-    """
+    """Return the transfer that has been under way for longest, None if there is none. `arena`: see name_of."""
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:

@@ -3,10 +3,8 @@
 Rule of this file: rows, topics, and the line that says who has what. `PageExchange` (exchange.py) moves a page of
 bytes; the clock is in `wait` alone.
 
-Where workers number or cut tensors differently, keys of different lengths meet at the server
-(docs/decisions/agreement-through-the-engine.md). So each worker writes its settings as text. Each text is a row of
-fixed length in a tensor of bytes. A worker fills its own row and leaves the others zero; the sum, which BytePS
-computes, has all rows. Every worker compares the same rows, so all go on or all end.
+Each worker writes its settings as text (docs/decisions/agreement-through-the-engine.md). Each text is a row of fixed
+length in a tensor of bytes; the sum, which BytePS computes, has all rows. So all go on or all end.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process ends where they differ
@@ -14,15 +12,10 @@ computes, has all rows. Every worker compares the same rows, so all go on or all
 Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
 The agent asks once a second as well, so a worker that never settles ends too.
 
-It must work whatever else differs:
-
-- A topic travels in a slot. The tensors of SLOTS slots are declared before the program declares any. A row says its
-  topic.
-- A slot is used once; a topic proposed again with another text takes the next one. So two keys are not needed here.
-- A page is one partition on every worker. A slot has 16 pages whatever the number of workers (more for more than 256),
-  of which those with rows are sent.
-- ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a worker must be able to read another
-  release's rows.
+It must work whatever else differs. ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a
+worker must be able to read another release's rows. A topic travels in a slot, which is used once, so a topic proposed
+again with another text takes the next one. Slots are declared before the program declares any tensor. A slot has 16
+pages whatever the number of workers (more for more than 256), of which those with rows are sent.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import STALLED, WRONG, end_process
@@ -120,9 +113,7 @@ class Pages:
         self._sent += 1
 
     def receive(self, what: str, here: str) -> bytes:
-        """Return the sum of the page sent, once all workers have sent theirs; for `what` and `here` see
-        wait_for_all.
-        """
+        """Return the sum of the page sent, once all workers have sent theirs. See wait_for_all."""
         answer, pages = self._answer, list[bytes]()
         assert answer is not None
 
@@ -144,8 +135,7 @@ def encode_row(text: str) -> bytes:
     return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     digest: bytes
     text: str
 
@@ -272,16 +262,13 @@ class Agreement:
             for state in self._topics.values():
                 if state.settled:
                     continue
-                for number, answer in enumerate(state.answers):
-                    if state.pages[number] is None:
-                        state.pages[number] = answer()
-                pages = [page for page in state.pages if page is not None]
-                if len(pages) < len(state.pages):
-                    continue
-                state.settled = True
-                line = difference(rows_of(pages, self.workers))
-                if line:
-                    self.end(line, WRONG)
+                looks = zip(state.pages, state.answers, strict=True)
+                state.pages = [answer() if page is None else page for page, answer in looks]
+                if None not in state.pages:
+                    state.settled = True
+                    line = difference(rows_of([page or b"" for page in state.pages], self.workers))
+                    if line:
+                        self.end(line, WRONG)
             return all(state.settled for state in self._topics.values())
 
     def settled(self, topic: str) -> bool:
@@ -376,6 +363,17 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 def poll() -> bool:
     """Call Agreement.poll. True if nothing is open."""
     return _active is None or _active.poll()
+
+
+def under_way() -> bool:
+    """True if BytePS has a tensor of the program's that is not back. False where workers agree on nothing."""
+    return _active is not None and _active.exchange.under_way()
+
+
+def begin_anew() -> None:
+    """Forget the pages that BytePS had: it has ended."""
+    if _active is not None:
+        _active.exchange.begin_anew()
 
 
 def at_rest() -> bool:

@@ -4,11 +4,10 @@ Rule of this file: the moment of loading. A line in site-packages (prophet-autol
 variable of Prophet is set: a misspelt one, or another engine's, is one warning then. The native hook must be loaded
 before BytePS's library, and finds BytePS's functions after it. So an import hook surrounds BytePS's modules.
 
-A wrong setting ends the process with one line and status 2. It is the user's to mend, and a worker that went on with
-stock BytePS would have other keys than the rest of the job, which would wait for ever. Before it ends it tells the
-other workers why (exchange.py). A failure of Prophet itself is one warning: agent.py says what still holds then. Where
-not even the agent can be loaded this worker has stock BytePS. If the others have not, they end with a line that says
-so.
+A wrong setting ends the process with one line and status 2: a worker that went on with stock BytePS would have other
+keys than the rest of the job, which would wait for ever. Before it ends it tells the others why (exchange.py). A
+failure of Prophet itself is one warning: agent.py says what still holds then. Where not even the agent can be loaded
+this worker has stock BytePS, and the others end with a line that says so.
 
 One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of one. A second
 part, imported later, finds its own functions first, so the hook never sees its tasks.
@@ -16,14 +15,13 @@ part, imported later, finds its own functions first, so the hook never sees its 
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
+import functools
 import os
-import sys
-from collections.abc import Sequence
+import threading
 from types import ModuleType
 from typing import NoReturn, Protocol
 
+from prophet_scheduler.frontends.importlib_bootstrap import Execute, around_import
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
 
 SCHEDULER = "BYTEPS_SCHEDULER"
@@ -47,78 +45,73 @@ class ProcessAgent(Protocol):
     def step_aside(self, why: str) -> None: ...
 
 
-class _Loader(importlib.abc.Loader):
-    """BytePS's own loader, with Prophet switched on around it."""
+def _run(framework: str, module: ModuleType, execute: Execute) -> None:
+    """Execute BytePS's module, with Prophet switched on around it."""
+    global _hooked
+    if not os.environ.get(SCHEDULER):
+        place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]
+        speaks(place == ["0", "0"])
+        warn_of_no_policy(SCHEDULER, "BytePS", os.environ)
+        execute(module)
+        return
+    if _hooked not in (None, framework):
+        _keep_apart(framework)
+        execute(module)
+        return
+    job: ProcessAgent | None = None
+    try:
+        from prophet_scheduler.core.errors import UserError
 
-    def __init__(self, inner: importlib.abc.Loader, framework: str) -> None:
-        self._inner = inner
-        self._framework = framework
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        global _hooked
-        if not os.environ.get(SCHEDULER):
-            place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]
-            speaks(place == ["0", "0"])
-            warn_of_no_policy(SCHEDULER, "BytePS", os.environ)
-            self._inner.exec_module(module)
-            return
-        if _hooked not in (None, self._framework):
-            self._keep_apart()
-            self._inner.exec_module(module)
-            return
-        job: ProcessAgent | None = None
         try:
-            from prophet_scheduler.core.errors import UserError
+            job = _prepare(framework)
+            _hooked = framework
+        except UserError as error:
+            _refuse(framework, module, execute, str(error))
+    except Exception as error:
+        logger.warning("Prophet stays off: %s; this job runs with stock BytePS", error)
+    execute(module)
+    if job is None:
+        return
+    try:
+        job.start(module)
+    except Exception as error:
+        job.step_aside(f"{type(error).__name__}: {error}")
 
-            try:
-                job = _prepare(self._framework)
-                _hooked = self._framework
-            except UserError as error:
-                self._refuse(module, str(error))
-        except Exception as error:
-            logger.warning("Prophet stays off: %s; this job runs with stock BytePS", error)
-        self._inner.exec_module(module)
-        if job is None:
-            return
-        try:
-            job.start(module)
-        except Exception as error:
-            job.step_aside(f"{type(error).__name__}: {error}")
 
-    def _refuse(self, module: ModuleType, why: str) -> NoReturn:
-        """End the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
-        from prophet_scheduler.core.settings import in_step
-        from prophet_scheduler.frontends.ending import WRONG, end_process, say
+def _refuse(framework: str, module: ModuleType, execute: Execute, why: str) -> NoReturn:
+    """End the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+    from prophet_scheduler.core.settings import in_step
+    from prophet_scheduler.frontends.ending import WRONG, end_process, say
 
-        say(why)
-        try:
-            # An asynchronous server answers before all have sent, so nothing can be compared through it.
-            others = all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1"
-            if others and in_step(os.environ):
-                from prophet_byteps.agreement import START_LIMIT_S
-                from prophet_byteps.exchange import limit, refuse_to_start
+    say(why)
+    try:
+        # An asynchronous server answers before all have sent, so nothing can be compared through it.
+        others = all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1"
+        if others and in_step(os.environ):
+            from prophet_byteps.agreement import START_LIMIT_S
+            from prophet_byteps.exchange import refuse_to_start
 
-                limit(START_LIMIT_S, lambda: end_process("", WRONG))
-                # BytePS reads it when it starts, and it may be the wrong setting.
-                os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
-                self._inner.exec_module(module)
-                refuse_to_start(module, self._framework, why)
-        finally:
-            end_process("", WRONG)
+            limit = threading.Timer(START_LIMIT_S, end_process, ("", WRONG))
+            limit.daemon = True
+            limit.start()
+            # BytePS reads it when it starts, and it may be the wrong setting.
+            os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
+            execute(module)
+            refuse_to_start(module, framework, why)
+    finally:
+        end_process("", WRONG)
 
-    def _keep_apart(self) -> None:
-        """Keep this library from the hook, which is in front of all libraries loaded from now on."""
-        say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{self._framework} runs with stock BytePS"
-        try:
-            from prophet_byteps.library import keep_apart
 
-            keep_apart(self._framework)
-            logger.warning("%s", say)
-        except Exception as error:
-            logger.warning("%s, which may fail: %s", say, error)
+def _keep_apart(framework: str) -> None:
+    """Keep this library from the hook, which is in front of all libraries loaded from now on."""
+    say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{framework} runs with stock BytePS"
+    try:
+        from prophet_byteps.library import keep_apart
+
+        keep_apart(framework)
+        logger.warning("%s", say)
+    except Exception as error:
+        logger.warning("%s, which may fail: %s", say, error)
 
 
 def _prepare(framework: str) -> ProcessAgent:
@@ -137,22 +130,5 @@ def _prepare(framework: str) -> ProcessAgent:
     return Agent.prepare(framework, os.environ)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in FRAMEWORKS:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, FRAMEWORKS[fullname])
-        return spec
-
-
-def install() -> None:
-    """Watch for BytePS from now on; nothing else happens until it is imported."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-install()
+for _name, _framework in FRAMEWORKS.items():
+    around_import(_name, functools.partial(_run, _framework))

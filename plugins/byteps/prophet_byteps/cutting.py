@@ -3,24 +3,19 @@
 Rule of this file: it decides whose cut holds, and from which round on. exchange.py sends pages of bytes,
 prophet_scheduler/core/cut.py defines a cut, and the policy chooses the best one.
 
-A key's length is fixed at its first push, so workers that cut differently for one round would break the job
-(docs/decisions/agreed-cuts.md). One worker decides: the process of the first machine that talks to the servers,
-BytePS's last one, since only that one sees transfers. After each of the first EARLY_ROUNDS rounds and every
-RECUT_ROUNDS later, a worker that has handed over the round's last block sends a page. The page contains the worker's
-measured network, and the decider's also the wanted cut; the sum contains all. Before the next round's first block a
-worker waits for that sum, which usually came long before, and takes up its cut. So all workers read the same page
-before the same round.
+A key's length is fixed at its first push, so all must cut alike in every round (docs/decisions/agreed-cuts.md). One
+worker decides: the process of the first machine that talks to the servers, BytePS's last one, since only that one sees
+transfers. After the last block of some rounds (PageRounds) each worker sends a page with its measured network, and the
+decider's with the wanted cut and credit; the sum has all. Before the next round's first block a worker waits for that
+sum, which usually came long before, and takes up its cut. So all workers read the same page before the same round.
 
-The cut is the job's and not the worker's: a worker whose agent or hook has failed sends and follows all the same. If
-the decider's has failed, the cut stays as it is. The credit is the decider's choice as well, and holds from the same
-round on. When each worker found the credit for a new cut from its own events, it came seconds later, and until then all
-others waited for the surplus that it had in flight.
+The cut is the job's: a worker whose agent or hook has failed sends and follows all the same. If the decider's has
+failed, the cut stays as it is.
 
 A page has PAGE_BYTES. Its first half is the cut (`Cut.encode`; zeros if none is wanted) and, in its last 8 bytes, the
 credit (bytes, 0 for none). The second half has a row of 16 bytes for each worker, by rank: bandwidth, overhead and
 acknowledgement delay of its network as 32-bit floats, then the free shared memory of its machine, in MiB as a 32-bit
-number, 0 if unknown. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn, as a
-gradient its two keys: a server's sum is overwritten at the next round's first push
+number, 0 if unknown. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn
 (docs/decisions/two-keys-a-gradient.md).
 """
 
@@ -149,12 +144,10 @@ def decider(local_size: int) -> int:
 
 
 class CutBoard:
-    """Notes between the agent's thread and the front ends of one process; safe to use from any thread. Attributes are
-    for reading.
+    """Notes between the agent's thread and the front ends of one process; safe to use from any thread.
 
     `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None if plans decide the cut.
-    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order; only the deciding
-    worker's counts.
+    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order.
     """
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
@@ -247,9 +240,6 @@ class CutBoard:
         with self._lock:
             return self._wanted, self._network
 
-    def heard(self, networks: tuple[Network, ...]) -> None:
-        self.networks = networks
-
     def begins(self, number: int, cut: Cut) -> None:
         """Note that optimizer `number` begins with this cut instead of the agreed one."""
         with self._lock:
@@ -293,8 +283,7 @@ class CutControl:
     """The cut of one optimizer. `number` counts the optimizers of the process, alike on all workers.
 
     Without an `exchange` the workers cannot agree on anything, so all keep the default size. `rank` and `workers` are
-    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe to use from several threads
-    at once.
+    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe for several threads.
     """
 
     def __init__(
@@ -428,7 +417,7 @@ class CutControl:
         """Wait for the sum of the page sent. Return NOTHING if nothing is wanted, or if its cut is invalid."""
         what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
         page = pages.receive(what, f"this one is worker {self._rank} of {self._workers}")
-        self._board.heard(networks_of_page(page))
+        self._board.networks = networks_of_page(page)
         self._least_room = room_of_page(page)
         if self._room_for_more:
             self._board.drop_refusals(any_new=True)

@@ -142,25 +142,12 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
 
 
 def refuse_to_start(bps: Any, framework: str, why: str) -> None:
-    """Tell the other workers why this one ends, so that they do not wait for it. May block: see `limit`."""
+    """Tell the other workers why this one ends, so that they do not wait for it. May block."""
     bps.init()
     group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size(), end=lambda line, status: None)
     agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
     group.propose(START, f"cannot start: {why}")
     agreement.wait(lambda: group.settled(START), "all workers")
-
-
-def limit(seconds: float, end: Callable[[], None]) -> None:
-    """Call `end` after so many seconds, whatever the caller is waiting for then."""
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-
-
-def under_way() -> bool:
-    """True if BytePS has a tensor of the program's that is not back. False where workers agree on nothing."""
-    group = agreement.active()
-    return group is not None and group.exchange.under_way()
 
 
 def renew(bps: Any) -> None:

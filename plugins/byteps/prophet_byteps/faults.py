@@ -23,12 +23,12 @@ _OF_GPUS = b"byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """Symbol in a PyTorch part that was built with CUDA."""
 
 
-class State(enum.Enum):
-    """Visible state of one fault in one file."""
+class State(enum.IntEnum):
+    """Visible state of one fault in one file, the worst last."""
 
     CORRECTED = enum.auto()
-    AS_RELEASED = enum.auto()
     UNKNOWN = enum.auto()
+    AS_RELEASED = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,9 @@ def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS
     """Return the faults that these files may have, and the state of each."""
     faults = []
     for correction in corrections:
-        states = [_state(correction, part, parts[part]) for part in correction.parts if part in parts]
-        seen = [state for state in states if state is not None]
-        for state in (State.AS_RELEASED, State.UNKNOWN, State.CORRECTED):
-            if state in seen:
-                faults.append(Fault(correction, state))
-                break
+        states = (_state(correction, part, parts[part]) for part in correction.parts if part in parts)
+        if seen := [state for state in states if state is not None]:
+            faults.append(Fault(correction, max(seen)))
     return tuple(faults)
 
 

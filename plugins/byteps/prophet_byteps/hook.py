@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet_byteps.library import HookError, Library, find_library, version
+from prophet_byteps.library import HookError, Library, find_library, version_of
 from prophet_scheduler.core import plan_codec
 from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION, QueueKind
 from prophet_scheduler.core.plan import Plan
@@ -45,41 +45,37 @@ class TakenPlan:
     encoded: bytes
 
 
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "attach": (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_double, ctypes.c_char_p, ctypes.c_size_t),
+    "set_plan": (ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t),
+    "drain": (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t),
+    "give_size": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32),
+    "wait_completed": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double),
+}
+"""Functions of the hook that take or return other types than int: the type returned, and those taken."""
+_COUNTS = ("tasks", "in_flight_bytes", "watchdog_releases", "unanswered_releases", "events_dropped")
+
+
 class _Layouts(ctypes.Structure):
-    _fields_ = [
-        ("event_version", ctypes.c_uint32),
-        ("event_bytes", ctypes.c_uint32),
-        ("plan_version", ctypes.c_uint32),
-        ("most_in_flight", ctypes.c_uint32),
-    ]
+    _names = ("event_version", "event_bytes", "plan_version", "most_in_flight")
+    _fields_ = [(name, ctypes.c_uint32) for name in _names]
 
 
 class _LaneStatus(ctypes.Structure):
     _fields_ = [
-        ("waiting", ctypes.c_uint64),
-        ("in_flight", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in ("waiting", "in_flight")),
         ("oldest_s", ctypes.c_double),
-        ("oldest_gradient", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *((name, ctypes.c_uint32) for name in ("oldest_gradient", "reserved")),
     ]
 
     def value(self) -> LaneStatus:
-        known = self.oldest_s >= 0
-        return LaneStatus(
-            waiting=self.waiting,
-            in_flight=self.in_flight,
-            oldest_s=self.oldest_s if known else None,
-            oldest_gradient=self.oldest_gradient if known else None,
-        )
+        oldest = (self.oldest_s, self.oldest_gradient) if self.oldest_s >= 0 else (None, None)
+        return LaneStatus(self.waiting, self.in_flight, *oldest)
 
 
 class _Status(ctypes.Structure):
     _fields_ = [
-        ("tasks", ctypes.c_uint64),
-        ("in_flight_bytes", ctypes.c_uint64),
-        ("watchdog_releases", ctypes.c_uint64),
-        ("unanswered_releases", ctypes.c_uint64),
-        ("events_dropped", ctypes.c_uint64),
+        *((name, ctypes.c_uint64) for name in _COUNTS),
         ("still_s", ctypes.c_double),
         ("lanes", _LaneStatus * 2),
         ("active", ctypes.c_int32),
@@ -96,7 +92,7 @@ def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
         return False, str(error)
     abi = "old" if library.old_string_abi else "new"
     stages = "" if library.compresses else ", no compression"
-    return True, f"BytePS {version()} ({framework}, {abi} C++ ABI{stages})"
+    return True, f"BytePS {version_of('byteps') or 'without a version'} ({framework}, {abi} C++ ABI{stages})"
 
 
 def native_path() -> Path:
@@ -144,20 +140,9 @@ class Hook:
     def __init__(self, native: ctypes.CDLL, most_in_flight: int) -> None:
         self._native = native
         self.most_in_flight = most_in_flight
-        native.prophet_hook_attach.argtypes = [
-            ctypes.c_char_p,
-            ctypes.c_int,
-            ctypes.c_double,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-        ]
-        native.prophet_hook_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
-        native.prophet_hook_set_plan.restype = ctypes.c_int64
-        native.prophet_hook_drain.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        native.prophet_hook_drain.restype = ctypes.c_size_t
-        native.prophet_hook_give_size.argtypes = [ctypes.c_char_p, ctypes.c_uint32]
-        native.prophet_hook_wait_completed.argtypes = [ctypes.c_uint64, ctypes.c_double]
-        native.prophet_hook_wait_completed.restype = ctypes.c_uint64
+        for name, (returned, *taken) in _FUNCTIONS.items():
+            function = getattr(native, f"prophet_hook_{name}")
+            function.restype, function.argtypes = returned, taken
         self._buffer = np.zeros(_DRAIN_EVENTS, EVENT_DTYPE)
         self._completed = 0
 
@@ -208,16 +193,15 @@ class Hook:
 
     def set_plan(self, plan: Plan) -> TakenPlan:
         """Swap in both halves of the plan. Raises HookError if it cannot be taken; the old plan then stays."""
-        encoded = encode_plan(plan)
-        return TakenPlan(self.set_encoded_plan(encoded), encoded)
+        return self.set_encoded_plan(encode_plan(plan))
 
-    def set_encoded_plan(self, encoded: bytes) -> int:
-        """Do as `set_plan`, for a plan's bytes (core/plan_codec.py). Returns its number in the record."""
+    def set_encoded_plan(self, encoded: bytes) -> TakenPlan:
+        """Do as `set_plan`, for a plan's bytes (core/plan_codec.py)."""
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:
             raise HookError(f"the hook cannot take a plan: {why.value.decode()}")
-        return number
+        return TakenPlan(number, encoded)
 
     def reset(self) -> None:
         """Forget everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
@@ -246,15 +230,11 @@ class Hook:
         return HookStatus(
             active=bool(native.active),
             why_aside=native.why_aside.decode(errors="replace"),
-            tasks=native.tasks,
             pending=pushes.waiting + pulls.waiting,
-            in_flight_bytes=native.in_flight_bytes,
-            watchdog_releases=native.watchdog_releases,
-            unanswered_releases=native.unanswered_releases,
-            events_dropped=native.events_dropped,
             still_s=native.still_s if native.still_s >= 0 else None,
             pushes=pushes,
             pulls=pulls,
+            **{name: getattr(native, name) for name in _COUNTS},
         )
 
 
@@ -287,8 +267,8 @@ def wait_activity(limit_s: float) -> None:
     """Call Hook.wait_activity. Without the hook sleep briefly, since nothing would wake us."""
     if _loaded is None:
         time.sleep(min(limit_s, POLL_S))
-        return
-    _loaded.wait_activity(limit_s)
+    else:
+        _loaded.wait_activity(limit_s)
 
 
 def progress() -> object:

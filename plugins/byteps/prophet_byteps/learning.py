@@ -1,20 +1,20 @@
 """Learning while a process sends: from the hook's events to plans of its own, and to wishes for all workers.
 
-Rule of this file: the edges of a pure Session: the notes on the board (cutting.py), NIC counters, traces, and what is
-kept of the job's last run.
+Rule of this file: the edges of a pure Session: notes on the board (cutting.py), NIC counters, traces, and kept values.
 
-Order, groups and deadlines are each worker's own. So is the credit of blocks that never change; if blocks change, the
-credit comes with the cut from the deciding worker. Blocks and tensors are the job's: they come from the settings, the
-front end and the agreed cut (docs/decisions/sizes-of-the-job.md). A plan's cut is a wish, left on the board. So a
-worker without the hook cuts as the others do, and if the front end fails the workers agree, or end, before anything is
-sent.
+Order, groups and deadlines are each worker's own, blocks and tensors the job's (docs/decisions/sizes-of-the-job.md). A
+plan's cut is a wish, left on the board with its credit. So a worker without the hook cuts as the others do, and if the
+front end fails the workers agree, or end, before anything is sent.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import agreement, partition
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet_byteps.cutting import CutBoard
-    from prophet_byteps.kept_pushes import KeptPushes
     from prophet_byteps.tracing import Traced
+    from prophet_scheduler.core.choice import Shape
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.policy import Policy
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.session.session import Session
+
+logger = logging.getLogger("prophet_scheduler")
 
 FORWARD_IDS = ("mxnet",)
 """Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over gradients that become ready
@@ -80,17 +82,13 @@ class Stores:
             return 0
         own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
         if self._pushes is None:
-            from prophet_byteps.kept_pushes import KeptPushes
-
             self._pushes = KeptPushes(self._settings.cache, self._where(), policy, shape_of(os.environ))
         size: int = own_pushes.agree(module, self._pushes.size)
         self._pushes.cut = Cut.uniform(size) if size else None
         return size
 
     def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
-        """Return the place where learned values are kept, and the cut under which they were learned. `cut` is the
-        optimizers' cut in force.
-        """
+        """Return where learned values are kept, and the cut of them; `cut` is the optimizers' cut in force."""
         if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
             return self._pushes.warm, self._pushes.cut
         return self._warm, cut
@@ -102,10 +100,51 @@ class Stores:
             warm.keep(session.learned(cut))
 
 
-class Learning:
-    """Learning of one process. `policy` is the one it begins with, `make_policy(bytes)` the same for blocks of another
-    size.
+class KeptPushes:
+    """Kept values of what this program pushes itself, in `folder`. `where` says where it runs, as a WarmStart's.
+    `shape` is the cluster's, None if unknown.
+
+    When BytePS begins nobody knows what the program will push. So a job is the same if the program and its arguments
+    are, and it runs at the same place.
     """
+
+    def __init__(self, folder: Path | None, where: Mapping[str, str], policy: Policy, shape: Shape | None) -> None:
+        from prophet_scheduler.frontends.warm import WarmStart
+
+        self.cut: Cut | None = None
+        """Cut of what is pushed with a priority, on all workers. None leaves it to BytePS."""
+        self._policy = policy
+        self._shape = shape
+        where = {**where, "program": repr(sys.argv)}
+        self.warm = WarmStart(folder, where, lambda sizes: Cut.uniform(partition.LEARNING_BYTES))
+        self.warm.first_cut(())
+
+    def size(self) -> int:
+        """Return the best size in bytes for the kept gradients and network; a middle one if these are unknown.
+
+        Such tensors keep the size of their first push, so it cannot be tried.
+        """
+        try:
+            return self._best() or partition.LEARNING_BYTES
+        except Exception as error:
+            logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+            return partition.LEARNING_BYTES
+
+    def _best(self) -> int | None:
+        from prophet_scheduler.core.choice import ChoosingPolicy, Question
+        from prophet_scheduler.session.questions import EVENTS_A_TURN
+
+        kept, policy = self.warm.kept, self._policy
+        if kept is None or kept.network is None or self._shape is None or not isinstance(policy, ChoosingPolicy):
+            return None
+        middle = Cut.uniform(partition.LEARNING_BYTES)
+        search = policy.search(Question(kept.profile, kept.network, self._shape, (middle,), anew=True, arena=False))
+        search.work(EVENTS_A_TURN)  # All workers wait for it.
+        return search.choices[0].cut.typical_bytes(kept.profile.total_bytes) if search.choices else None
+
+
+class Learning:
+    """Learning of one process. It begins with `policy`; `make_policy(bytes)` is the same for blocks of another size."""
 
     def __init__(
         self, policy: Policy, board: CutBoard, stores: Stores, make_policy: Callable[[int], Policy] | None = None

@@ -100,12 +100,12 @@ def extension(folder: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def version() -> str:
-    """Return the installed BytePS's own version, for people; nothing depends on it."""
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package, None if it is not installed or has none."""
     try:
-        return importlib.metadata.version("byteps")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "without a version"
+        return None
 
 
 def inspect_library(path: Path) -> Library:
@@ -130,8 +130,7 @@ def inspect_library(path: Path) -> Library:
 
 
 def dynamic_names(image: mmap.mmap) -> bytes:
-    """Return the names that a shared object exports or asks for, each with a zero behind it. All of a file of another
-    kind.
+    """Return the names that a shared object exports or asks for, each with a zero behind; all of any other file.
 
     A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
     table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).

@@ -14,7 +14,7 @@ from typing import Any
 from prophet_byteps import agreement
 from prophet_byteps.place import place_of
 from prophet_scheduler.core import settings as names
-from prophet_scheduler.frontends.ending import at_end
+from prophet_scheduler.frontends.ending import finish_first
 
 EXIT_LIMIT_S = 5.0
 """Maximum wait for workers that have yet to answer, before BytePS or the process ends."""
@@ -47,7 +47,6 @@ def attend(
 
                 exchange.agree_on_start(module, framework, terms, stall_s)
                 agree_on_pushes(module)
-                at_end(answer_before_the_end)  # Runs before BytePS's own, which came first.
             except Exception as error:
                 agreement.activate(None)
                 not_compared(error)
@@ -63,8 +62,7 @@ def attend(
         return result
 
     module.init, module.resume = init_and_agree, resume_and_agree
-    for name in {"shutdown", "suspend"} & set(vars(module)):
-        setattr(module, name, _answering_first(getattr(module, name)))
+    finish_first(module, answer_before_the_end, agreement.begin_anew)
 
 
 def warn_of_settings() -> None:
@@ -73,22 +71,6 @@ def warn_of_settings() -> None:
         from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
         warn_of_unknown_variables(os.environ)
-
-
-def _answering_first(end: Callable[..., Any]) -> Callable[..., Any]:
-    """Return BytePS's function that ends it, delayed until all workers have been answered."""
-
-    @functools.wraps(end)
-    def answer_and_end(*args: Any, **kwargs: Any) -> Any:
-        answer_before_the_end()
-        try:
-            return end(*args, **kwargs)
-        finally:
-            group = agreement.active()
-            if group is not None:
-                group.exchange.begin_anew()
-
-    return answer_and_end
 
 
 def not_compared(error: Exception) -> None:

@@ -5,11 +5,10 @@ Rule of this file: this one number inside BytePS, and the cut that goes with it 
 A block of the PyTorch front end is a tensor of BytePS's, and a partition is never smaller, so each block is one
 message. The MXNet front end hands over whole gradients, so there the number cuts them (mxnet/names.py).
 
-BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition. So with
-Prophet's small ones a job would learn something else, or end where a partition has fewer than k elements. BytePS reads
-the number when it starts and the trainer that asks for compression is made later, but it only counts from a tensor's
-first push on. So it can be set back while nothing has been sent that it would cut differently. It is one number for the
-whole process, which BytePS's threads read at each push, so it cannot differ by tensor at a time.
+BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition. So with small
+ones a job would learn something else. The trainer that asks for compression is made after BytePS has read the number,
+which only counts from a tensor's first push on. So it can be set back while nothing has been sent that it would cut
+differently. It is one number for the whole process.
 """
 
 from __future__ import annotations

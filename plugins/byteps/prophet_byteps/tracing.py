@@ -3,9 +3,8 @@
 Rule of this file: where the front end leaves it and the agent finds it. prophet_scheduler/frontends/torch/trace.py
 traces, and each front end decides when. Only a process whose policy plans with a trace imports this.
 
-Each worker traces by itself, in the same iterations as the others, and plans by its own measurements. The structure is
-the same on all of them. Times scatter, so two gradients whose order hardly matters may change places from worker to
-worker. Order is each worker's own (docs/decisions/sizes-of-the-job.md).
+Each worker traces by itself, in the same iterations as the others, and plans by its own measurements: order is each
+worker's own (docs/decisions/sizes-of-the-job.md).
 """
 
 from __future__ import annotations

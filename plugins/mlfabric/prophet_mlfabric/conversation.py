@@ -113,38 +113,118 @@ class _Open(_Waiting):
         return self.ask.sum, self.ask.update
 
 
+@dataclass
+class _Leaving(_Waiting):
+    """The end of this worker, and the newest answer to it."""
+
+    parting: Parting | None = None
+
+
+class _Standing(enum.Enum):
+    """State of the coordinator to this worker; UNKNOWN: not heard yet on this connection, and waited for."""
+
+    UNKNOWN = enum.auto()
+    WELCOMING = enum.auto()
+    AWAY = enum.auto()
+
+
+class _Patience:
+    """Time in which answers may stay out, in seconds; time that was excused is none. Questions are asked again after
+    `again_s`.
+    """
+
+    def __init__(self, bound_s: float, longest_s: float) -> None:
+        self.bound_s = bound_s
+        self.longest_s = max(longest_s, bound_s)
+        self.again_s = bound_s / 4
+        self._excused_s = 0.0
+        self.answered()
+
+    def answered(self) -> None:
+        """Note that an answer has come: as much may be excused again."""
+        self._excusable_s = MOST_EXCUSED * self.bound_s
+
+    def excuse(self, length_s: float) -> None:
+        """Excuse so many seconds, up to the limit."""
+        length_s = min(length_s, self._excusable_s)
+        self._excusable_s -= length_s
+        self._excused_s += length_s
+
+    def time(self, now_s: float) -> float:
+        """Return the time without what was excused."""
+        return now_s - self._excused_s
+
+    def ends_s(self, waiting: _Waiting) -> float:
+        """Return the time at which a question has waited for too long."""
+        return waiting.heard_s + self._excused_s + self.bound_s
+
+    def silent(self, waiting: _Waiting, now_s: float) -> bool:
+        """True if it has."""
+        return self.time(now_s) - waiting.heard_s >= self.bound_s
+
+
+class _Introduction:
+    """Who this worker says it is, and when it last did. `refused`: why that does not do, empty if it does."""
+
+    def __init__(self, hello: Hello, token: str) -> None:
+        self.hello = self._proved = hello
+        self._token = token
+        self.knocked_s = -math.inf
+        self.refused = ""
+
+    def proof(self, challenge: Challenge, version: int) -> Hello:
+        """Return a hello that proves that this worker may speak."""
+        hello = self.hello.model_copy(update={"version": version, "proof": ""})
+        self._proved = hello.model_copy(update={"proof": prove(self._token, challenge.nonce, hello)})
+        return self._proved
+
+    @property
+    def proved(self) -> bool:
+        """True if what was proved last is still so."""
+        return self._proved.sums_at == self.hello.sums_at
+
+
 class Conversation:
     """One worker's talk with one coordinator. Not safe for several threads.
 
     After every call, and at `next_s`, `turn` is due; `take` then has what is to be sent and what has come of things.
-    `version` is the newest that was heard of, `refused` why the coordinator does not let this worker in, empty if so.
+    `version` is the newest that was heard of.
     """
 
     def __init__(self, hello: Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S) -> None:
         """`hello` says who this is. Raises UserError for a bound that is no time."""
         if not 0 < bound_s < math.inf:
             raise UserError(f"bound_s {bound_s}: give a number above 0")
-        self.bound_s = bound_s
-        self.longest_s = max(longest_s, bound_s)
+        self.patience = _Patience(bound_s, longest_s)
         self.version = hello.version
-        self.away = self.welcomed = False
-        self.refused = ""
         self.next_s = now_s
-        self._parting: Parting | None = None
-        self._hello = self._proved = hello
-        self._token = token
+        self._standing = _Standing.UNKNOWN
+        self._introduction = _Introduction(hello, token)
         self._open: dict[_Key, _Open] = {}
         self._unheard: dict[int, Done] = {}
         self._lost_asks: dict[int, Ask] = {}
         self._clock: Clock | None = None
         self._passing: _Waiting | None = None
-        self._leaving: _Waiting | None = None
+        self._leaving: _Leaving | None = None
         self._rates: NicRates | None = None
-        self._knocked_s = self._said_s = -math.inf
-        self._excused_s = 0.0
-        self._excusable_s = MOST_EXCUSED * bound_s
+        self._said_s = -math.inf
         self._messages: list[Request] = []
         self._results: list[Result] = []
+
+    @property
+    def welcomed(self) -> bool:
+        """True if the coordinator knows who speaks."""
+        return self._standing is _Standing.WELCOMING
+
+    @property
+    def away(self) -> bool:
+        """True if the coordinator is not waited for."""
+        return self._standing is _Standing.AWAY
+
+    @property
+    def refused(self) -> str:
+        """Why the coordinator does not let this worker in; empty if it does."""
+        return self._introduction.refused
 
     # What the worker wants.
 
@@ -165,7 +245,7 @@ class Conversation:
             self._begin(Ask(update=number, sum=True), now_s)
 
     def _begin(self, ask: Ask, now_s: float) -> None:
-        entry = _Open(self._patience(now_s), ask=ask, asked_s=now_s)
+        entry = _Open(self.patience.time(now_s), ask=ask, asked_s=now_s)
         self._open[entry.key] = entry
         if self.away:
             self._go(entry, self.refused or AWAY)
@@ -185,7 +265,7 @@ class Conversation:
         if entry is None or entry.stage is _Stage.SENT or entry.done is not None:
             return
         entry.done = _done(entry.ask, size_bytes)
-        entry.stage, entry.heard_s = _Stage.DONE, self._patience(now_s)
+        entry.stage, entry.heard_s = _Stage.DONE, self.patience.time(now_s)
         if self.away:
             self._not_heard(entry, entry.done)
         elif self.welcomed:
@@ -209,7 +289,7 @@ class Conversation:
     def clock(self, rounds: int, models: int, now_s: float) -> None:
         """Say how many rounds are finished and models read; if both are equal, a Pass for the next comes in `take`."""
         self._clock = Clock(rounds=rounds, models=models)
-        self._passing = _Waiting(self._patience(now_s)) if rounds == models else None
+        self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
         if self.away:
             self._pass(False)
         elif self.welcomed:
@@ -219,7 +299,8 @@ class Conversation:
 
     def leave(self, now_s: float) -> None:
         """Ask for nothing more; `died` is asked for instead."""
-        self._leaving = _Waiting(self._patience(now_s))
+        before = self._leaving
+        self._leaving = _Leaving(self.patience.time(now_s), parting=before.parting if before is not None else None)
 
     def end(self, now_s: float) -> None:
         """Let all go in arrival order that is open or comes: nobody will answer any more."""
@@ -231,7 +312,8 @@ class Conversation:
     @property
     def died(self) -> tuple[int, ...] | None:
         """Once all other workers have ended or died: which have died. None before."""
-        return self._parting.died if self._parting is not None and self._parting.working == 0 else None
+        parting = self._leaving.parting if self._leaving is not None else None
+        return parting.died if parting is not None and parting.working == 0 else None
 
     @property
     def sending(self) -> bool:
@@ -244,45 +326,41 @@ class Conversation:
         entries = any(entry.stage not in (_Stage.GRANTED, _Stage.GONE) for entry in self._open.values())
         return entries or self._passing is not None or self._leaving is not None
 
-    def excuse(self, length_s: float) -> None:
-        """Excuse silence of the coordinator while the worker's own link was busy, in seconds."""
-        length_s = min(length_s, self._excusable_s)
-        self._excusable_s -= length_s
-        self._excused_s += length_s
-
     def aggregates(self, address: str) -> None:
         """This worker can sum from now on, at an address, and says so."""
-        self._hello = self._hello.model_copy(update={"sums_at": address})
+        self._introduction.hello = self._introduction.hello.model_copy(update={"sums_at": address})
         self.connected()
 
     def connected(self) -> None:
         """There is a new connection: on it the coordinator does not know who speaks."""
-        self.welcomed = False
-        self._knocked_s = -math.inf
+        self._unwelcome()
+        self._introduction.knocked_s = -math.inf
+
+    def _unwelcome(self) -> None:
+        if self.welcomed:
+            self._standing = _Standing.UNKNOWN
 
     # What the coordinator says.
 
     def receive(self, answer: Answer, now_s: float) -> None:
         """Takes in an answer."""
-        self._excusable_s = MOST_EXCUSED * self.bound_s
+        self.patience.answered()
         entry = self._open.get((answer.sum, answer.update)) if isinstance(answer, Wait | Grant | Applied) else None
         match answer:
             case Challenge():
-                self.welcomed = False
-                hello = self._hello.model_copy(update={"version": self.version, "proof": ""})
-                self._proved = hello.model_copy(update={"proof": prove(self._token, answer.nonce, hello)})
-                self._messages.append(self._proved)
-                self._knocked_s = now_s
+                self._unwelcome()
+                self._messages.append(self._introduction.proof(answer, self.version))
+                self._introduction.knocked_s = now_s
             case Welcome():
                 self._welcome(answer, now_s)
             case Denied():
                 self._denied(answer, now_s)
             case Wait() if entry is not None:
-                entry.heard_s = self._patience(now_s)
+                entry.heard_s = self.patience.time(now_s)
             case Grant():
                 self.version = max(self.version, answer.version)
                 if entry is not None:
-                    entry.heard_s = self._patience(now_s)
+                    entry.heard_s = self.patience.time(now_s)
                     if entry.stage is _Stage.WAITING:
                         entry.grant, entry.stage = answer, _Stage.GRANTED
                         entry.starts_s = now_s if answer.dropped else now_s + answer.start_s
@@ -301,23 +379,24 @@ class Conversation:
             case Copy():
                 self._results.append(answer)
             case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
-                self._passing.heard_s = self._patience(now_s)
+                self._passing.heard_s = self.patience.time(now_s)
                 if answer.now:
                     self._pass(True)
             case Parting() if self._leaving:
-                self._leaving.heard_s, self._parting = self._patience(now_s), answer
+                self._leaving.heard_s, self._leaving.parting = self.patience.time(now_s), answer
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
-        if self._proved.sums_at != self._hello.sums_at:
+        known = self._introduction
+        if not known.proved:
             return  # it is for what this worker was before, and the coordinator has yet to hear what it is
-        anew = self._hello.epoch not in (None, welcome.epoch)
-        self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
+        anew = known.hello.epoch not in (None, welcome.epoch)
+        known.hello = known.hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
-        self.welcomed, self.away, self.refused = True, False, ""
+        self._standing, known.refused = _Standing.WELCOMING, ""
         self._messages += filter(None, (self._rates, self._clock))
         self._messages += self._unheard.values()
         for waiting in filter(None, (self._passing, self._leaving, *self._open.values())):
-            waiting.heard_s, waiting.said_s = self._patience(now_s), -math.inf
+            waiting.heard_s, waiting.said_s = self.patience.time(now_s), -math.inf
         for entry in list(self._open.values()) if anew else ():
             if entry.stage is _Stage.SENT:
                 self._end(entry, False, ANEW)
@@ -329,7 +408,7 @@ class Conversation:
     def _denied(self, denied: Denied, now_s: float) -> None:
         if denied.update is None:
             if not self.welcomed:
-                self.refused = denied.text
+                self._introduction.refused = denied.text
                 self._be_away(now_s)
             return
         if not denied.sum:
@@ -360,11 +439,12 @@ class Conversation:
         """Asks again, lets go what may start, and gives up waiting."""
         self.next_s = math.inf
         if not self.welcomed:
-            knock_s = self.bound_s if self.away else min(self._again_s, KNOCK_S)
-            if now_s - self._knocked_s >= knock_s:
-                self._knocked_s = now_s
-                self._messages.append(self._hello.model_copy(update={"version": self.version}))
-            self._later(self._knocked_s + knock_s)
+            known = self._introduction
+            knock_s = self.patience.bound_s if self.away else min(self.patience.again_s, KNOCK_S)
+            if now_s - known.knocked_s >= knock_s:
+                known.knocked_s = now_s
+                self._messages.append(known.hello.model_copy(update={"version": self.version}))
+            self._later(known.knocked_s + knock_s)
         for entry in list(self._open.values()):
             self._turn_entry(entry, now_s)
         for waiting, message in ((self._passing, self._clock), (self._leaving, Bye())):
@@ -380,56 +460,44 @@ class Conversation:
                 self._later(self._said_s + BEAT_S)
 
     def _turn_entry(self, entry: _Open, now_s: float) -> None:
+        longest_s, silent = self.patience.longest_s, self.patience.silent(entry, now_s)
         if entry.stage is _Stage.GRANTED:
             if now_s < entry.starts_s:
                 self._later(entry.starts_s)
             else:
                 self._go(entry, "")
-        elif (
-            entry.stage is _Stage.WAITING and now_s - entry.asked_s >= self.longest_s and not self._silent(entry, now_s)
-        ):
-            self._go(entry, f"it has waited for {self.longest_s:g} s")
+        elif entry.stage is _Stage.WAITING and now_s - entry.asked_s >= longest_s and not silent:
+            self._go(entry, f"it has waited for {longest_s:g} s")
         elif entry.stage is not _Stage.GONE:
             messages: list[Request] = [entry.done or entry.ask]
             if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
                 messages.insert(0, self._clock)  # what it waits for may be that this was not heard
             self._insist_or_give_up(entry, messages, now_s)
             if entry.stage is _Stage.WAITING:
-                self._later(entry.asked_s + self.longest_s)
+                self._later(entry.asked_s + longest_s)
 
     def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
-        if not self._silent(waiting, now_s):
+        if not self.patience.silent(waiting, now_s):
             self._insist(waiting, messages, now_s)
         elif not self.away:
             self._be_away(now_s)
 
     def _insist(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
         """Says what waits for an answer, where that is due again, and looks after it until it is answered."""
-        if self.welcomed and now_s - waiting.said_s >= self._again_s:
+        if self.welcomed and now_s - waiting.said_s >= self.patience.again_s:
             waiting.said_s = now_s
             self._messages += messages
-        self._later(waiting.heard_s + self._excused_s + self.bound_s)
-        self._later(waiting.said_s + self._again_s if self.welcomed else math.inf)
-
-    @property
-    def _again_s(self) -> float:
-        return self.bound_s / 4
-
-    def _patience(self, now_s: float) -> float:
-        """The time without what was excused."""
-        return now_s - self._excused_s
-
-    def _silent(self, waiting: _Waiting, now_s: float) -> bool:
-        return self._patience(now_s) - waiting.heard_s >= self.bound_s
+        self._later(self.patience.ends_s(waiting))
+        self._later(waiting.said_s + self.patience.again_s if self.welcomed else math.inf)
 
     def _later(self, time_s: float) -> None:
         self.next_s = min(self.next_s, time_s)
 
     def _be_away(self, now_s: float) -> None:
         """Let all that waits go in arrival order, and wait no longer."""
-        self.away, self.welcomed = True, False
-        self._knocked_s = now_s
-        self._later(now_s + self.bound_s)
+        self._standing = _Standing.AWAY
+        self._introduction.knocked_s = now_s
+        self._later(now_s + self.patience.bound_s)
         self._pass(False)
         for entry in list(self._open.values()):
             if entry.stage is _Stage.WAITING or (entry.ask.sum and entry.stage is _Stage.GRANTED):

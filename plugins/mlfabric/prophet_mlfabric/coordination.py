@@ -49,8 +49,7 @@ from prophet_mlfabric.messages import (
     Welcome,
 )
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_mlfabric.open_updates import JobWorker, Manner, OpenCollection, OpenUpdate, aggregators_of
-from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.open_updates import Collections, Job, JobWorker, Manner, OpenCollection, OpenUpdate, OpenUpdates
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
@@ -95,72 +94,62 @@ class Coordination:
     def _start(self, epoch: int) -> None:
         terms = self.terms
         self.epoch = epoch
-        self.version = 0
-        """Updates applied: the model's version (Eq. 9)."""
-        self._workers: dict[int, JobWorker] = {}
+        self._job = Job()
         self._nodes: dict[str, Node] = {}
         self._network = NetworkState((), ())
         server = self._node(terms.server)
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
         self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed, most_summed=most)
         self._timetable = Timetable(server, terms.delay_bound)
-        self._ready: list[OpenUpdate] = []
-        self._held: list[OpenUpdate] = []
-        """Updates that may not go before others have read the model."""
-        self._manner: Manner | None = None
-        self._leads: LeadBound | None = None
-        self._leads_since_s = -math.inf
-        self._left_behind: set[int] = set()
-        """Workers that others have been told to end without."""
-        self._base = 0
-        """The newest version that workers know of coordinators before this one."""
-        self._by_id: dict[int, OpenUpdate] = {}
-        self._serial = 0
-        self._collections: dict[int, OpenCollection] = {}
-        self._first_collection = self._collection_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
-        self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._first_collection)
+        self._updates = OpenUpdates()
+        self._collections = Collections((epoch & 0xFFFFFFFF) * COLLECTIONS)
+        self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._collections.first)
         """Lag of the replica of the model; None without one."""
         self._waits_for_copy = False
-        self._busy_until_s = -math.inf
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
         self.next_s = math.inf
         """Time at which `turn` has something to do, if nothing is received until then."""
 
+    @property
+    def version(self) -> int:
+        """Updates applied: the model's version (Eq. 9)."""
+        return self._job.version
+
     # What is received.
 
     def join(self, hello: Hello, now_s: float) -> list[Addressed]:
         """Lets a worker in whose connection has proved that it may speak. A refusal changes nothing."""
-        known = self._workers.get(hello.worker)
+        known = self._job.workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
-        if anew and not any(worker.alive for worker in self._workers.values()):
+        if anew and not any(worker.alive for worker in self._job.workers.values()):
             known = None
             self._begin()
         if why := self._other_manner(hello):
             return [self._refusal(hello.worker, why)]
         new_node = hello.node not in self._nodes
-        if known is None and len(self._workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._workers)} workers are the most here")]
+        if known is None and len(self._job.workers) >= self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
         if new_node and len(self._nodes) > 2 * self.terms.most_workers:
             return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
         if known is not None and known.incarnation != hello.incarnation:
-            del self._workers[hello.worker]  # first, so that nothing of its past is said to the new one
+            del self._job.workers[hello.worker]  # first, so that nothing of its past is said to the new one
             self._forget(known, "its worker started anew")
             known = None
         node = self._node(hello.node)
         if known is None:
             known = JobWorker(hello.worker, hello.incarnation, node, hello.sums_at, now_s, hello.replicates)
-            self._workers[hello.worker] = known
-        if self._manner is None:
-            self._manner = Manner.of(hello)
+            self._job.workers[hello.worker] = known
+        if self._job.manner is None:
+            self._job.manner = Manner.of(hello)
             if hello.staleness is not None and hello.workers is not None:
-                self._leads, self._leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
+                self._job.leads, self._job.leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
         known.node, known.sums_at, known.ended = node, hello.sums_at, False
         self._lives(known, now_s)
         # A coordinator that was started anew goes on where its workers know that the last one was.
-        if hello.epoch != self.epoch and hello.version > self._base:
-            self.version += hello.version - self._base
-            self._base = hello.version
+        if hello.epoch != self.epoch and hello.version > self._job.base:
+            self._job.version += hello.version - self._job.base
+            self._job.base = hello.version
         self._say(known, Welcome(epoch=self.epoch, version=self.version))
         return self._said()
 
@@ -169,19 +158,16 @@ class Coordination:
 
         Should one of them come back after all, it is as if the coordinator had been started anew.
         """
-        self.epoch += bool(self._workers)
-        self._workers.clear()
-        self._left_behind.clear()
-        self.version = self._base = 0
-        self._manner = self._leads = None
+        self.epoch += bool(self._job.workers)
+        self._job = Job()
         if self.lag is not None:
             self.lag.begin()
 
     def _other_manner(self, hello: Hello) -> str:
         """Why a worker that says this cannot train with the others; empty where it can."""
         staleness, workers = manner = Manner.of(hello)
-        if self._manner not in (None, manner):
-            return f"{manner}, and others of this job say {self._manner}: make them alike"
+        if self._job.manner not in (None, manner):
+            return f"{manner}, and others of this job say {self._job.manner}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
             return f"{manner}: worker {hello.worker} of so many cannot be"
         if hello.replicates and self.lag is None:
@@ -192,12 +178,12 @@ class Coordination:
 
     def _lives(self, worker: JobWorker, now_s: float) -> None:
         worker.heard_s, worker.alive = now_s, True
-        if self._leads is not None:
-            self._leads.lives(worker.number)
+        if self._job.leads is not None:
+            self._job.leads.lives(worker.number)
 
     def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
         """Takes in what `worker` says. What is refused changes nothing."""
-        known = self._workers.get(worker)
+        known = self._job.workers.get(worker)
         if known is None:
             return [self._refusal(worker, f"worker {worker} has not said hello")]
         leaves = isinstance(request, Bye)
@@ -239,16 +225,11 @@ class Coordination:
             self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", number)
         elif len(worker.open) >= MOST_OPEN:
             self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", number)
-        elif len(self._ready) + len(self._held) >= self.terms.most_waiting:
+        elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
             self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", number)
         else:
-            update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
-            self._serial += 1
-            entry = OpenUpdate(worker, ask, update, now_s)
-            worker.open[number] = self._by_id[update.id] = entry
-            held = self._leads is not None and not self._leads.may_send(worker.number)
-            (self._held if held else self._ready).append(entry)
-            self._repeat(entry, now_s)
+            held = self._job.leads is not None and not self._job.leads.may_send(worker.number)
+            self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
 
     def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
         """Says again how it stands with an update."""
@@ -256,7 +237,7 @@ class Coordination:
             self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
             return
         begin_s = math.inf if entry.transfer is None else entry.transfer.begin_s
-        start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._busy_until_s - now_s)
+        start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._timetable.busy_until_s - now_s)
         self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
 
     def _done(self, worker: JobWorker, done: Done, now_s: float) -> None:
@@ -284,7 +265,7 @@ class Coordination:
         counts = self.counts
         if self.lag is not None:
             self.lag.changed(norm)
-        self.version += 1
+        self._job.version += 1
         delay = max(1, self.version - version)
         counts.applied += 1
         counts.applied_bytes += size_bytes
@@ -297,7 +278,7 @@ class Coordination:
 
     def _ask_sum(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
         """Its updates are all at their aggregator."""
-        collection = self._collections.get(ask.update)
+        collection = self._collections.open.get(ask.update)
         if collection is None or collection.aggregator is not worker:
             self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask.update, True)
             return
@@ -311,14 +292,13 @@ class Coordination:
                 self._timetable.withdraw(member.transfer)
 
     def _done_sum(self, worker: JobWorker, done: Done, now_s: float) -> None:
-        collection = self._collections.get(done.update)
-        known = self._first_collection <= done.update < self._collection_number
-        if not known or (collection is not None and collection.aggregator is not worker):
+        collection = self._collections.open.get(done.update)
+        if not self._collections.known(done.update) or (collection is not None and collection.aggregator is not worker):
             self._refuse(worker, f"there is no collection {done.update} of worker {worker.number}", done.update, True)
             return
         if collection is not None:
             granted = collection.grant is not None
-            del self._collections[done.update]
+            del self._collections.open[done.update]
             self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
             size_bytes = done.size_bytes
@@ -330,7 +310,7 @@ class Coordination:
         self._say(worker, Applied(update=done.update, sum=True, version=self.version))
 
     def _clock(self, worker: JobWorker, clock: Clock) -> None:
-        leads = self._leads
+        leads = self._job.leads
         if leads is None:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
             return
@@ -342,26 +322,24 @@ class Coordination:
 
     def _look_at_leads(self) -> None:
         """Lets go on who had to wait for another that has gone on now, or has gone."""
-        leads = self._leads
+        leads = self._job.leads
         if leads is None:
             return
-        for worker in self._workers.values():
+        for worker in self._job.workers.values():
             if worker.proceeds_at is not None and leads.may_read(worker.number):
                 self._say(worker, Proceed(rounds=worker.proceeds_at, now=True))
                 worker.proceeds_at = None
-        held, self._held = self._held, []
-        for entry in held:
-            (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
+        self._updates.let_go(lambda entry: leads.may_send(entry.worker.number))
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
         """Says to a worker that has ended whom the job still waits for, and whom in vain; to all, if for nobody now."""
-        left = [other for other in self._workers.values() if not other.ended]
+        left = [other for other in self._job.workers.values() if not other.ended]
         working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
-        died = self._left_behind.union(other.number for other in left) - {other.number for other in working}
+        died = self._job.left_behind.union(other.number for other in left) - {other.number for other in working}
         if not working:
-            self._left_behind |= died
+            self._job.left_behind |= died
         all_hear = first and not working
-        for other in [other for other in self._workers.values() if other.ended] if all_hear else [worker]:
+        for other in [other for other in self._job.workers.values() if other.ended] if all_hear else [worker]:
             self._say(other, Parting(working=len(working), died=tuple(sorted(died))))
 
     # What is due.
@@ -370,55 +348,47 @@ class Coordination:
         """Decides batches, lets transfers go, and forgets the dead."""
         if now_s >= self._check_s:
             self._check(now_s)
-        self._book(now_s)
-        while self._ready and self._batch_due_s() <= now_s:
+        self._timetable.book(self._network, now_s)
+        while self._updates.ready and self._batch_due_s() <= now_s:
             self._decide(now_s)
-            self._book(now_s)
+            self._timetable.book(self._network, now_s)
         while self._let_go(now_s):
-            self._book(now_s)
+            self._timetable.book(self._network, now_s)
         self._order_copy(now_s)
         self.next_s = min(self._check_s, self._timetable.next_s, self._batch_due_s())
         return self._said()
 
     def _batch_due_s(self) -> float:
-        if not self._ready or len(self._timetable.planned) >= MOST_PLANNED:
+        if not self._updates.ready or len(self._timetable.planned) >= MOST_PLANNED:
             return math.inf
-        opened_s = self._ready[0].asked_s
-        return min(opened_s + self.terms.batch_s, max(opened_s, self._busy_until_s - LEAD_S))
-
-    def _book(self, now_s: float) -> None:
-        _, until = self._timetable.book(self._network, now_s)
-        self._busy_until_s = until.get(self._scheduler.server, -math.inf)
+        opened_s = self._updates.ready[0].asked_s
+        return min(opened_s + self.terms.batch_s, max(opened_s, self._timetable.busy_until_s - LEAD_S))
 
     def _decide(self, now_s: float) -> None:
         """Make planned transfers of the scheduler's answer for one batch."""
-        batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
-        network, until = self._timetable.book(self._network, now_s, None)
-        aggregators = aggregators_of(self._workers.values(), self._scheduler.server)
+        batch, self._updates.ready = self._updates.ready[:MOST_BATCH], self._updates.ready[MOST_BATCH:]
+        network = self._timetable.book(self._network, now_s, None)
+        aggregators = self._job.aggregators(self._scheduler.server)
         scheduler = self._scheduler
         # What it had scheduled may have been lost since, and other updates have come without it.
         scheduler.version = self.version + self._timetable.outstanding
         scheduler.aggregators = tuple(aggregators)
-        schedule = scheduler.schedule(
-            [entry.update for entry in batch], network, now_s, until.get(scheduler.server, -math.inf)
-        )
+        schedule = scheduler.schedule([entry.update for entry in batch], network, now_s, self._timetable.busy_until_s)
         self.counts.batches += 1
         for update in schedule.dropped:
-            self._drop(self._by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
+            self._drop(self._updates.by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
         made = list(schedule.transfers)
         made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
         for transfer in made:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
             elif transfer.kind is Kind.DIRECT:
-                self._by_id[transfer.updates[0].id].transfer = transfer
+                self._updates.by_id[transfer.updates[0].id].transfer = transfer
         self._timetable.planned += made
 
     def _gather(self, transfer: PlannedTransfer, aggregator: JobWorker) -> None:
-        members = [self._by_id[update.id] for update in transfer.updates]
-        collection = OpenCollection(self._collection_number, aggregator, transfer, members)
-        self._collection_number += 1
-        self._collections[collection.number] = collection
+        members = [self._updates.by_id[update.id] for update in transfer.updates]
+        collection = self._collections.add(aggregator, transfer, members)
         for member, leg in zip(members, transfer.after, strict=True):
             member.transfer, member.collection = leg, collection
         self._say_collect(collection)
@@ -439,12 +409,12 @@ class Coordination:
             start_s = max(0.0, transfer.begin_s - now_s)
             self._timetable.start(transfer, now_s)
             if transfer.kind is Kind.SUM:
-                collection = next(c for c in self._collections.values() if c.transfer is transfer)
+                collection = next(c for c in self._collections.open.values() if c.transfer is transfer)
                 grant = Grant(update=collection.number, sum=True, start_s=start_s, version=self.version)
                 collection.grant = grant
                 self._say(collection.aggregator, grant)
             else:
-                entry = self._by_id[transfer.updates[0].id]
+                entry = self._updates.by_id[transfer.updates[0].id]
                 entry.grant = Grant(update=entry.ask.update, start_s=start_s, version=self.version)
                 if entry.collection is not None:
                     to = entry.collection.aggregator
@@ -456,7 +426,7 @@ class Coordination:
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
         """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
         lag = self.lag
-        if lag is None or not any(worker.alive and worker.replicates for worker in self._workers.values()):
+        if lag is None or not any(worker.alive and worker.replicates for worker in self._job.workers.values()):
             return True
         under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
         if self._waits_for_copy or not lag.admits(transfer.norm, under_way):
@@ -468,7 +438,7 @@ class Coordination:
         lag = self.lag
         if lag is None or not lag.due(self._waits_for_copy, now_s):
             return
-        able = [worker for worker in self._workers.values() if worker.alive and worker.replicates]
+        able = [worker for worker in self._job.workers.values() if worker.alive and worker.replicates]
         if able:
             lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
             self._say_copy()
@@ -476,15 +446,15 @@ class Coordination:
     def _say_copy(self) -> None:
         lag = self.lag
         if lag is not None and lag.order is not None:
-            worker = self._workers[lag.order.worker]
+            worker = self._job.workers[lag.order.worker]
             self._say(worker, Copy(number=lag.order.number, bound=lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
         self._say_copy()
-        if self._leads is not None and now_s - self._leads_since_s > self.terms.dead_s:
-            self._leads.absent(self._workers)
-        for worker in self._workers.values():
+        if self._job.leads is not None and now_s - self._job.leads_since_s > self.terms.dead_s:
+            self._job.leads.absent(self._job.workers)
+        for worker in self._job.workers.values():
             if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
                 self.counts.died += 1
                 self._forget(worker, f"nothing was heard from it for {self.terms.dead_s:g} s")
@@ -500,15 +470,15 @@ class Coordination:
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
             self.lag.gone(worker.number)
-        if self._leads is not None:
-            self._leads.gone(worker.number)
+        if self._job.leads is not None:
+            self._job.leads.gone(worker.number)
             self._look_at_leads()
         for entry in list(worker.open.values()):
             collection = entry.collection
             if collection is None or not collection.transfer.ready:
                 self._lose(entry, reason)
             # Otherwise it is in the sum already, and will be applied with it.
-        for collection in [c for c in self._collections.values() if c.aggregator is worker]:
+        for collection in [c for c in self._collections.open.values() if c.aggregator is worker]:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
@@ -533,22 +503,18 @@ class Coordination:
     def _close(self, entry: OpenUpdate) -> None:
         """It is no longer open: out of its batch, its transfer, its collection."""
         del entry.worker.open[entry.ask.update]
-        del self._by_id[entry.update.id]
+        self._updates.remove(entry)
         if entry.transfer is not None:
             self._timetable.withdraw(entry.transfer)
-        else:
-            for waiting in (self._ready, self._held):
-                if entry in waiting:  # and not in a batch that is just being decided
-                    waiting.remove(entry)
         collection = entry.collection
-        if collection is None or collection.number not in self._collections:
+        if collection is None or collection.number not in self._collections.open:
             return
         collection.members.remove(entry)
         transfer = collection.transfer
         transfer.updates = tuple(update for update in transfer.updates if update is not entry.update)
         transfer.after = tuple(leg for leg in transfer.after if leg is not entry.transfer)
         if not collection.members:
-            del self._collections[collection.number]
+            del self._collections.open[collection.number]
             self._timetable.withdraw(transfer)
         self._say_collect(collection)
 
@@ -576,11 +542,11 @@ class Coordination:
 
     def _entries(self, transfer: PlannedTransfer) -> list[OpenUpdate]:
         """Return its updates that are open: ending one may have ended others."""
-        return [self._by_id[update.id] for update in transfer.updates if update.id in self._by_id]
+        return [self._updates.by_id[update.id] for update in transfer.updates if update.id in self._updates.by_id]
 
     def _say(self, worker: JobWorker, said: Said) -> None:
         # A worker that started anew has updates of the same numbers, which are others.
-        if self._workers.get(worker.number) is worker:
+        if self._job.workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
 
     def _said(self) -> list[Addressed]:

@@ -5,10 +5,12 @@ Rule of this file: records, and what can be read off one of them. What happens t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prophet_mlfabric.leads import LeadBound
 from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
 from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
@@ -72,14 +74,54 @@ class OpenCollection:
     grant: Grant | None = None
 
 
-def aggregators_of(workers: Iterable[JobWorker], server: Node) -> dict[Node, JobWorker]:
-    """Return by node the worker there that sums, but for the server's; none unless all that live can send to one."""
-    alive = [worker for worker in workers if worker.alive]
-    by_node: dict[Node, JobWorker] = {}
-    for worker in sorted(alive, key=lambda worker: worker.number) if all(worker.sums_at for worker in alive) else ():
-        if worker.node != server:
-            by_node.setdefault(worker.node, worker)
-    return by_node
+class OpenUpdates:
+    """Updates that are open, by id: some are `ready` for a batch, others `held` until workers have read the model."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, OpenUpdate] = {}
+        self.ready: list[OpenUpdate] = []
+        self.held: list[OpenUpdate] = []
+        self._serial = 0
+
+    def add(self, worker: JobWorker, ask: Ask, now_s: float, held: bool) -> OpenUpdate:
+        """Open an update that a worker has asked for."""
+        update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
+        self._serial += 1
+        entry = OpenUpdate(worker, ask, update, now_s)
+        worker.open[ask.update] = self.by_id[update.id] = entry
+        (self.held if held else self.ready).append(entry)
+        return entry
+
+    def let_go(self, may_send: Callable[[OpenUpdate], bool]) -> None:
+        """Make those of the held ready that may be sent now."""
+        held, self.held = self.held, []
+        for entry in held:
+            (self.ready if may_send(entry) else self.held).append(entry)
+
+    def remove(self, entry: OpenUpdate) -> None:
+        """Forget one. It is in no list while its batch is decided."""
+        del self.by_id[entry.update.id]
+        for waiting in (self.ready, self.held):
+            if entry in waiting:
+                waiting.remove(entry)
+
+
+class Collections:
+    """Open collections, by number from `first` on."""
+
+    def __init__(self, first: int) -> None:
+        self.first = self._next = first
+        self.open: dict[int, OpenCollection] = {}
+
+    def add(self, aggregator: JobWorker, transfer: PlannedTransfer, members: list[OpenUpdate]) -> OpenCollection:
+        """Open a collection of these updates."""
+        collection = self.open[self._next] = OpenCollection(self._next, aggregator, transfer, members)
+        self._next += 1
+        return collection
+
+    def known(self, number: int) -> bool:
+        """Return True if there is or was one of this number."""
+        return self.first <= number < self._next
 
 
 class Manner(NamedTuple):
@@ -98,3 +140,31 @@ class Manner(NamedTuple):
         if self.staleness is None:
             return "no PROPHET_STALENESS"
         return f"PROPHET_STALENESS {self.staleness} of {self.workers} workers"
+
+
+@dataclass
+class Job:
+    """State that begins anew where the workers that come are another job's, with another model.
+
+    `version` counts the updates applied (Eq. 9), `base` is the newest version that workers know of coordinators before
+    this one. All say the same `manner`. `leads` says since `leads_since_s` who may go on.
+    """
+
+    workers: dict[int, JobWorker] = field(default_factory=dict)
+    version: int = 0
+    base: int = 0
+    manner: Manner | None = None
+    leads: LeadBound | None = None
+    leads_since_s: float = -math.inf
+    left_behind: set[int] = field(default_factory=set)
+    """Workers that others have been told to end without."""
+
+    def aggregators(self, server: Node) -> dict[Node, JobWorker]:
+        """Return by node the worker there that sums, but for the server's; none unless all alive can send to one."""
+        alive = [worker for worker in self.workers.values() if worker.alive]
+        by_node: dict[Node, JobWorker] = {}
+        if all(worker.sums_at for worker in alive):
+            for worker in sorted(alive, key=lambda worker: worker.number):
+                if worker.node != server:
+                    by_node.setdefault(worker.node, worker)
+        return by_node

@@ -53,6 +53,8 @@ class Timetable:
         """Time at which `due` has something, if nothing happens until then."""
         self.slowness = 1.0
         """Usual time of a transfer, as a multiple of what the rates say."""
+        self.busy_until_s = -math.inf
+        """Time when the server has all that was booked last."""
         self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     @property
@@ -60,22 +62,21 @@ class Timetable:
         """Updates that are planned or under way: what v_init counts beside the applied ones."""
         return sum(len(transfer.updates) for transfer in (*self.under_way, *self.planned) if transfer.commits)
 
-    def book(
-        self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT
-    ) -> tuple[NetworkState, dict[Node, float]]:
+    def book(self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT) -> NetworkState:
         """Reckons the next `most` starts (None: all). `rates` is left as it is.
 
-        Returns what all that was reckoned leaves of the network, and when each node has what is coming to it.
+        Returns what all that was reckoned leaves of the network.
         """
         network = rates.copy()
         ends: dict[int, float] = {}
-        until: dict[Node, float] = {}
+        self.busy_until_s = -math.inf
 
         def reserve(transfer: PlannedTransfer, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
             end, pieces = network.pieces(transfer.source, transfer.destination, size_bytes, start_s)
             network.take(transfer.source, transfer.destination, pieces)
             ends[id(transfer)] = end
-            until[transfer.destination] = max(until.get(transfer.destination, -math.inf), end)
+            if transfer.destination == self._server:
+                self.busy_until_s = max(self.busy_until_s, end)
             return end, pieces
 
         for transfer in self.under_way:
@@ -90,7 +91,7 @@ class Timetable:
                 continue
             transfer.end_s, transfer.pieces = reserve(transfer, transfer.size_bytes * self.slowness, start)
             transfer.begin_s = transfer.pieces[0][0] if transfer.pieces else start
-        return network, until
+        return network
 
     def due(self, version: int, now_s: float) -> tuple[list[PlannedTransfer], list[PlannedTransfer]]:
         """The planned transfers that may start now, and those that can keep the delay bound no more.

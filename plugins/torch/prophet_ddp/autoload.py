@@ -15,64 +15,36 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import importlib.abc
-import importlib.machinery
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from prophet_scheduler.frontends.ending import end_last
-from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.importlib_bootstrap import around_import, passed_over
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
 
 MODULE = "torch.nn.parallel.distributed"
-
-
-class _Loader(importlib.abc.Loader):
-    """torch's own loader, and then ours."""
-
-    def __init__(self, inner: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
-        self._inner = inner
-        self._then = then
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
-        try:
-            self._then(module)
-        except Exception as error:
-            logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
-        return spec
 
 
 def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call `then` with the module of this name when it has been imported; at once if it is there. Until then nothing
     happens.
     """
+
+    def run(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+        execute(module)
+        try:
+            then(module)
+        except Exception as error:
+            logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
+
     if name in sys.modules:
         then(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _Finder(name, then))
+        around_import(name, run)
 
 
 def stand_behind(ddp_class: Any) -> None:

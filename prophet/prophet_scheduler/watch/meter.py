@@ -8,7 +8,7 @@ code here loops over single events.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,11 @@ class Meter:
         self._most_id = 0
         self._total = [0, 0]
         self._waiting = self._in_flight = self._open
+
+    @property
+    def all_reduces(self) -> bool:
+        """True for an engine with all-reduces."""
+        return self._ranks is not None
 
     def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
         """Take in the events since the last turn, in order of time."""
@@ -213,7 +218,7 @@ class Periods:
         return spread_of(list(self._periods_s))
 
 
-def spread_of(periods_s: list[float]) -> Spread | None:
+def spread_of(periods_s: Sequence[float]) -> Spread | None:
     """Spread of these iterations, given in order; None without any."""
     if not periods_s:
         return None

@@ -14,9 +14,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
@@ -58,6 +58,17 @@ _here: Observer | None = None
 """Newest observer of this process."""
 
 
+class Seen(NamedTuple):
+    """State at the last turn, at `looked_s`: iterations so far, and predictions. `others_s` are the newest iterations
+    by events, for a front end that does not report their ends.
+    """
+
+    looked_s: float
+    iterations: int = 0
+    predicted: Predicted = Predicted()
+    others_s: Sequence[float] = ()
+
+
 class Observer:
     """Observer of one worker. None of its calls raises. `all_reduce_ranks` and `arena`: see Meter.
 
@@ -80,17 +91,11 @@ class Observer:
         self._agent = agent
         self._wake = wake
         self._clock = clock
-        self._all_reduce = all_reduce_ranks is not None
-        self._lock = threading.Lock()
-        self._looked = free_in_forks(threading.Condition(self._lock))
-        self._writing = free_in_forks(threading.Lock())
+        self._looked = free_in_forks(threading.Condition(threading.Lock()))
         self._meter = Meter(all_reduce_ranks, arena)
         self._periods = Periods()
         self._began_s = clock()
-        self._predicted = Predicted()
-        self._looked_s = self._began_s
-        self._others_s: list[float] = []
-        self._iterations = 0
+        self._seen = Seen(self._began_s)
         self._busy_s = 0.0
         self._writer: RecordWriter | None = None
         self._server: StatusServer | None = None
@@ -130,7 +135,7 @@ class Observer:
             version=__version__,
             command=tuple(sys.argv) if command else (),
             settings=settings_shown(os.environ),
-            all_reduce=self._all_reduce,
+            all_reduce=self._meter.all_reduces,
         )
         try:
             self._writer = RecordWriter(folder, begin)
@@ -193,46 +198,43 @@ class Observer:
         profile: Profile | None,
     ) -> None:
         ends_s = self._log.take_ends()
-        with self._lock:
+        with self._looked:
             moved = self._meter.turn(now, events)
             self._periods.add(ends_s)
             spread = self._periods.spread()
-            self._iterations += sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
-            self._predicted, self._looked_s = predicted, now
-            self._others_s = periods_s.tolist() if periods_s is not None else []
+            ended = self._seen.iterations + sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
+            self._seen = Seen(now, ended, predicted, periods_s.tolist() if periods_s is not None else ())
             self._looked.notify_all()
-        with self._writing:
-            if self._writer is not None and not self._over:
-                try:
-                    usual_s = spread.median_s if spread is not None else None
-                    waited_s, agent = self._log.waited_s(), self._agent()
-                    self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
-                except OSError as error:
-                    logger.warning("the record ends here: %s", error)
-                    writer, self._writer = self._writer, None
-                    writer.give_up()
+        if self._writer is not None:
+            try:
+                usual_s = spread.median_s if spread is not None else None
+                waited_s, agent = self._log.waited_s(), self._agent()
+                self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
+            except OSError as error:
+                logger.warning("the record ends here: %s", error)
+                self._writer.give_up()
 
     def status(self) -> LiveStatus:
         """Return the status of the last turn, with the current wait and the agent's current status."""
         agent = self._agent()
-        with self._lock:
-            now = self._clock()
+        with self._looked:
+            now, seen = self._clock(), self._seen
             sent, received = self._meter.flows()
             wait = self._log.awaited()
             recut_s = agent.last_recut_s
             return LiveStatus(
                 worker=self._worker,
-                time_s=time.time() - (now - self._looked_s),
+                time_s=time.time() - (now - seen.looked_s),
                 since_s=now - self._began_s,
-                iterations=self._iterations,
+                iterations=seen.iterations,
                 agent=agent,
-                iteration=self._periods.spread() or spread_of(self._others_s),
+                iteration=self._periods.spread() or spread_of(seen.others_s),
                 sent=sent,
                 received=received,
-                all_reduce=self._all_reduce,
+                all_reduce=self._meter.all_reduces,
                 urgency=self._meter.urgency(),
                 forward_waits=self._forward_waits(wait, now) if wait is not None else None,
-                predicted=self._predicted,
+                predicted=seen.predicted,
                 last_recut_ago_s=now - recut_s if recut_s is not None else None,
                 watch_cpu_s=self._busy_s,
             )
@@ -253,10 +255,10 @@ class Observer:
     def _asked(self, answer: Callable[[], str]) -> bytes:
         before = time.thread_time()
         asked_s = self._clock()
-        if asked_s - self._looked_s > FRESH_S:
+        if asked_s - self._seen.looked_s > FRESH_S:
             self._wake()
-            with self._lock:
-                self._looked.wait_for(lambda: self._looked_s >= asked_s, WAKE_LIMIT_S)
+            with self._looked:
+                self._looked.wait_for(lambda: self._seen.looked_s >= asked_s, WAKE_LIMIT_S)
         text = answer()
         self._busy_s += time.thread_time() - before
         return text.encode()
@@ -268,10 +270,9 @@ class Observer:
         try:
             if self._server is not None:
                 self._server.close()
-            with self._writing:
-                self._over = True
-                if self._writer is not None:
-                    self._writer.close(self._clock(), self._agent(), self._log.waited_s(), self._busy_s)
+            self._over = True
+            if self._writer is not None:
+                self._writer.close(self._clock(), self._agent(), self._log.waited_s(), self._busy_s)
         except Exception as error:
             logger.warning("Prophet could not end its record: %s: %s", type(error).__name__, error)
 
@@ -285,7 +286,7 @@ class Observer:
 
     def _forward_waits(self, wait: OpenWait, now: float) -> ForwardWait:
         where = self._meter.where([block.id for block in wait.blocks])
-        return ForwardWait(wait.name, max(0.0, now - wait.since_s), whom(where, self._all_reduce))
+        return ForwardWait(wait.name, max(0.0, now - wait.since_s), whom(where, self._meter.all_reduces))
 
 
 def status_here() -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +20,7 @@ from prophet_scheduler.core.files import OWNER
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.status import AgentStatus
+from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.watch.meter import MeterTurn
 from prophet_scheduler.watch.rows import (
     END_BYTES,
@@ -56,7 +58,10 @@ def file_name(worker: WorkerName) -> str:
 
 
 class RecordWriter:
-    """Writer of one worker's record. Every call may raise OSError; the caller must then close it."""
+    """Writer of one worker's record, from any thread; nothing is written once it is closed.
+
+    Every call may raise OSError; the caller must then close it.
+    """
 
     def __init__(self, folder: Path, begin: BeginRow, most_bytes: int = MOST_RECORD_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,7 @@ class RecordWriter:
         self._cut: tuple[Segment, ...] = ()
         self._network: Network | None = None
         self._learned: tuple[Profile, bool, bool] | None = None
-        self._closed = False
+        self._lock = free_in_forks(threading.Lock())
         self._write(begin)
 
     def turn(
@@ -96,34 +101,34 @@ class RecordWriter:
 
         An iteration takes about `iteration_s`; `profile` is the learned one, if known.
         """
-        another_cut = agent.cut != self._cut
-        self._changes(now, agent, predicted)
-        if profile is not None:
-            self._learns(now, (profile, agent.half, agent.barrier))
-        for place, more in enumerate((moved.sent_bytes, moved.received_bytes, *moved.busy_s)):
-            self._sum[place] += more
-        self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
-        if self._moments.due(now, another_cut, iteration_s) and len(moved.ended):
-            self._write(transfers_row(now, moved, agent.arena))
-        if self._thinning.due(now):
-            self._summed_up(now, waited_s)
-        self._file.flush()
+        with self._lock:
+            if self._file.closed:
+                return
+            another_cut = agent.cut != self._cut
+            self._changes(now, agent, predicted)
+            if profile is not None:
+                self._learns(now, (profile, agent.half, agent.barrier))
+            for place, more in enumerate((moved.sent_bytes, moved.received_bytes, *moved.busy_s)):
+                self._sum[place] += more
+            self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
+            if self._moments.due(now, another_cut, iteration_s) and len(moved.ended):
+                self._write(transfers_row(now, moved, agent.arena))
+            if self._thinning.due(now):
+                self._summed_up(now, waited_s)
+            self._file.flush()
 
     def close(self, now: float, agent: AgentStatus, waited_s: Mapping[str, float], watch_cpu_s: float) -> None:
         """Write the last line and close the file."""
-        if self._closed:
-            return
-        self._closed = True
-        self._left += END_BYTES
-        try:
-            self._summed_up(now, waited_s)
-            self._write(EndRow(round(now, DIGITS), self._iterations, agent, watch_cpu_s, self._dropped))
-        finally:
-            self._file.close()
+        with self._lock:
+            if self._file.closed:
+                return
+            self._left += END_BYTES
+            with self._file:
+                self._summed_up(now, waited_s)
+                self._write(EndRow(round(now, DIGITS), self._iterations, agent, watch_cpu_s, self._dropped))
 
     def give_up(self) -> None:
         """Close the file as it is."""
-        self._closed = True
         with contextlib.suppress(OSError):  # the rest of the last line may not fit either
             self._file.close()
 

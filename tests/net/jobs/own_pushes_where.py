@@ -15,7 +15,7 @@ RANK = os.environ["DMLC_WORKER_ID"]
 
 def workers_want_other_sizes() -> None:
     """As where each has kept something else of its network; that of worker 0 decides."""
-    from prophet_byteps.kept_pushes import KeptPushes
+    from prophet_byteps.learning import KeptPushes
 
     vars_of_class = {"0": 256 << 10, "1": 64 << 10}
     KeptPushes.size = lambda self: vars_of_class[RANK]  # type: ignore[method-assign]

@@ -170,7 +170,7 @@ def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
     monkeypatch.setattr(agent, "end_process", end_process)
     monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True))
     awaited = [False]
-    monkeypatch.setattr(exchange, "under_way", lambda: awaited[0])
+    monkeypatch.setattr(agreement, "under_way", lambda: awaited[0])
     hook = Hook()
     hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
     scheduled = job(hook, stall_s=20.0)
@@ -240,7 +240,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_init_returns_what_it_did_when_all_have_started_alike(started: list[tuple[Any, ...]]) -> None:
     bps = BytePS(2)
     scheduled = job(None, stall_s=9.0)
-    scheduled._agree_at_start(bps, scheduled._terms())
+    scheduled._agree_at_start(bps, "")
     assert bps.init(lazy=False) == "init False"
     terms = f"Prophet {__version__} for torch, policy fifo, blocks of 131072 bytes, fusion on"
     assert started == [("start", "torch", terms, 9.0)]

@@ -53,22 +53,22 @@ def sent(ops: Ops) -> int:
 
 
 def test_a_tensor_is_under_way_until_it_is_back(ops: Ops) -> None:
-    assert not exchange.under_way()
+    assert not agreement.under_way()
     handle = sent(ops)
-    assert exchange.under_way()
+    assert agreement.under_way()
     ops.done.add(handle)
-    assert not exchange.under_way(), "it is back, though the program has not taken it"
+    assert not agreement.under_way(), "it is back, though the program has not taken it"
     ops.synchronize(handle)
-    assert not exchange.under_way()
+    assert not agreement.under_way()
 
 
 def test_a_page_has_a_limit_of_its_own(ops: Ops) -> None:
     group: Any = agreement.active()
     answer = group.exchange.send("a page", bytes(PAGE_BYTES))
     (page,) = ops._handle_map
-    assert not exchange.under_way()
+    assert not agreement.under_way()
     sent(ops)
-    assert exchange.under_way()
+    assert agreement.under_way()
     assert answer() is None
     ops.done.add(page)
     assert answer() == bytes(PAGE_BYTES)
@@ -96,18 +96,18 @@ def test_what_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.
         return poll(handle)
 
     monkeypatch.setattr(ops, "poll", taken_before)
-    assert not exchange.under_way()
+    assert not agreement.under_way()
 
 
 def test_nothing_comes_back_of_an_engine_that_was_suspended(ops: Ops) -> None:
     sent(ops)
     exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
-    assert not exchange.under_way()
+    assert not agreement.under_way()
     sent(ops)
-    assert exchange.under_way()
+    assert agreement.under_way()
 
 
 def test_nothing_is_known_without_other_workers(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     sent(ops)
     monkeypatch.setattr(agreement, "_active", None)
-    assert not exchange.under_way()
+    assert not agreement.under_way()

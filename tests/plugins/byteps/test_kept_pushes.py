@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.kept_pushes import KeptPushes
+from prophet_byteps.learning import KeptPushes
 from prophet_byteps.partition import LEARNING_BYTES
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut

@@ -125,7 +125,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
         assert first.permission.result(LONG_S).aggregator is None
         askings = [member.ask(1000, 0, 1.0), other.ask(1000, 0, 1.0)]
         ends_s = time.monotonic() + LONG_S
-        while len(running.job._ready) < len(askings):
+        while len(running.job._updates.ready) < len(askings):
             assert time.monotonic() < ends_s
         now[0] += 0.2
         permissions = [asking.permission.result(LONG_S) for asking in askings]

@@ -33,8 +33,8 @@ def test_transfers_to_the_server_follow_one_another() -> None:
 
 def test_reckoning_leaves_the_rates_as_they_were_and_says_what_is_left() -> None:
     table = timetable(direct(1))
-    network, until = table.book(NETWORK, 0.0)
-    assert until == {0: 1.0}
+    network = table.book(NETWORK, 0.0)
+    assert table.busy_until_s == 1.0
     assert (network.end(2, 0, 10.0, 0.0), NETWORK.end(2, 0, 10.0, 0.0)) == (2.0, 1.0)
 
 

@@ -21,25 +21,20 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m prophet_byteps.build", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    builders = [
-        commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
-    ]
+    known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
     for name, does in (
+        ("install", "build BytePS for the CPU unless it is cached, and install it here"),
         ("build", "build BytePS for the CPU unless it is cached, and print the path of the wheel"),
         ("path", "print the path of the cached wheel"),
     ):
-        builders.append(commands.add_parser(name, help=does))
-        builders[-1].add_argument(
-            "--uncorrected", action="store_true", help="the one with the faults that BytePS was released with"
-        )
-        builders[-1].add_argument(
-            "--framework", choices=("torch", "mxnet"), help="its part alone (default: of all that are installed)"
-        )
-        builders[-1].add_argument("--cuda", action="store_true", help="PyTorch's part for GPUs, for torch's CUDA")
-        builders[-1].add_argument("--cuda-version", metavar="N", help="with --cuda: refuse unless torch's CUDA is N")
-    for builder in builders:
-        known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
-        builder.add_argument("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
+        add = commands.add_parser(name, help=does).add_argument
+        if name != "install":
+            add("--uncorrected", action="store_true", help="the one with the faults that BytePS was released with")
+            parts = "its part alone (default: of all that are installed)"
+            add("--framework", choices=("torch", "mxnet"), help=parts)
+            add("--cuda", action="store_true", help="PyTorch's part for GPUs, for torch's CUDA")
+            add("--cuda-version", metavar="N", help="with --cuda: refuse unless torch's CUDA is N")
+        add("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
     commands.add_parser("clean", help="remove every cached wheel and source")
     options = parser.parse_args(arguments)
     store = Store.of_user()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import runpy
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from prophet_scheduler.core.errors import UserError
 
@@ -39,8 +41,7 @@ class Cuda:
         return f"CUDA {self.version} ({', '.join(self.wheels)})"
 
     def lay_out(self, home: Path) -> dict[str, str]:
-        """Make `home` look like an installation of CUDA and NCCL. Returns the environment that points BytePS's setup.py
-        there.
+        """Make `home` look like an installation of CUDA and NCCL. Returns the environment for BytePS's setup.py.
 
         The wheels have their headers in several folders, and libraries without the names that the linker asks for.
         """
@@ -55,11 +56,9 @@ class Cuda:
         return {"BYTEPS_NCCL_HOME": str(home), "BYTEPS_NCCL_LINK": "SHARED", "CUDA_HOME": str(home)}
 
 
-@dataclass(frozen=True)
-class _Wheel:
-    """A wheel of NVIDIA's: its name, the requirement for pip, and the files needed from it.
-
-    `header` is named as it is included, each of `libraries` as the linker asks for it and as the wheel has it.
+class _Wheel(NamedTuple):
+    """A wheel of NVIDIA's: its name, the requirement for pip, and the files needed from it, the header as it is
+    included, each library as the linker asks for it and as the wheel has it.
     """
 
     name: str
@@ -120,9 +119,7 @@ def torch_cuda() -> str | None:
 
 def find_cuda(version: str) -> Cuda:
     """Return the wheels of this CUDA and of NCCL. Raises UserError that names those to install."""
-    described: list[str] = []
-    includes: list[Path] = []
-    libraries: list[tuple[str, Path]] = []
+    found: list[tuple[str, Path, list[tuple[str, Path]]]] = []
     lacking: list[str] = []
     for wheel in _wheels(version):
         files = _files(wheel.name)
@@ -130,16 +127,15 @@ def find_cuda(version: str) -> Cuda:
         linked = [(name, file) for name, needed in wheel.libraries for file in files if file.name == needed]
         if folder is None or len(linked) < len(wheel.libraries):
             lacking.append(wheel.wanted)
-            continue
-        described.append(f"{wheel.name} {metadata.version(wheel.name)}")
-        includes.append(folder)
-        libraries += linked
+        else:
+            found.append((f"{wheel.name} {metadata.version(wheel.name)}", folder, linked))
     if lacking:
         raise UserError(
             f"engine: to build BytePS for CUDA {version} this Python lacks {', '.join(lacking)}:"
             f" pip install {' '.join(repr(name) if '*' in name else name for name in lacking)}"
         )
-    return Cuda(version, tuple(described), tuple(dict.fromkeys(includes)), tuple(libraries))
+    described, includes, libraries = zip(*found, strict=True)
+    return Cuda(version, described, tuple(dict.fromkeys(includes)), tuple(itertools.chain(*libraries)))
 
 
 def missing_packages() -> list[str]:

@@ -41,7 +41,6 @@ def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release
     sources = [*(() if toolchain.cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
     ingredients = {
         "byteps": f"{release.version} {release.sha256}",
-        # Reasons do not shape the wheel.
         "rules": [(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
         "own_sources": {source.name: source.read_text(encoding="utf-8") for source in sources},
         "parts": build_environment(toolchain),

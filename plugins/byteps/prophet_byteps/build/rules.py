@@ -1,7 +1,7 @@
 """Edits to BytePS's source, read from `edits/`, and how a list of them is applied.
 
-An edit is a rule: a place, a small replacement and the reason for it. A rule states how often its text must occur, so
-that an edit which no longer fits the source stops the build instead of quietly doing nothing.
+An edit is a rule: a place and a small replacement. A rule states how often its text must occur, so that an edit which
+no longer fits the source stops the build instead of quietly doing nothing.
 
 Rules that together mend one fault are a correction. It leaves a mark: a function that does nothing, which the library
 exports. So a library shows what is mended in it (prophet_byteps/faults.py). The CPU build has all corrections, so every
@@ -28,16 +28,14 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Rule:
-    """Replace `old` by `new` at its `count` places in one file.
+    """Replace the literal text `old` by `new` at its `count` places in `file`, a path from the root of the source.
 
-    `file` is relative to the root of the source, `old` is literal text, and `reason` says why the source cannot stay.
     `only` names the build that has the rule, "cpu" or "cuda"; empty for both.
     """
 
     file: str
     old: str
     new: str
-    reason: str
     count: int = 1
     only: str = ""
 
@@ -58,8 +56,8 @@ class Correction:
 
     `name` is that of its section in docs/corrections.md. `effect` is the fault's effect on a job, in half a line.
     `parts` are the parts of BytePS that have the fault, by folder. `seen_by` is in the file of a part that has the code
-    in question; if `tells`, a file without it surely does not have the fault. The mark is left after the line
-    `marked_after` of the file `marked_in`; a fault of a script needs none, since the mended text can be read.
+    in question; if `tells`, a file without it surely does not have the fault. The mark is left in `file` after the line
+    `marked_after`; a fault of a script needs none, since the mended text can be read.
     """
 
     name: str
@@ -67,7 +65,7 @@ class Correction:
     parts: tuple[str, ...]
     rules: tuple[Rule, ...]
     seen_by: bytes
-    marked_in: str | None = None
+    file: str
     marked_after: str = ""
     tells: bool = False
 
@@ -79,12 +77,11 @@ class Correction:
     @property
     def all_rules(self) -> tuple[Rule, ...]:
         """Its rules, and the one that leaves the mark."""
-        if self.marked_in is None:
+        if not self.marked_after:
             return self.rules
         visible = '__attribute__((used, weak, visibility("default")))'
         text = f'{self.marked_after}extern "C" {visible} void {self.mark}() {{}}\n'
-        reason = "says that the fault is mended in this library"
-        return (*self.rules, Rule(self.marked_in, self.marked_after, text, reason))
+        return (*self.rules, Rule(self.file, self.marked_after, text))
 
 
 @dataclass(frozen=True)
@@ -113,16 +110,30 @@ def _read(name: str) -> Any:
     return tomllib.loads((HERE / "edits" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
+def _rule(row: dict[str, Any]) -> Rule:
+    """Return the rule of a row, which may give text to `add` between two that stay instead of `old` and `new`."""
+    after, add, before = (row.pop(name, "") for name in ("after", "add", "before"))
+    return Rule(**({"old": after + before, "new": after + add + before} | row))
+
+
+def _rules(tables: Sequence[dict[str, Any]], only: str = "") -> tuple[Rule, ...]:
+    """Return the rules of tables, each of which may name the file of those that name none."""
+    return tuple(_rule({"file": table.get("file"), "only": only, **row}) for table in tables for row in table["rules"])
+
+
 def _correction(row: dict[str, Any]) -> Correction:
-    rules, seen_by = tuple(Rule(**rule) for rule in row["rules"]), row["seen_by"].encode()
+    """Return a correction, with what its file's others say as well. A source is marked after its own header."""
+    row = {"marked_after": f'#include "{Path(row["file"]).stem}.h"\n'} | _CORRECTIONS.get(row["file"], {}) | row
+    rules, seen_by = _rules([row]), row["seen_by"].encode()
     return Correction(**{**row, "parts": tuple(row["parts"]), "rules": rules, "seen_by": seen_by})
 
 
 _CUDA = _read("cuda")
-COMPATIBILITY = tuple(Rule(**row) for row in (*_read("compatibility")["rule"], *_CUDA["rule"]))
+COMPATIBILITY = _rules(_read("compatibility")["edits"]) + _rules(_CUDA["edits"], "cuda")
 """Rules without which BytePS does not compile, import or work on today's tools."""
-CORRECTIONS = tuple(map(_correction, _read("corrections")["correction"]))
-_CUDA_CORRECTIONS = tuple(Rule(**row) for row in _CUDA["correction"])
+_CORRECTIONS = _read("corrections")
+CORRECTIONS = tuple(map(_correction, _CORRECTIONS["correction"]))
+_CUDA_CORRECTIONS = _rules(_CUDA["corrections"], "cuda")
 RELEASES = {row["version"]: Release(**row) for row in _read("releases")["release"]}
 NEWEST = next(iter(RELEASES.values()))
 

@@ -15,11 +15,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prophet_scheduler.core.errors import UserError
+
+from ..library import version_of
 
 if TYPE_CHECKING:
     from .cuda import Cuda
@@ -57,11 +58,7 @@ class Toolchain:
 
     def alone(self, framework: str) -> Toolchain:
         """Return the toolchain with `framework` ("torch", "mxnet") alone. Raises UserError if it is not installed."""
-        alone = replace(
-            self,
-            torch=self.torch if framework == "torch" else None,
-            mxnet=self.mxnet if framework == "mxnet" else None,
-        )
+        alone = replace(self, mxnet=None) if framework == "torch" else replace(self, torch=None)
         if alone.torch is None and alone.mxnet is None:
             raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
         return alone
@@ -162,20 +159,13 @@ def _cpu_flags() -> list[str]:
 
 def _framework_versions() -> tuple[str | None, str | None]:
     """Return the versions of the installed torch and MXNet. Raises UserError without either, or a build tool."""
-    versions = {package: _version(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
+    versions = {package: version_of(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
     lacking = [package for package in ("setuptools", "wheel") if versions[package] is None]
     if versions["torch"] is None and versions["mxnet"] is None:
         lacking.insert(0, "torch")
     if lacking:
         raise UserError(f"engine: the build needs {', '.join(lacking)} in this Python: pip install {' '.join(lacking)}")
     return versions["torch"], versions["mxnet"]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _install_with_apt(packages: list[str]) -> None:

@@ -4,29 +4,23 @@
 // waiting; it decides nothing. originals.h and layout.h have its knowledge of BytePS, and partitions.h gives tensors
 // partition sizes of their own.
 //
-// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines addTask, getTask and reportFinish
-// of BytePS's scheduled queues and is loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL
-// tasks wait in our queue. A chosen task still goes through BytePS's own queue, added and taken at once, which keeps
-// its readiness checks and its tracing.
+// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines functions of BytePS's queues and is
+// loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL tasks wait in our queue. A chosen task
+// still goes through BytePS's own queue, added and taken at once.
 //
 // How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
-// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL.
-// An exception is one machine with several PCIe switches: it has no servers, PUSH is a barrier of its GPUs, and
-// COPYH2D follows.
+// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
+// but COPYH2D on one machine with several PCIe switches, where PUSH is a barrier of its GPUs.
 //
-// How much is in flight. At most kMostInFlight pushes and as many pulls: ps-lite as released stops for good with 1,000
-// messages queued each way of a connection. docs/decisions/places-in-flight.md says why no worker waits for ever.
+// At most kMostInFlight pushes and as many pulls are in flight (docs/decisions/places-in-flight.md). A loop that finds
+// nothing waits here until a task is added to one of its queues (docs/decisions/waiting-instead-of-polling.md).
 //
-// Waiting. BytePS's loops poll with sleeps of a microsecond. A loop that finds nothing waits here until a task is added
-// to one of its queues, which leaves the processor to the job (docs/decisions/waiting-instead-of-polling.md).
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What was
+// there before is forgotten when a queue is made, and when Python says so (prophet_hook_reset). A call for a queue that
+// is gone, from a late answer, does nothing.
 //
-// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. Tasks
-// that waited or were in flight before belong to an engine that is gone. They are forgotten when a queue is made, and
-// when Python says so (prophet_hook_reset). A call for a queue that is gone, from a late answer, does nothing.
-//
-// One way. A task with one of two priorities that no gradient has is pushed and not pulled, or pulled and not pushed:
-// it passes the other stage, in its turn, as if that were done. Asynchronous training asks for it. The extra stage
-// changes no result there, so tasks simply go both ways where BytePS does not export the needed function.
+// One way. A task with one of two priorities that no gradient has passes PULL or PUSH, in its turn, as if that were
+// done. Asynchronous training asks for it; where BytePS does not export the needed function, tasks go both ways.
 //
 // Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
@@ -44,7 +38,6 @@
 
 #include "events.h"
 #include "forks.h"
-#include "interface.h"
 #include "lane.h"
 #include "layout.h"
 #include "originals.h"
@@ -61,13 +54,11 @@ using byteps::common::NcclGroupEntry;
 using byteps::common::NcclManager;
 using prophet::Entry;
 using prophet::EntryFields;
-using prophet::EntryLayout;
 using prophet::Event;
 using prophet::EventKind;
 using prophet::Lane;
 using prophet::Partitions;
 using prophet::QueueKind;
-using prophet::ReadyTable;
 using prophet::Signal;
 using prophet::Stage;
 using prophet::TensorTableEntry;
@@ -79,7 +70,6 @@ constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six even
 constexpr size_t kReadyChecks = 256;                         // tasks whose data is not ready, at a time
 constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
 constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
-constexpr double kReadyPoll_s = 1e-4;
 constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.py has the same
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -99,7 +89,7 @@ struct Hook {
   uint32_t plans = 0;                // taken up so far
   uint32_t plan = prophet::kNoPlan;  // number of the one in force
 
-  EntryLayout layout;
+  prophet::EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // we schedule
   std::atomic<bool> by_priority{false};
@@ -224,7 +214,7 @@ void forget_all() {
 
 // True if the other GPUs of this machine have done their part of the task.
 bool key_ready(const EntryFields& fields) {
-  ReadyTable* table = *originals.push_table;
+  prophet::ReadyTable* table = *originals.push_table;
   return table == nullptr || originals.is_key_ready(table, fields.key);
 }
 
@@ -275,7 +265,7 @@ TakeOver take_over(Stage stage, const Entry& entry) {
 void look_at_held(Lane& lane, double now) {
   Hook& h = hook();
   if (now < h.check_held_at) return;
-  h.check_held_at = now + kReadyPoll_s;
+  h.check_held_at = now + std::chrono::duration<double>(kReadyPoll).count();
   lane.look_at_held(
       kReadyChecks, [](const Entry& entry) { return key_ready(fields_of(entry)); },
       [&](uint64_t id, const Entry& entry) {
@@ -313,9 +303,7 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
 }
 
 // Return the longest wait of a loop without a task. A task that waits for its data gives no signal when it is there.
-Clock::duration wait_for(bool waits_for_data) {
-  return waits_for_data ? Clock::duration(kReadyPoll) : Clock::duration(kIdleWait);
-}
+Clock::duration wait_for(bool waits_for_data) { return waits_for_data ? Clock::duration(kReadyPoll) : kIdleWait; }
 
 // Return a task of PUSH or PULL, or a null one after waiting for some; nothing if this has stepped aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
@@ -345,11 +333,8 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   last = stage;
   if (round_begins) {
     if (!std::exchange(had_task, false)) {
-      bool waits_for_data = false;
-      for (Stage other : {Stage::kReduce, Stage::kBroadcast}) {
-        waits_for_data |= pending_in(queue_of(other)) > 0;
-      }
-      signal.wait(seen, wait_for(waits_for_data));
+      bool pending = pending_in(queue_of(Stage::kReduce)) > 0 || pending_in(queue_of(Stage::kBroadcast)) > 0;
+      signal.wait(seen, wait_for(pending));
     }
     seen = signal.seen();
   }
@@ -467,8 +452,28 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std:
 }  // namespace common
 }  // namespace byteps
 
-// Functions that plugins/byteps/prophet_byteps/hook.py calls through ctypes.
+// Structures and functions for plugins/byteps/prophet_byteps/hook.py, which has the same structures.
 extern "C" {
+
+// One lane (PUSH, PULL): tasks waiting and in flight, and the gradient and age of the oldest in flight.
+struct prophet_lane_status {
+  uint64_t waiting, in_flight;
+  double oldest_s;  // seconds in flight; negative without one
+  uint32_t oldest_gradient, reserved;
+};
+
+struct prophet_status {
+  uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
+  double still_s;  // since a task last came, left or was answered; negative before the first
+  prophet_lane_status lanes[2];
+  int32_t active;
+  char why_aside[160];
+};
+
+// Layouts that Python must share. It asks before anything else.
+struct prophet_layouts {
+  uint32_t event_version, event_bytes, plan_version, most_in_flight;
+};
 
 void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};

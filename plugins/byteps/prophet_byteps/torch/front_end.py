@@ -1,27 +1,23 @@
 """The PyTorch front end: BytePS's DistributedOptimizer and DistributedDataParallel without their barriers.
 
 Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's own is used
-instead. Stock BytePS waits in step() until every averaged gradient is there. Here step() returns at once, and the
-program's own torch.optim optimizer updates each parameter when it is next used. So the next forward pass starts while
-later layers' gradients are still on the wire. The values are the same bits: see rounds.py and
-prophet_scheduler/frontends/torch. guards.py there says what counts as a use, and docs/decisions/step-without-barrier.md
-why it is done so.
+instead. step() returns at once, and the program's own torch.optim optimizer updates each parameter when it is next used
+(docs/decisions/step-without-barrier.md). The values are the same bits: see rounds.py and
+prophet_scheduler/frontends/torch.
 
-Gradients have ids in the order of `named_parameters`, which is the order of registration and usually of the forward
-pass. Where it is not, the agent ranks them differently (prophet_scheduler/learn/ranks.py).
+Gradients have ids in the order of `named_parameters`, which is usually that of the forward pass. Where it is not, the
+agent ranks them differently (prophet_scheduler/learn/ranks.py).
 
 BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
-stays BytePS's own but for its gradients, which modules.py has.
+stays BytePS's own but for its gradients (modules.py).
 
-The parts of such an optimizer or module (optimizer.py, modules.py and their imports) are loaded when the first one is
-wrapped: a process that trains nothing, such as a data loader, needs none of them.
+Parts of such an optimizer or module are loaded when the first one is wrapped: a data loader needs none of them.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +28,7 @@ import torch
 from prophet_byteps import agreement, hook
 from prophet_scheduler.core.settings import in_step
 from prophet_scheduler.frontends.ending import finish_first
+from prophet_scheduler.frontends.notices import logger, warn_once
 
 if TYPE_CHECKING:
     from prophet_byteps.cutting import CutBoard
@@ -46,14 +43,11 @@ yet, or BytePS holds that until all workers have its key: others need it, and By
 MOST_PATIENCE_S = 300.0
 """Longest such wait in all: a server that is gone acknowledges nothing any more."""
 
-logger = logging.getLogger("prophet_scheduler")
-
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Replace `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine. Nothing else changes until an
-    optimizer is wrapped.
+    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine.
     """
     original = bps.DistributedOptimizer
 
@@ -75,14 +69,9 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     ) -> torch.optim.Optimizer:
         named = None if named_parameters is None else list(named_parameters)
         reason = _why_not(bps, optimizer, named, compression)
-        if reason is None:
-            try:
-                from prophet_byteps.torch.optimizer import wrap
-            except Exception as error:
-                reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
         if reason is not None:
             if reason:
-                _warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
+                warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
                 engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
             stock: Any = original(optimizer, named, compression, backward_passes_per_step)
@@ -91,6 +80,8 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
                 names = [name for name, _ in named] if named else stock._parameter_names.values()
                 own_pushes.in_forward_order(f"Gradient.{name}" for name in names)
             return stock  # type: ignore[no-any-return]
+        from prophet_byteps.torch.optimizer import wrap
+
         half = _half_of(bps, compression)
         return wrap(optimizer, named or [], engine(), backward_passes_per_step, fusion, half)
 
@@ -112,19 +103,14 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
 
     @functools.wraps(register)
     def register_hooks(self: Any) -> None:
-        reason = _why_not_here(bps, self._compression)
-        if reason is None:
-            try:
-                from prophet_byteps.torch import modules
-                from prophet_scheduler.frontends.torch import steps
-            except Exception as error:
-                reason = f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
+        reason = _why_not_here(bps, self._compression) or _why_not_loaded("modules")
         if reason is not None:
-            _warn_once(f"this module keeps BytePS's barrier: {reason}")
+            warn_once(f"this module keeps BytePS's barrier: {reason}")
             engine().announce(f"a module with BytePS's barrier, since {reason}")
             register(self)
             return
-        steps.install()
+        from prophet_byteps.torch import modules
+
         modules.average(self, engine(), fusion, _half_of(bps, self._compression))
 
     @functools.wraps(synchronize)
@@ -155,7 +141,16 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
         return reason
     from prophet_scheduler.frontends.torch.optimizer import why_not_late
 
-    return why_not_late(optimizer)
+    return why_not_late(optimizer) or _why_not_loaded("optimizer")
+
+
+def _why_not_loaded(name: str) -> str | None:
+    """Return why a part of this package cannot be loaded; None if it is."""
+    try:
+        importlib.import_module(f"prophet_byteps.torch.{name}")
+    except Exception as error:
+        return f"Prophet's cannot be loaded ({type(error).__name__}: {error})"
+    return None
 
 
 def _why_not_here(bps: Any, compression: Any) -> str | None:
@@ -169,16 +164,8 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
     return None
 
 
-def _warn_once(message: str) -> None:
-    from prophet_scheduler.frontends.notices import warn_once
-
-    warn_once(message)
-
-
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
-    """Return all that have gradients under way over BytePS; none if nothing was wrapped. A process may have modules of
-    another engine besides.
-    """
+    """Return all that have gradients under way over BytePS. A process may have modules of another engine besides."""
     guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:
         return []
@@ -200,15 +187,14 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
                     logger.warning("updates were still to come when the job ended, and nothing moved any more")
                     return
 
-    def resuming(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            for owner in _owners():
-                owner.restart()
-            return result
+    resume = bps.resume
 
-        return wrapper
+    @functools.wraps(resume)
+    def resume_and_restart(*args: Any, **kwargs: Any) -> Any:
+        result = resume(*args, **kwargs)
+        for owner in _owners():
+            owner.restart()
+        return result
 
     finish_first(bps, finish, hook.reset)
-    bps.resume = resuming(bps.resume)
+    bps.resume = resume_and_restart

@@ -3,17 +3,13 @@
 Rule of this file: it meets BytePS's demands on a block that travels. Memory and rounds are in
 prophet_scheduler/frontends/torch/arena.py.
 
-Two keys a block, and one memory. A server overwrites a key's sum at the first push of a new round, while a slower
-worker may still wait for the last one. So each block has two keys and uses them in turn
-(docs/decisions/two-keys-a-gradient.md has the argument). Both have the same memory here: before a gradient is copied to
-its place, the update has read the average there. `Arena.stage` insists on it.
+Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). Both have the same memory: before
+a gradient is copied to its place, the update has read the average there. `Arena.stage` insists on it. A block that was
+in use before keeps its keys, so a job costs its servers two sums for each range ever used.
 
-A block that was in use before keeps its keys. So a key has one length for ever, and a job costs its servers two sums
-for each range ever used.
-
-Names. BytePS numbers tensors in the order in which they are declared, and workers must number alike. A worker that
-replaces another after a suspend does not know the job's former cuts. So an optimizer declares all names it may use at
-its first round, and a block takes the next free ones.
+BytePS numbers tensors in the order in which they are declared, and workers must number alike. A worker that replaces
+another after a suspend does not know the job's former cuts. So an optimizer declares all names it may use at its first
+round, and a block takes the next free ones.
 """
 
 from __future__ import annotations

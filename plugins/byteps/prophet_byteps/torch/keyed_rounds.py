@@ -22,6 +22,7 @@ from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
 from prophet_scheduler.frontends.torch.streams import streams_of
+from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, AverageSource
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.watch import training
 
@@ -161,9 +162,7 @@ class KeyedRounds:
         return in_graph
 
     def _round_begins(self, arena: KeyedArena) -> None:
-        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count:
-        the program warms up as well.
-        """
+        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count."""
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         self._rounds += 1
@@ -186,19 +185,12 @@ class KeyedRounds:
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round()
-        if self._trace is not None:
-            self._trace.next_round(self._blocks)
-            if not self._trace.under_way:
-                self._trace = None
+        if self._trace is not None and not self._trace.next_round(self._blocks):
+            self._trace = None
 
     def _blocks(self) -> list[Block]:
         assert self.arena is not None and self.arena.cut is not None
         return blocks_of(self.arena.sizes, self.arena.kinds, self.arena.cut)
-
-    def arrived(self, slot: Slot) -> bool:
-        """Return True if its average is back."""
-        assert self.arena is not None
-        return self.arena.arrived(slot)
 
     def restart(self) -> None:
         """Forget rounds: after a suspend all workers, some of them new, begin with the same keys."""
@@ -216,3 +208,21 @@ class KeyedRounds:
         self._flush()
         if not arena.recut(cut):
             raise RuntimeError("a cut was agreed on for which the names do not suffice")
+
+
+class KeyedWire(AverageSource):
+    """Averages of keyed rounds, for updates. Servers know who is late, and tell nobody."""
+
+    _keyed: KeyedRounds
+    _engine: Engine
+
+    def arrived(self, slot: Slot) -> bool:
+        assert self._keyed.arena is not None
+        return self._keyed.arena.arrived(slot)
+
+    def wait_activity(self, limit_s: float) -> None:
+        # A wake-up may be missed.
+        self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
+
+    def progress(self) -> object:
+        return self._engine.progress()

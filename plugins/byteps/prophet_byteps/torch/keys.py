@@ -1,7 +1,6 @@
 """BytePS as the PyTorch front end needs it: one for all optimizers of a process.
 
-Rule of this file: it holds the state of a process, not of an optimizer: ids, pushes and handles, and the values that
-must be alike on all workers.
+Rule of this file: the state of a process, not of an optimizer: ids, pushes, handles, and what all workers share.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
+from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, KeyedWire, described
 from prophet_byteps.torch.keys import Engine
-from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, SETTLE, move
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
-class KeyedModuleRounds(AwaitedRounds):
+class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     """Rounds of one module. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
     `syncs()` is True if a backward pass is averaged, and not within no_sync().
@@ -113,18 +113,6 @@ class KeyedModuleRounds(AwaitedRounds):
             while not self.arrived(slot):
                 self.wait_activity(WAIT_LIMIT_S)
 
-    # The wire, for updates.
-
-    def arrived(self, slot: Slot) -> bool:
-        return self._keyed.arrived(slot)
-
-    def wait_activity(self, limit_s: float) -> None:
-        # A wake-up may be missed.
-        self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
-
-    def progress(self) -> object:
-        return self._engine.progress()
-
 
 _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
 """Rounds by BytePS's wrapper."""
@@ -132,6 +120,7 @@ _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDict
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
     """Average the gradients of this wrapper's module from now on. Called where BytePS registers its hooks."""
+    steps.install()
     reference = weakref.ref(ddp)
 
     def syncs() -> bool:

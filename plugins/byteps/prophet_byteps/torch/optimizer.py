@@ -1,7 +1,6 @@
 """The optimizer that a program gets from `DistributedOptimizer`: one of its own class, whose step() does not wait.
 
-Rule of this file: how this object differs from the class it extends. front_end.py decides when it is made, and
-rounds.py has its rounds.
+Rule of this file: how this object differs from the class it extends. front_end.py decides when it is made.
 """
 
 from __future__ import annotations

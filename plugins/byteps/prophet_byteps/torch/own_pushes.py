@@ -3,14 +3,12 @@
 Rule of this file: which tensors those are, and how all workers come to one size for them. native/partitions.h makes
 BytePS cut one tensor differently from another.
 
-A program that waits for all averages at once is best off with BytePS's own partitions, since each message costs. One
-that passes priorities does not wait so: in large partitions urgent tensors wait for others
-(docs/decisions/partition-size.md). BytePS's cross_barrier.py does not either, but passes none: its gradients get those
-of the forward order.
+Programs that pass priorities do not wait for all averages at once (docs/decisions/partition-size.md). BytePS's
+cross_barrier.py does not either, but passes none: its gradients get those of the forward order.
 
 The size is the job's. When BytePS has begun, each worker says on a page if it can give sizes, and the one that decides
-says which it wants; the sum has both. If one worker cannot, no tensor has a size of its own, on any worker. A tensor's
-first push alone decides if it has one: a program passes the same arguments for a tensor on every worker.
+says which it wants. If one worker cannot, no tensor has a size of its own. A tensor's first push alone decides if it
+has one: a program passes the same arguments for a tensor on every worker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates made of them.
 
 Rule of this file: when gradients leave and what step() and synchronize() do.
-prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks, and BytePS is reached
-through `Engine` only.
+prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, described
+from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, KeyedWire, described
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -22,7 +21,7 @@ from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
 
 
-class OptimizerRounds(Updates):
+class OptimizerRounds(Updates, KeyedWire):
     """Rounds of one optimizer's gradients, and its pending updates.
 
     `named` are the parameters that BytePS averages, in forward order. `unnamed` are those it would have to if they had
@@ -189,23 +188,6 @@ class OptimizerRounds(Updates):
         with self._lock, references.blind():
             self._plan()
             self._keyed.stage_missing()
-
-    # The wire, for updates.
-
-    def arrived(self, slot: Slot) -> bool:
-        return self._keyed.arrived(slot)
-
-    def landed(self, slot: Slot) -> bool:
-        return self.arrived(slot)
-
-    def wait_activity(self, limit_s: float) -> None:
-        self._engine.wait_activity(limit_s)
-
-    def progress(self) -> object:
-        return self._engine.progress()
-
-    def others(self) -> str:
-        return ""  # Servers know who is late, and tell nobody.
 
     def _anything_since_step(self) -> bool:
         """True if a gradient came, or the program cleared or wrote one, since step()."""

@@ -1,7 +1,6 @@
 """Tracing of forward on BytePS: in the first iterations of the job's one optimizer or wrapped module.
 
-Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces, for the reader of
-prophet_byteps/tracing.py.
+Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ if TYPE_CHECKING:
 
 
 class RoundsTrace:
-    """Trace of the rounds of `slots`. `under_way`: no update may outlast step()."""
+    """Trace of the rounds of `slots`. While there is one, no update may outlast step()."""
 
     def __init__(self, slots: Sequence[Slot], board: TraceBoard) -> None:
         self._board = board
         self._trace = ForwardTrace([slot.param for slot in slots], with_graph=board.with_graph)
-        self.under_way = True
 
-    def next_round(self, blocks: Callable[[], Sequence[Block]]) -> None:
-        """Open the next round, which begins with a forward pass; `blocks` are those that travel."""
+    def next_round(self, blocks: Callable[[], Sequence[Block]]) -> bool:
+        """Open the next round, in which `blocks` travel. Return False once nothing is traced any more."""
         if self._board.closed:
-            self.give_up("")
+            self._trace.remove("")
+            return False
         self._trace.begins()
-        if not self.under_way or not self._trace.done:
-            return
-        self.under_way = False
+        if not self._trace.done:
+            return True
         try:
             of_graph = self._board.with_graph
             forward_s, graph = self._trace.forward_of(blocks()), self._trace.graph(blocks()) if of_graph else None
@@ -43,14 +41,13 @@ class RoundsTrace:
                 self._board.leave(forward_s, graph)
         except Exception as error:
             self._board.close(f"{type(error).__name__}: {error}")
+        return False
 
     def give_up(self, why: str) -> None:
         """Stop tracing, for this reason."""
         self._trace.remove(why)
-        if self.under_way:
-            self.under_way = False
-            if not self._board.closed:
-                self._board.close(why)
+        if not self._board.closed:
+            self._board.close(why)
 
 
 def trace_of(slots: Sequence[Slot], number: int, board: TraceBoard) -> RoundsTrace | None:

@@ -29,7 +29,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
-from prophet_scheduler.frontends.torch.updates import Abandoned, LongWait
+from prophet_scheduler.frontends.torch.updates import Abandoned, AverageSource, LongWait
 
 WAIT_LIMIT_S = 0.05
 """Longest sleep in seconds between two looks at something whose end is announced."""
@@ -42,11 +42,11 @@ _running: set[int] = set()
 _installed = False
 
 
-class AwaitedRounds:
+class AwaitedRounds(AverageSource):
     """Rounds of one module. `named` are the averaged parameters in forward order; `number` counts the process's
     modules.
 
-    An engine adds `_gradient_ready`, `arrived`, `landed`, `wait_activity` and `progress`.
+    An engine adds `_gradient_ready` and what an AverageSource has.
     """
 
     label = ""
@@ -129,26 +129,6 @@ class AwaitedRounds:
         return False
 
     # The engine's part.
-
-    def arrived(self, slot: Slot) -> bool:
-        """True if this round's average is at its place in the arena. Do not ask again once it is."""
-        raise NotImplementedError
-
-    def landed(self, slot: Slot) -> bool:
-        """True if it has arrived and no stream would have to wait for it either."""
-        return self.arrived(slot)
-
-    def wait_activity(self, limit_s: float) -> None:
-        """Return when something has arrived, and after `limit_s` seconds at the latest."""
-        raise NotImplementedError
-
-    def progress(self) -> object:
-        """Return a value that differs from the last one if something has moved since."""
-        raise NotImplementedError
-
-    def others(self) -> str:
-        """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
-        return ""
 
     @property
     def iteration(self) -> int:

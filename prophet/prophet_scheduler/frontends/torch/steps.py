@@ -28,7 +28,7 @@ from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import FORGET, move
 from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
-from prophet_scheduler.frontends.torch.updates import Updates, own_hooks
+from prophet_scheduler.frontends.torch.updates import AverageSource, Updates, own_hooks
 
 _installed = False
 
@@ -132,7 +132,7 @@ class ModuleUpdates(Updates):
         return awaited[0] if awaited else next(iter(slots), None)
 
 
-class _Wire:
+class _Wire(AverageSource):
     """Averages of several modules as one optimizer waits for them."""
 
     def __init__(self, rounds: Sequence[AwaitedRounds]) -> None:

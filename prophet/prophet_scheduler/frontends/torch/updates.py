@@ -21,8 +21,8 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import optimizer as torch_optimizer
@@ -52,31 +52,31 @@ class Abandoned(RuntimeError):
     """End of a wait for what will never come, in a program that has been told why."""
 
 
-class AverageSource(Protocol):
-    """Engine that brings averages back, as updates need it."""
+class AverageSource:
+    """Engine that brings averages back, as updates need it. Engines add what raises NotImplementedError here."""
 
     def arrived(self, slot: Slot) -> bool:
         """True if this round's average is at its place in the arena. Do not ask again once it is."""
-        ...
+        raise NotImplementedError
 
     def landed(self, slot: Slot) -> bool:
         """True if it has arrived, and no stream would have to wait for it either."""
-        ...
+        return self.arrived(slot)
 
     def wait_activity(self, limit_s: float) -> None:
         """Return when something has arrived, and after `limit_s` seconds at the latest.
 
         If nothing more will arrive it raises the engine's error, or Abandoned if that was raised before.
         """
-        ...
+        raise NotImplementedError
 
     def progress(self) -> object:
         """Return a value that differs from the last one if something has moved since."""
-        ...
+        raise NotImplementedError
 
     def others(self) -> str:
         """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
-        ...
+        return ""
 
 
 class LongWait:
@@ -112,6 +112,16 @@ class LongWait:
             training.over(time.monotonic())
 
 
+class _Step(NamedTuple):
+    """State of an optimizer at its last step(): hyper-parameters by group, its own attributes in case the program drops
+    it, and the number of parameters that had a state before.
+    """
+
+    groups: Sequence[dict[str, Any]] = ()
+    own: Mapping[str, Any] = {}
+    states: int = 0
+
+
 class Updates:
     """Updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
 
@@ -131,16 +141,12 @@ class Updates:
         self._lock = self.updating = free_in_forks(threading.RLock())
         """Held while updates are waited for and made."""
         self._order: list[Slot] = []
-        self._groups: list[dict[str, Any]] = []
-        self._own: dict[str, Any] = {}
-        """The optimizer's attributes at the last step, in case the program drops it."""
+        self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
         self._state_known: list[Slot] = []
         """Slots whose states are known: a parameter has another slot once its module is wrapped again."""
         self._pending = 0
-        self._states = 0
-        """Parameters that had a state before the last step."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
         """State that the program had set at the last step()."""
@@ -261,12 +267,12 @@ class Updates:
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
         """Keep the present hyper-parameters. Yields (group, position, parameter) of all that the optimizer updates."""
         own = vars(self._optimizer)
-        self._states = len(own["state"])
-        self._own = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
-        self._groups = [
+        kept = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
+        groups = [
             {key: _of_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
+        self._last = _Step(groups, kept, len(own["state"]))
         for position, (number, param) in enumerate(self._grouped()):
             yield number, position, param
 
@@ -377,12 +383,13 @@ class Updates:
         if optimizer is None:
             return
         state: Any = vars(optimizer)["state"]
-        if len(state) - self._states > 1:
+        before = self._last.states
+        if len(state) - before > 1:
             places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
             items = list(state.items())
-            added = sorted(items[self._states :], key=lambda item: places.get(id(item[0]), len(places)))
+            added = sorted(items[before:], key=lambda item: places.get(id(item[0]), len(places)))
             state.clear()
-            state.update(items[: self._states] + added)
+            state.update(items[:before] + added)
 
     def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
         """Run the user's own step on these parameters, by number of their group, and on nothing else."""
@@ -391,7 +398,8 @@ class Updates:
         optimizer = self._reference()
         own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
         states = len(own["state"])
-        lent = {**own, "param_groups": [{**self._groups[number], "params": params} for number, params in work.items()]}
+        groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
+        lent = {**own, "param_groups": groups}
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
         with self._stepping():
@@ -405,7 +413,7 @@ class Updates:
     def _own_of_dropped(self) -> dict[str, Any]:
         """Return the attributes that the dropped optimizer would have."""
         known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.life.pending}
-        return {**self._own, "state": defaultdict(dict, known)}
+        return {**self._last.own, "state": defaultdict(dict, known)}
 
     def _look_at_state(self, slots: Sequence[Slot]) -> None:
         """Note the state of each parameter; once, where the program has no way to replace it."""

@@ -38,7 +38,7 @@ def test_the_page_has_no_section_on_what_is_gone() -> None:
 
 
 def test_each_leaves_one_mark_of_its_own() -> None:
-    marks = [correction.mark for correction in CORRECTIONS if correction.marked_in is not None]
+    marks = [correction.mark for correction in CORRECTIONS if correction.marked_after]
     assert len(set(marks)) == len(marks) == len(CORRECTIONS) - 1, "the launcher is a script, and needs none"
     for mark in marks:
         assert "byteps" in mark, "or BytePS's linker script would hide it"
@@ -47,7 +47,7 @@ def test_each_leaves_one_mark_of_its_own() -> None:
 
 def test_a_mark_is_exported_by_what_it_is_compiled_into(tmp_path: Path) -> None:
     """Twice included, and with nobody who calls it."""
-    mended = Rule("van.h", "int linger = 0;", "int linger = 5000;", "because")
+    mended = Rule("van.h", "int linger = 0;", "int linger = 5000;")
     correction = Correction("testing", "nothing", ("server",), (mended,), b"", "van.h", "#include <string>\n")
     header = tmp_path / "van.h"
     header.write_text("#include <string>\nint linger = 0;\n".replace("int", "static int"))

@@ -59,31 +59,31 @@ def waits() -> Iterator[Callable[[], Waits]]:
 
 
 def test_a_tensor_is_under_way_while_its_call_waits(waits: Callable[[], Waits]) -> None:
-    assert not exchange.under_way()
+    assert not agreement.under_way()
     first, second = waits(), waits()
-    assert exchange.under_way()
+    assert agreement.under_way()
     first.end()
-    assert exchange.under_way()
+    assert agreement.under_way()
     second.end()
-    assert not exchange.under_way()
+    assert not agreement.under_way()
 
 
 def test_a_call_that_fails_is_over() -> None:
     def fail(tensor: object) -> None:
-        assert exchange.under_way()
+        assert agreement.under_way()
         raise ValueError(f"no tensor: {tensor}")
 
     with pytest.raises(ValueError, match="no tensor: None"):
         calls.watched(fail)(None)
-    assert not exchange.under_way()
+    assert not agreement.under_way()
 
 
 def test_nothing_comes_back_of_an_engine_that_was_suspended(waits: Callable[[], Waits]) -> None:
     old = waits()
     exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
-    assert not exchange.under_way()
+    assert not agreement.under_way()
     new = waits()
     old.end()
-    assert exchange.under_way()
+    assert agreement.under_way()
     new.end()
-    assert not exchange.under_way()
+    assert not agreement.under_way()
