@@ -1,4 +1,4 @@
-"""Gradients in one memory: of two parameters, of parts of one buffer that overlap, and where parameters may be unused."""
+"""Gradients in one memory: of two parameters, of parts of one buffer that overlap, and where some are unused."""
 
 import torch
 import torch.distributed as dist
