@@ -14,6 +14,8 @@ from torch import nn
 
 Way = tuple[Callable[[Any, Any], Any], Callable[[], nn.Module], Callable[..., Any], dict[str, Any]]
 _ways: list[Way] = []
+begun: list[str] = []
+"""Names of the ways that have begun to train; the last one trains at present."""
 
 
 def classifier() -> nn.Module:
@@ -102,12 +104,27 @@ def run_ddp(backend: str | None = "gloo") -> None:
     _run(distributed, dist.get_rank())
 
 
+def run_fsdp() -> None:
+    """Train in each way over FSDP2, and report. A way's `build` returns a module that is sharded."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    _run(lambda _, model, make: (model, make(model.parameters())), dist.get_rank())
+    dist.destroy_process_group()
+
+
 def _run(distributed: Callable[..., tuple[nn.Module, Any]], rank: int) -> None:
     seen: dict[str, Any] = {}
     for function, build, make, options in _ways:
+        begun.append(function.__name__)
         torch.manual_seed(1)
         model, optimizer = distributed(function.__name__, build(), make, **options)
         torch.manual_seed(100 + rank)
         saw = function(model, optimizer)
-        seen[function.__name__] = [list(model.parameters()), saw]
+        seen[function.__name__] = [[_whole(param) for param in model.parameters()], saw]
     report([params for params, _ in seen.values()], **seen)
+
+
+def _whole(param: Any) -> torch.Tensor:
+    whole: torch.Tensor = param.full_tensor() if hasattr(param, "full_tensor") else param
+    return whole
