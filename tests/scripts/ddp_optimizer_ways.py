@@ -26,23 +26,6 @@ def lbfgs(ddp, optimizer):
     return losses
 
 
-@way(make=adam)
-def closure_that_clips(ddp, optimizer):
-    losses, norms = [], []
-    for iteration in range(8):
-
-        def closure(iteration=iteration):
-            optimizer.zero_grad()
-            loss = loss_of(ddp, *batch())
-            loss.backward()
-            if iteration % 2:
-                norms.append(nn.utils.clip_grad_norm_(ddp.parameters(), 0.5))
-            return loss
-
-        losses.append(optimizer.step(closure).item())
-    return losses, norms, optimizer.state_dict()
-
-
 @way(make=lambda params: ZeroRedundancyOptimizer(params, optimizer_class=torch.optim.Adam, lr=1e-2))
 def state_spread_over_ranks(ddp, optimizer):
     return [train(ddp, optimizer) for _ in range(7)]

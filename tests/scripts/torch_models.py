@@ -8,7 +8,8 @@ from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 from ways import adam, batch, classifier, loss_of, run_byteps, train, way
 
-warnings.simplefilter("ignore", FutureWarning)  # of old ways to normalize weights
+for kind in (DeprecationWarning, FutureWarning):  # of torch.jit, and of old ways to normalize weights
+    warnings.simplefilter("ignore", kind)
 
 
 def step(optimizer, loss):
@@ -239,6 +240,12 @@ def gradient_penalty(model, optimizer):
         step(optimizer, model(fake).mean() - model(real).mean() + 10 * penalty)
         penalties.append(penalty.item())
     return penalties
+
+
+@way(lambda: torch.jit.script(classifier()), adam)
+def scripted(model, optimizer):
+    """BytePS is given the scripted module's parameters."""
+    return [train(model, optimizer) for _ in range(6)]
 
 
 @way()

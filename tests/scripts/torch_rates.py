@@ -1,10 +1,11 @@
-"""What changes how the optimizer steps: schedules, hyper-parameters, its state, and averages of the script's own."""
+"""What changes how the optimizer steps: schedules, hyper-parameters, its state, hooks, and averages of the script."""
 
 import warnings
 
 import byteps.torch as bps
 import torch
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from ways import adam, run_byteps, train, way
 
 warnings.simplefilter("ignore", UserWarning)  # a schedule thinks that the inner optimizer never stepped
@@ -102,6 +103,36 @@ def weights_sent_again(model, optimizer):
         train(model, optimizer)
         if iteration % 2 == 1:
             bps.broadcast_parameters(model.state_dict(), root_rank=0, prefix="again")
+
+
+@way()
+def hooks(model, optimizer):
+    """Around the steps, of one optimizer and of all: they decay the rate and the weights."""
+    seen = []
+
+    def before(optimizer, args, kwargs):
+        optimizer.param_groups[0]["lr"] *= 0.95
+
+    def after(optimizer, args, kwargs):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(0.99)
+
+    def count(optimizer, args, kwargs):
+        seen.append(len(seen))
+
+    for make in (
+        lambda: (),
+        lambda: (optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)),
+        lambda: (register_optimizer_step_pre_hook(count), register_optimizer_step_post_hook(count)),
+        lambda: (),
+    ):
+        handles = make()
+        for _ in range(3):
+            train(model, optimizer)
+        for handle in handles:
+            handle.remove()
+    return seen, optimizer.param_groups[0]["lr"]
 
 
 run_byteps()
