@@ -1,4 +1,4 @@
-"""What torch refuses, each time with another module: unused and repeated parameters, and gradients of another type."""
+"""What torch refuses: parameters unused, repeated or swapped, gradients of another type, a changed static graph."""
 
 import torch
 import torch.distributed as dist
@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 dist.init_process_group("gloo")
+rank = dist.get_rank()
 
 
 class Half(nn.Module):
@@ -33,11 +34,99 @@ class Twice(nn.Module):
         return self.head(checkpoint(self.block, hidden, use_reentrant=True))
 
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.extra, self.last = (nn.Linear(8, 8) for _ in range(3))
+        self.uses = 1
+
+    def forward(self, inputs):
+        inputs = self.first(inputs)
+        for _ in range(self.uses):
+            inputs = self.extra(inputs)
+        return self.last(inputs)
+
+
+def until_refused(first, then):
+    """Trains with so many uses of a layer in the first two iterations, and with others from then on."""
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Net(), static_graph=True)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    torch.manual_seed(100 + rank)
+    for step in range(4):
+        ddp.module.uses = first if step < 2 else then
+        optimizer.zero_grad()
+        try:
+            loss = ddp(torch.randn(4, 8)).square().mean()
+        except RuntimeError as error:
+            return [f"forward {step}", str(error)[:40]]
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            # Some gradients may be on their way, but nothing was stepped.
+            return [f"backward {step}", str(error)[:40], list(ddp.parameters())]
+        optimizer.step()
+    return [list(ddp.parameters())]
+
+
+def second_gradient():
+    """A gradient more, after all of the iteration are there."""
+
+    class Again(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inputs):
+            return inputs.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            with torch.enable_grad():
+                ddp.module.last.weight.sum().backward()
+            return grad
+
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Net())
+    torch.manual_seed(100 + rank)
+    inputs = torch.randn(4, 8, requires_grad=True)
+    try:
+        ddp(Again.apply(inputs)).square().mean().backward()
+    except RuntimeError as error:
+        return str(error)[:40]
+
+
+def made():
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(100 + rank)
+    return ddp, optimizer
+
+
+def train(ddp, optimizer, steps=3):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+
+
+def load(module):
+    module.load_state_dict({name: value.clone() for name, value in module.state_dict().items()})
+
+
+def swap(module):
+    torch.utils.swap_tensors(module[0].weight, nn.Parameter(module[0].weight.detach().clone()))
+
+
+def swap_in_accumulation(module):
+    with ddp.no_sync():
+        ddp(torch.randn(4, 8)).square().mean().backward()
+    swap(module)
+
+
 models, said = [], []
 for make, words in ((Half, slice(60)), (Twice, slice(0))):
     torch.manual_seed(1)
     ddp = DistributedDataParallel(make())
-    torch.manual_seed(100 + dist.get_rank())
+    torch.manual_seed(100 + rank)
     try:
         for _ in range(2):
             nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,))).backward()
@@ -50,7 +139,7 @@ for first in (0, 2):  # from the start, and in mid-training
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).bfloat16()
     ddp = DistributedDataParallel(model)
-    torch.manual_seed(100 + dist.get_rank())
+    torch.manual_seed(100 + rank)
     for iteration in range(4):
         if iteration == first:
             for param in model.parameters():
@@ -65,4 +154,18 @@ for first in (0, 2):  # from the start, and in mid-training
                 param.sub_(param.grad.to(param.dtype), alpha=0.1)
                 param.grad = None
     models.append(model)
+for way in (load, nn.Module.double, swap, swap_in_accumulation):
+    ddp, optimizer = made()
+    train(ddp, optimizer)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        way(ddp.module)
+        said.append("nothing")
+    except RuntimeError as error:
+        said.append(str(error)[:60])
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    train(ddp, optimizer)
+    models.append(ddp)
+said += [until_refused(0, 1), until_refused(1, 0), until_refused(1, 1), until_refused(2, 2), second_gradient()]
 report(models, said=said)
+dist.destroy_process_group()

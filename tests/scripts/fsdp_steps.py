@@ -2,7 +2,10 @@
 
 import averaging  # noqa: F401
 import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ways import run_fsdp, way
 
@@ -94,6 +97,53 @@ def unsharded_by_hand(model, optimizer):
         handle.wait()
         seen.append(model[3].bias.detach().clone())
         model[3].reshard()
+    return losses, seen
+
+
+def clamped(module, inputs, output):
+    output.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return output.clone()
+
+
+@way(layers)
+def hooks(model, optimizer):
+    """Of modules and of tensors within backward, and around the optimizer's step."""
+    seen = []
+    model[1].register_full_backward_hook(lambda module, inner, outer: (inner[0] * 0.5,))
+    model[2].register_forward_hook(clamped)
+    optimizer.register_step_pre_hook(lambda *_: seen.append(model[0].weight.grad.full_tensor()))
+    optimizer.register_step_post_hook(lambda *_: seen.append(model[3].weight.full_tensor()))
+    for _ in range(6):
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
+
+
+def step(model, optimizer):
+    loss = backward(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+@way(layers, adamw)
+def checkpoint(model, optimizer):
+    """By torch.distributed.checkpoint in the middle of training, an evaluation, and going back to it."""
+    place = f"../checkpoint-{dist.get_world_size()}"
+    losses, seen = [], []
+    for iteration in range(8):
+        losses.append(step(model, optimizer))
+        if iteration == 2:
+            weights, moments = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=place)
+        if iteration == 5:
+            with torch.no_grad():
+                seen.append(model(torch.ones(2, 40)))
+            state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+            dcp.load(state, checkpoint_id=place)
+            set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        seen.extend(value.full_tensor().clone() for value in get_model_state_dict(model).values())
     return losses, seen
 
 
