@@ -451,10 +451,6 @@ def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: P
         loaded(changed(REPLAY, "job", {**job, "compile": "all"}), tmp_path)
 
 
-def test_the_name_is_that_of_the_file_where_left_out(tmp_path: Path) -> None:
-    assert loaded(changed(REPLAY, "name", None), tmp_path).name == "small"
-
-
 LINK_DOWN = {"kind": "link-down", "node": "worker0", "from_s": 2, "until_s": 10}
 LOSS = {"kind": "messages-dropped", "percent": 2}
 

@@ -1,19 +1,33 @@
-"""Compiled functions over gradients and parameters, and a compiled step."""
+"""Compiled functions over gradients and parameters, a compiled step, and blocks that use what is not theirs."""
 
 import torch
-import torch.distributed as dist
-from report import report
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch._dynamo.utils import counters
+from ways import adam, backward, run_ddp, train, way
 
-dist.init_process_group("gloo")
-torch.manual_seed(1)
-models, seen = [], []
+
+def small():
+    return nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 10))
+
+
+def by_hand(ddp, optimizer, looks, step):
+    losses = []
+    for _ in range(7):
+        optimizer.zero_grad()
+        losses.append(backward(ddp))
+        losses.append(looks(list(ddp.parameters())))
+        step()
+    return losses
 
 
 @torch.compile(backend="aot_eager")
 def norm_of(grads):
     return torch.stack([g.norm() for g in grads]).norm()
+
+
+@way(small, adam)
+def norm(ddp, optimizer):
+    return by_hand(ddp, optimizer, lambda params: norm_of([p.grad for p in params]), optimizer.step)
 
 
 @torch.compile(backend="aot_eager")
@@ -22,30 +36,62 @@ def clip(params):
         p.grad.clamp_(-0.01, 0.01)
 
 
-for kind in ("norm", "clip", "step", "step_fn"):
-    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 10)))
-    params = list(ddp.parameters())
-    optimizer = torch.optim.Adam(params, lr=1e-2)
-    step = optimizer.step
-    if kind == "step":
-        step = torch.compile(optimizer.step, backend="aot_eager")
-    elif kind == "step_fn":
+@way(small, adam)
+def clipped(ddp, optimizer):
+    return by_hand(ddp, optimizer, clip, optimizer.step)
 
-        @torch.compile(backend="aot_eager", fullgraph=False)
-        def step(optimizer=optimizer):
-            optimizer.step()
 
-    torch.manual_seed(100 + dist.get_rank())
-    for _ in range(7):
-        inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(ddp(inputs), labels)
-        loss.backward()
-        if kind == "norm":
-            seen.append(norm_of([p.grad for p in params]).item())
-        elif kind == "clip":
-            clip(params)
-        step()
-        seen.append(loss.item())
-    models.append(ddp)
-report(models, seen=seen)
+@way(small, adam)
+def compiled_step(ddp, optimizer):
+    return by_hand(ddp, optimizer, lambda _: None, torch.compile(optimizer.step, backend="aot_eager"))
+
+
+@way(small, adam)
+def step_within_a_function(ddp, optimizer):
+    @torch.compile(backend="aot_eager", fullgraph=False)
+    def step(optimizer=optimizer):
+        optimizer.step()
+
+    return by_hand(ddp, optimizer, lambda _: None, step)
+
+
+class Block(nn.Module):
+    """A parameter in a list, and Python between two graphs."""
+
+    def __init__(self, others, breaks):
+        super().__init__()
+        self.own = nn.Linear(48, 48)
+        self.others, self.breaks = others, breaks  # a list: not this module's
+
+    def forward(self, hidden):
+        hidden = torch.relu(self.own(hidden))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return hidden + hidden @ self.others[0]
+
+
+def reaching(breaks):
+    last = nn.Linear(48, 48)
+    block = Block([last.weight], breaks)
+    block.compile(backend="aot_eager")
+    return nn.Sequential(nn.Linear(32, 48), block, last, nn.Linear(48, 10))
+
+
+def graphs_of(ddp, optimizer, steps):
+    """Return losses, and how many graphs and breaks between them these steps have made."""
+    counters.clear()
+    losses = [train(ddp, optimizer) for _ in range(steps)]
+    return losses, sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+
+
+@way(lambda: reaching(breaks=False), adam)
+def reaching_block(ddp, optimizer):
+    return graphs_of(ddp, optimizer, 10)
+
+
+@way(lambda: reaching(breaks=True), adam)
+def reaching_block_in_two_graphs(ddp, optimizer):
+    return graphs_of(ddp, optimizer, 5)
+
+
+run_ddp()

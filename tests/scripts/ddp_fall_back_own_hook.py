@@ -1,16 +1,7 @@
-"""A hook of the user's own, registered after some steps."""
+"""Hooks of the user's own, registered after some steps: for gradients, also of a static graph, and for buffers."""
 
-import torch
 import torch.distributed as dist
-from report import report
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
-ddp = DistributedDataParallel(model)
-optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+from ways import normed, run_ddp, train, way
 
 
 def signs(state, bucket):
@@ -18,15 +9,35 @@ def signs(state, bucket):
     return future.then(lambda future: future.value()[0] / dist.get_world_size())
 
 
-torch.manual_seed(100 + dist.get_rank())
-losses = []
-for iteration in range(8):
-    inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
-    if iteration == 4:
-        ddp.register_comm_hook(None, signs)
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(ddp(inputs), labels)
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-report(ddp, state=optimizer.state_dict(), losses=losses)
+def signs_later(ddp, optimizer):
+    losses = [train(ddp, optimizer) for _ in range(4)]
+    ddp.register_comm_hook(None, signs)
+    return losses, [train(ddp, optimizer) for _ in range(4)], optimizer.state_dict()
+
+
+@way()
+def hook(ddp, optimizer):
+    return signs_later(ddp, optimizer)
+
+
+@way(static_graph=True)
+def static_graph(ddp, optimizer):
+    return signs_later(ddp, optimizer)
+
+
+def average(state, buffers):
+    means = [buffer for name, buffer in buffers.items() if name.endswith("running_mean")]
+    return [dist.all_reduce(mean, async_op=True).get_future() for mean in means]
+
+
+@way(normed)
+def buffers(ddp, optimizer):
+    for _ in range(3):
+        train(ddp, optimizer)
+    ddp._register_buffer_comm_hook(None, average)
+    for _ in range(3):
+        train(ddp, optimizer)
+    return list(ddp.buffers())
+
+
+run_ddp()

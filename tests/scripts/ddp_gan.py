@@ -1,4 +1,4 @@
-"""A GAN: two modules, two optimizers, each module used in the other's pass."""
+"""A GAN: two modules, two optimizers, each module used in the other's pass; and one that is frozen in it."""
 
 import torch
 import torch.distributed as dist
@@ -30,8 +30,24 @@ for _ in range(7):
     g_loss.backward()
     g_optimizer.step()
     losses += [d_loss.item(), g_loss.item()]
+
+maker, judge = DistributedDataParallel(nn.Linear(8, 32)), DistributedDataParallel(nn.Linear(32, 1))
+maker_optimizer = torch.optim.Adam(maker.parameters(), lr=1e-2)
+judge_optimizer = torch.optim.Adam(judge.parameters(), lr=1e-2)
+for _ in range(12):
+    noise = torch.randn(16, 8)
+    judge.requires_grad_(True)
+    judge_optimizer.zero_grad()
+    loss = (judge(maker(noise).detach()) - 1).square().mean() + judge(torch.randn(16, 32)).square().mean()
+    loss.backward()
+    judge_optimizer.step()
+    judge.requires_grad_(False)
+    maker_optimizer.zero_grad()
+    judge(maker(noise)).square().mean().backward()
+    maker_optimizer.step()
+    losses.append(loss.item())
 report(
-    [discriminator, list(generator.parameters())],
+    [discriminator, list(generator.parameters()), maker, judge],
     states=[d_optimizer.state_dict(), g_optimizer.state_dict()],
     buffers=list(generator.buffers()),
     losses=losses,

@@ -1,4 +1,4 @@
-"""Gradients in one memory: of two parameters, and in overlapping parts of one buffer; parameters that may be unused."""
+"""Gradients in one memory: of two parameters, of parts of one buffer that overlap, and where some are unused."""
 
 import torch
 import torch.distributed as dist
@@ -9,19 +9,18 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 
 
-def train(wide, lend, **options):
+def train(lend, **options):
     """Return the model and its losses; `lend(params)` puts the gradients in place before each backward pass."""
     torch.manual_seed(1)
-    ddp = DistributedDataParallel(
-        nn.Sequential(*(nn.Linear(wide, wide) for _ in range(4)), nn.Linear(wide, 10)), **options
-    )
+    layers = *(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 10)
+    ddp = DistributedDataParallel(nn.Sequential(*layers), **options)
     params = list(ddp.parameters())
     optimizer = torch.optim.SGD(params, lr=0.02, momentum=0.9)
     torch.manual_seed(100 + dist.get_rank())
     losses, norms = [], []
     for iteration in range(8):
         lend(params)
-        loss = nn.functional.cross_entropy(ddp(torch.randn(16, wide)), torch.randint(10, (16,)))
+        loss = nn.functional.cross_entropy(ddp(torch.randn(16, 64)), torch.randint(10, (16,)))
         loss.backward()
         if iteration % 3 == 0:
             norms += [params[2].grad.norm().item(), params[6].grad.norm().item()]
@@ -50,8 +49,8 @@ def overlapping(params):
 
 runs = {}
 for lend in (one_tensor, one_memory, overlapping):
-    runs[lend.__name__] = train(64, lend)
-    runs[f"{lend.__name__} unused"] = train(300, lend, find_unused_parameters=True)
-    runs[f"{lend.__name__} static"] = train(64, lend, static_graph=True)
-    runs[f"{lend.__name__} buckets"] = train(300, lend, bucket_cap_mb=1)
+    runs[lend.__name__] = train(lend)
+    runs[f"{lend.__name__} unused"] = train(lend, find_unused_parameters=True, bucket_cap_mb=0.03)
+    runs[f"{lend.__name__} static"] = train(lend, static_graph=True)
+    runs[f"{lend.__name__} buckets"] = train(lend, bucket_cap_mb=0.03)
 report([run[0] for run in runs.values()], **{name: run[1:] for name, run in runs.items()})

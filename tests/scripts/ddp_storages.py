@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 
 
-def bits(tensors):
-    return [tensor.tolist() for tensor in tensors]
+def bits(kept):
+    return [torch.tensor(each.tolist(), dtype=torch.float64) for each in kept]
 
 
 def storages(tensors):

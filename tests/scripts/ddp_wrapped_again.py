@@ -1,43 +1,57 @@
-"""A module wrapped a second time while the first wrapper lives, and after it is gone."""
+"""A module wrapped again: while the first wrapper lives, after it is gone, and for each epoch, with one optimizer."""
 
 import torch
 import torch.distributed as dist
 from report import report
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from ways import classifier, train
 
 dist.init_process_group("gloo")
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 10))
 losses, states = [], []
 
 
-def train(ddp, iterations):
+def some_steps(ddp):
     optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-2)
-    for _ in range(iterations):
-        inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(ddp(inputs), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses.extend(train(ddp, optimizer) for _ in range(4))
     states.append(optimizer.state_dict())
 
 
+torch.manual_seed(1)
+model = classifier()
 torch.manual_seed(100 + dist.get_rank())
 first = DistributedDataParallel(model)
-train(first, 4)
+some_steps(first)
 second = DistributedDataParallel(model)
-train(second, 4)
-train(second, 4)
+some_steps(second)
+some_steps(second)
 del first, second
-third = DistributedDataParallel(model, find_unused_parameters=True)
-train(third, 4)
+some_steps(DistributedDataParallel(model, find_unused_parameters=True))
 half = DistributedDataParallel(nn.Sequential(*list(model)[:3]))
 optimizer = torch.optim.SGD(half.parameters(), lr=0.1)
 for _ in range(4):
-    inputs, labels = torch.randn(16, 32), torch.randint(10, (16,))
     optimizer.zero_grad()
-    half(inputs).square().mean().backward()
+    half(torch.randn(16, 32)).square().mean().backward()
     optimizer.step()
-report(model, losses=losses, states=states)
+
+
+def epochs(make, count):
+    """Parameters alone are kept, and looked at when all else is gone."""
+    torch.manual_seed(1)
+    model = classifier()
+    params = list(model.parameters())
+    optimizer = make(params)
+    torch.manual_seed(100 + dist.get_rank())
+    for _ in range(count):
+        ddp = DistributedDataParallel(model)
+        for _ in range(4):
+            train(ddp, optimizer)
+    return params
+
+
+makes = [
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+    lambda params: torch.optim.AdamW(params, lr=1e-2),
+    lambda params: torch.optim.RMSprop(params, lr=1e-3),
+]
+report([model, *(epochs(make, count) for make in makes for count in (1, 3))], losses=losses, states=states)

@@ -3,24 +3,21 @@
 Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
 process. Averages take longer than the compute beside them, for a time of its own on each rank; every other round all
 ranks are given another cut and another order of blocks, by chance, in two phases where they can be; and now and then
-torch's own reducer has a turn of a few iterations. When the script ends, `rough.json` in its folder says what Prophet
-did.
+torch's own reducer has a turn of a few iterations. rough_counts.py says what Prophet did.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 import queue
 import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from rough_counts import count
 
 from prophet_ddp import agent, control
 from prophet_ddp.buckets import HeldGroup
@@ -43,8 +40,6 @@ TWO_PHASES = 0.5
 TURNS = 0.2
 """Of torch's reducer: how likely one is wanted, in a round."""
 MOST_TURN = 3
-
-_counts = {"operations": 0, "late": 0, "decisions": 0, "in two phases": 0, "turns": 0}
 
 
 class _SlowWork:
@@ -82,7 +77,7 @@ class _Wire:
             except Exception as error:
                 work.future.set_exception(error)
             else:
-                _counts["operations"] += 1
+                count("operations")
                 work.future.set_result(None)
             del taken, start, work
 
@@ -143,14 +138,14 @@ def _decide_often() -> None:
 
     take_up: Any = vars(ModuleRounds)["_take_up"]
 
-    def count(self: Any, decision: Decision) -> None:
+    def counted(self: Any, decision: Decision) -> None:
         first = self.decision is None
         take_up(self, decision)
-        _counts["decisions"] += not first
-        _counts["in two phases"] += self.divided
+        count("decisions", not first)
+        count("in two phases", self.divided)
 
     ModuleRounds._end = end  # type: ignore[method-assign]
-    ModuleRounds._take_up = count  # type: ignore[method-assign]
+    ModuleRounds._take_up = counted  # type: ignore[method-assign]
 
 
 def _count_turns() -> None:
@@ -160,7 +155,7 @@ def _count_turns() -> None:
 
     def begin(self: Any, *args: Any) -> None:
         original(self, *args)
-        _counts["turns"] += 1
+        count("turns")
 
     turns: Any = Turns
     turns._begin = begin
@@ -171,14 +166,9 @@ def _count_late() -> None:
 
     def defer(self: Any, slots: list[Slot], *args: Any, **kwargs: Any) -> None:
         original(self, slots, *args, **kwargs)
-        _counts["late"] += sum(slot.life.pending for slot in slots)
+        count("late", sum(slot.life.pending for slot in slots))
 
     Updates._defer = defer  # type: ignore[method-assign]
-
-
-@atexit.register
-def _tell() -> None:
-    Path("rough.json").write_text(json.dumps(_counts))
 
 
 _slow("all_reduce")

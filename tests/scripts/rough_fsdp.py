@@ -2,23 +2,21 @@
 before somebody waits.
 
 Rule of this file: what makes a missing wait show, put in from outside, as rough.py does over DistributedDataParallel.
-It is imported before a script starts. When the script ends, `rough.json` in its folder says what Prophet did.
+It is imported before a script starts. rough_counts.py says what Prophet did.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from rough_counts import count
 
 from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
@@ -32,7 +30,6 @@ HELD = 0.5
 """Share of blocks that come when somebody waits, at the earliest."""
 BLOCK_BYTES = 2048
 
-_counts = {"gathered": 0, "ahead": 0, "reduced": 0, "late": 0, "updates": 0}
 _chance = random.Random(int(os.environ.get("RANK", "0")))
 _waited = threading.Event()
 """Set when somebody waits, or ends; clear again when a reduction begins."""
@@ -65,7 +62,7 @@ def _slow() -> None:
         return transfer
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:
-        _counts["reduced"] += 1
+        count("reduced")
         _waited.clear()
         transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
         return transfer
@@ -88,27 +85,22 @@ def _count() -> None:
     gathers, left, stepped = ModuleOrder.gathers, ShardRounds.left, ShardRounds.stepped
 
     def count_gathers(self: ModuleOrder, module: Any) -> None:
-        _counts["gathered"] += 1
-        _counts["ahead"] += bool(self._under_way)
+        count("gathered")
+        count("ahead", bool(self._under_way))
         gathers(self, module)
 
     def count_late(self: ShardRounds, *args: Any) -> Stages:
         reduction = left(self, *args)
-        _counts["late"] += reduction.coming > 0
+        count("late", reduction.coming > 0)
         return reduction
 
     def count_updates(self: ShardRounds) -> None:
-        _counts["updates"] += sum(slot.life.pending and not self.arrived(slot) for slot in self.slots)
+        count("updates", sum(slot.life.pending and not self.arrived(slot) for slot in self.slots))
         stepped(self)
 
     ModuleOrder.gathers = count_gathers  # type: ignore[method-assign]
     ShardRounds.left = count_late  # type: ignore[method-assign,assignment]
     ShardRounds.stepped = count_updates  # type: ignore[method-assign,assignment]
-
-
-@atexit.register
-def _tell() -> None:
-    Path("rough.json").write_text(json.dumps(_counts))
 
 
 vars(takeover)["BLOCK_BYTES"] = BLOCK_BYTES

@@ -1,0 +1,57 @@
+"""Programs that reach for torch's reducer: its buckets, which it goes on with, and another process group."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from ways import adam, run_ddp, train, way
+
+
+@way()
+def buckets(ddp, optimizer):
+    """They are looked at, and one is averaged by the program."""
+    losses, sizes = [], []
+    for iteration in range(8):
+        if iteration == 3:
+            zeros = ddp.reducer._get_zeros_like_grad_buckets()
+            sizes += [bucket.buffer().numel() for bucket in zeros]
+            for bucket in zeros:
+                bucket.buffer().fill_(dist.get_rank() + 1.0)
+                sizes += [each.sum().item() for each in ddp.reducer._run_comm_hook(bucket).wait()]
+        if iteration == 5:
+            ddp.reducer._install_post_backward_futures([torch.futures.Future()][:0])
+            ddp.reducer._push_all_rebuilt_params()
+        losses.append(train(ddp, optimizer))
+    return losses, sizes
+
+
+class Late(nn.Module):
+    """Not registered in the order of use."""
+
+    def __init__(self):
+        super().__init__()
+        self.late, self.early, self.middle = nn.Linear(128, 10), nn.Linear(32, 96), nn.Linear(96, 128)
+
+    def forward(self, inputs):
+        return self.late(self.middle(self.early(inputs).relu()).relu())
+
+
+@way(Late)
+def buckets_of_powersgd(ddp, optimizer):
+    """Read after some steps."""
+    ddp.register_comm_hook(PowerSGDState(None, 2, start_powerSGD_iter=3), powerSGD_hook)
+    losses = [train(ddp, optimizer) for _ in range(6)]
+    sizes = [bucket.buffer().numel() for bucket in ddp.reducer._get_zeros_like_grad_buckets()]
+    return losses, sizes, [train(ddp, optimizer) for _ in range(5)]
+
+
+@way(make=adam)
+def process_group(ddp, optimizer):
+    """By torch's own method, in the middle of training."""
+    other = dist.new_group()
+    losses = [train(ddp, optimizer) for _ in range(3)]
+    ddp._update_process_group(other)
+    return losses, [train(ddp, optimizer) for _ in range(4)]
+
+
+run_ddp()

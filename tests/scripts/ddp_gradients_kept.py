@@ -1,0 +1,101 @@
+"""Gradients that the script keeps, looks at by other means, clears late or changes in hooks."""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from ways import adam, backward, batch, classifier, loss_of, run_ddp, train, way
+
+
+@way(make=adam)
+def references(ddp, optimizer):
+    """From before step() and zero_grad(), read after the next pass has begun."""
+    history = []
+    for _ in range(8):
+        backward(ddp)
+        history.append([p.grad for p in ddp.parameters()])
+        optimizer.step()
+        optimizer.zero_grad()
+    return [grad.double().sum().item() for grads in history for grad in grads]
+
+
+@way()
+def numpy_arrays(ddp, optimizer):
+    """They share the gradients' memory, and are made once and read after each backward pass."""
+    views, read = [], []
+    for iteration in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        backward(ddp)
+        if iteration == 1:  # One that torch writes and another library reads, too.
+            params = enumerate(ddp.parameters())
+            views = [np.from_dlpack(p.grad) if place % 2 else p.grad.numpy() for place, p in params]
+        read.append([np.abs(view).sum() for view in views])
+        optimizer.step()
+    return read
+
+
+def small(p):
+    p.grad.clamp_(-0.01, 0.01)
+
+
+def twice(p):
+    p.grad.mul_(2)
+
+
+def hooked():
+    """Hooks on gradients before the module is wrapped."""
+    model = classifier()
+    model[0].weight.register_hook(lambda grad: grad * 0.5)
+    model[2].weight.register_post_accumulate_grad_hook(small)
+    return model
+
+
+@way(hooked)
+def hooks(ddp, optimizer):
+    """And after that."""
+    model, seen = ddp.module, []
+    model[2].bias.register_hook(lambda grad: grad.clamp(-0.02, 0.02))
+    model[0].bias.register_post_accumulate_grad_hook(twice)
+    model[4].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum().item()))
+    model[4].bias.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", torch.sign(p.grad)))
+    for _ in range(8):
+        train(ddp, optimizer)
+    return seen, optimizer.state_dict()
+
+
+@way(make=lambda params: torch.optim.SGD(params, lr=0.05))
+def second_pass(ddp, optimizer):
+    """Through the same graph, which torch averages no more."""
+    grads = []
+    for iteration in range(6):
+        inputs, labels = batch()
+        optimizer.zero_grad()
+        outputs = ddp(inputs)
+        torch.nn.functional.cross_entropy(outputs, labels).backward(retain_graph=True)
+        if iteration % 2:
+            outputs.square().mean().backward()
+        grads += [p.grad.sum() for p in ddp.parameters()]
+        for p in ddp.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+    return grads
+
+
+@way(make=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=0.01))
+def cleared_late(ddp, optimizer):
+    """After the forward pass, between backward and step, and by the module."""
+    for iteration in range(12):
+        loss = loss_of(ddp, *batch())
+        if iteration % 3 == 0:
+            optimizer.zero_grad(set_to_none=False)
+        elif iteration % 3 == 1:
+            ddp.zero_grad()
+        else:
+            ddp.module.zero_grad(set_to_none=False)
+        loss.backward()
+        if iteration % 4 == 2:
+            optimizer.zero_grad(set_to_none=iteration % 8 == 2)
+        optimizer.step()
+    return optimizer.state_dict()
+
+
+run_ddp()

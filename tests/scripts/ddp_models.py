@@ -1,0 +1,217 @@
+"""Modules of many kinds: types, classes of parameters, buffers, a static graph, and an evaluation in between."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from ways import backward, batch, loss_of, run_ddp, train, way
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(32, 48)
+        self.second = nn.Linear(48, 64).double()
+        self.third = nn.Linear(64, 48).to(torch.bfloat16)
+        self.fourth = nn.Linear(48, 10).half()
+
+    def forward(self, inputs):
+        hidden = self.second(self.first(inputs.float()).relu().double()).relu()
+        return self.fourth(self.third(hidden.to(torch.bfloat16)).relu().half())
+
+
+def of_type(ddp, optimizer):
+    dtype = next(ddp.parameters()).dtype
+    return [train(lambda inputs: ddp(inputs.to(dtype)).float(), optimizer) for _ in range(6)]
+
+
+@way(Mixed)
+def mixed_types(ddp, optimizer):
+    return of_type(ddp, optimizer)
+
+
+@way(lambda: nn.Linear(32, 10).double())
+def double(ddp, optimizer):
+    return of_type(ddp, optimizer)
+
+
+@way(lambda: nn.Linear(32, 10).half())
+def half(ddp, optimizer):
+    return of_type(ddp, optimizer)
+
+
+@way(lambda: nn.Linear(32, 10).to(torch.bfloat16))
+def bfloat16(ddp, optimizer):
+    return of_type(ddp, optimizer)
+
+
+class Tagged(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Kind(nn.Parameter):
+    pass
+
+
+class Layer(nn.Module):
+    def __init__(self, ins, outs, make):
+        super().__init__()
+        self.weight = make(torch.randn(outs, ins) / 8)
+        self.bias = nn.Parameter(torch.zeros(outs))
+
+    def forward(self, inputs):
+        return nn.functional.linear(inputs, self.weight, self.bias)
+
+
+def layers(make):
+    return nn.Sequential(Layer(32, 96, make), nn.ReLU(), Layer(96, 10, make))
+
+
+def clipped(ddp, optimizer):
+    losses = []
+    for iteration in range(8):
+        optimizer.zero_grad()
+        losses.append(backward(ddp))
+        if iteration % 3 == 1:
+            nn.utils.clip_grad_norm_(ddp.parameters(), 0.5)
+        optimizer.step()
+    return losses
+
+
+@way(lambda: layers(lambda tensor: nn.Parameter(tensor.as_subclass(Tagged))), torch.optim.AdamW)
+def own_tensors(ddp, optimizer):
+    return clipped(ddp, optimizer)
+
+
+@way(lambda: layers(Kind), torch.optim.AdamW)
+def own_parameters(ddp, optimizer):
+    return clipped(ddp, optimizer)
+
+
+class Counting(nn.Module):
+    """Batch statistics, and a step counter kept in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, images):
+        outputs = self.body(images)
+        self.count += 1
+        self.mean = 0.9 * self.mean + 0.1 * outputs.detach().mean(0)
+        return outputs - self.mean
+
+
+def statistics(ddp, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss_of(ddp, torch.randn(8, 3, 8, 8), torch.randint(10, (8,))).backward()
+        optimizer.step()
+    return list(ddp.buffers())
+
+
+@way(Counting)
+def buffers(ddp, optimizer):
+    return statistics(ddp, optimizer)
+
+
+@way(Counting, forward_sync_buffers=False)
+def buffers_of_each_rank(ddp, optimizer):
+    return statistics(ddp, optimizer)
+
+
+@way(Counting, init_sync=True, gradient_as_bucket_view=True)
+def buffers_beside_bucket_views(ddp, optimizer):
+    return statistics(ddp, optimizer)
+
+
+class Blocks(nn.Module):
+    """Re-entrant checkpoints, one block of which is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(32, 64)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(3)])
+        self.unused = nn.Linear(3, 3)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        hidden = self.stem(inputs)
+        for block in (*self.blocks, self.blocks[0]):
+            hidden = checkpoint(block, hidden, use_reentrant=True)
+        return self.head(hidden)
+
+
+@way(Blocks, torch.optim.AdamW, static_graph=True)
+def static_graph(ddp, optimizer):
+    return [train(ddp, optimizer) for _ in range(7)]
+
+
+def static_later(module):
+    ddp = DistributedDataParallel(module)
+    ddp._set_static_graph()
+    return ddp
+
+
+@way(Blocks, torch.optim.AdamW, wrap=static_later)
+def static_graph_set_later(ddp, optimizer):
+    return [train(ddp, optimizer) for _ in range(7)]
+
+
+@way(lambda: nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 10)))
+def evaluated_by_the_first_rank(ddp, optimizer):
+    """With the module and with what is within."""
+    held_out, scores = torch.randn(64, 32), []
+    for iteration in range(10):
+        ddp.train()
+        train(ddp, optimizer)
+        if dist.get_rank() == 0 and iteration % 3 == 2:
+            ddp.eval()
+            with torch.inference_mode():
+                scores.append(ddp.module(held_out).logsumexp(1).mean().item())
+            with torch.no_grad():
+                scores.append(sum(p.abs().sum().item() for p in ddp.parameters()))
+        dist.barrier()
+    return scores, list(ddp.buffers())
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(32, 64)
+
+    def forward(self, inputs):
+        return self.first(inputs), self.second(inputs)
+
+
+@way(Two)
+def several_backward_passes(ddp, optimizer):
+    """Of one forward pass."""
+    for _ in range(7):
+        optimizer.zero_grad()
+        first, second = ddp(batch()[0])
+        (first - 1).square().mean().backward()
+        second.square().mean().backward()
+        optimizer.step()
+
+
+@way()
+def several_forward_passes(ddp, optimizer):
+    """Before one backward pass."""
+    losses = []
+    for _ in range(7):
+        inputs, labels = batch()
+        optimizer.zero_grad()
+        loss = loss_of(ddp, inputs, labels) + loss_of(ddp, inputs.flip(1), labels)
+        loss.backward(retain_graph=True)
+        losses.append(loss.item())
+        optimizer.step()
+    return losses
+
+
+run_ddp()

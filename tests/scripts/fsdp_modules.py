@@ -1,0 +1,242 @@
+"""Modules of many kinds, sharded block by block, and what forward does with the blocks."""
+
+from functools import partial
+
+import averaging  # noqa: F401
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.distributed.fsdp import fully_shard
+from torch.utils.checkpoint import checkpoint
+from ways import run_fsdp, way
+
+
+def adamw(params):
+    return torch.optim.AdamW(params, lr=1e-2)
+
+
+def layers(count):
+    return [fully_shard(nn.Linear(40, 40)) for _ in range(count)]
+
+
+def loss_of(model, *arguments):
+    return nn.functional.cross_entropy(model(torch.randn(8, 40), *arguments), torch.randint(7, (8,)))
+
+
+def step(optimizer, loss):
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def text_loss(model):
+    tokens = torch.randint(50, (4, 12))
+    return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def encoder(dropout, wrap=lambda block: block, **options):
+    blocks = [nn.TransformerEncoderLayer(32, 2, 64, dropout=dropout, batch_first=True) for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(50, 32), *(fully_shard(wrap(block)) for block in blocks), nn.Linear(32, 50))
+    return fully_shard(model, **options)
+
+
+@way(lambda: encoder(0.0), torch.optim.AdamW)
+def blocks(model, optimizer):
+    """What is left at the root is an embedding, whose inputs have no gradient, and a head."""
+    return [step(optimizer, text_loss(model)) for _ in range(8)]
+
+
+checkpointed = partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
+
+
+@way(lambda: encoder(0.1, checkpointed, reshard_after_forward=False), torch.optim.AdamW)
+def checkpoints(model, optimizer):
+    """Around blocks, as a wrapper of torch's makes them."""
+    return [step(optimizer, text_loss(model)) for _ in range(5)]
+
+
+class Tied(nn.Module):
+    """An embedding and a head have the same weights, and there are blocks inside blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(3))
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embedding.weight
+        for block in self.blocks:
+            fully_shard(block[0])
+            fully_shard(block)
+
+    def forward(self, tokens):
+        values = self.embedding(tokens)
+        for block in self.blocks:
+            values = values + block(values)
+        return self.head(values)
+
+
+@way(lambda: fully_shard(Tied()), lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True))
+def tied_weights(model, optimizer):
+    return [step(optimizer, text_loss(model)) for _ in range(8)]
+
+
+class Skipping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(layers(5)), nn.Linear(40, 7)
+
+    def forward(self, values, left_out):
+        for place, layer in enumerate(self.layers):
+            if place not in left_out:
+                values = layer(values).tanh()
+        return self.head(values)
+
+
+@way(lambda: fully_shard(Skipping()), adamw)
+def modules_left_out(model, optimizer):
+    """By a forward pass; there are evaluations in between, and gradients are cleared in place."""
+    losses, seen = [], []
+    for iteration in range(9):
+        loss = loss_of(model, {iteration % 5, (iteration + 2) % 5})
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(loss.item())
+        if iteration % 3 == 1:
+            model.eval()
+            with torch.no_grad():
+                seen.append(model(torch.ones(2, 40), {1}))
+            model.train()
+    return losses, seen
+
+
+class PartlyFrozen(nn.Sequential):
+    def forward(self, values, learns):
+        with torch.set_grad_enabled(learns):
+            first = self[1](self[0](values)).relu()
+        return self[5](self[4](self[3](self[2](first))))
+
+
+def frozen_first():
+    model = PartlyFrozen(*layers(5), nn.Linear(40, 7))
+    model[0].requires_grad_(False)
+    return fully_shard(model)
+
+
+@way(frozen_first)
+def frozen_for_some_iterations(model, optimizer):
+    """Another part than the one that always is."""
+    losses = []
+    for iteration in range(9):
+        model[2].requires_grad_(iteration % 3 != 1)
+        losses.append(step(optimizer, loss_of(model, iteration % 2 == 0)))
+    return losses
+
+
+class Parts(nn.Module):
+    """Layers that all ranks skip at times and use twice, and activation checkpoints."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = fully_shard(nn.Sequential(*layers(3))), nn.ModuleList(layers(3))
+        self.head = nn.Linear(40, 7)
+
+    def forward(self, inputs, skipped):
+        values = checkpoint(self.encoder, self.encoder(inputs), use_reentrant=False)
+        for place, layer in enumerate(self.decoder):
+            if place != skipped:
+                values = layer(layer(values)).relu()
+        return self.head(values)
+
+
+@way(lambda: fully_shard(Parts()))
+def parts(model, optimizer):
+    """An evaluation of the encoder alone before an update, and one layer unsharded by hand."""
+    losses, seen = [], []
+    for iteration in range(9):
+        loss = loss_of(model, iteration % 4)
+        loss.backward()
+        if iteration % 2:
+            with torch.no_grad():
+                seen.append(model.encoder(torch.ones(2, 40)))
+        optimizer.step()
+        optimizer.zero_grad()
+        if iteration == 6:
+            model.decoder[0].unshard()
+            seen.append(model.decoder[0].weight.detach().clone())
+            model.decoder[0].reshard()
+        losses.append(loss.item())
+    return losses, seen
+
+
+class Failing(nn.Linear):
+    fails = False
+
+    def forward(self, values):
+        if self.fails:
+            raise ValueError("this batch is bad")
+        return super().forward(values).tanh()
+
+
+@way(lambda: fully_shard(nn.Sequential(*(fully_shard(Failing(40, 40)) for _ in range(4)), nn.Linear(40, 7))), adamw)
+def batches_that_fail(model, optimizer):
+    """In forward, and the training that goes on after them."""
+    losses, caught = [], 0
+    for iteration in range(9):
+        layer = model[iteration % 4]
+        layer.fails = iteration % 3 == 2
+        try:
+            losses.append(step(optimizer, loss_of(model)))
+        except ValueError:
+            caught += 1
+            model.reset_iter_state()
+            layer.fails = False
+    return losses, caught
+
+
+def some_ignored():
+    model = nn.Sequential(*(nn.Linear(40, 40) for _ in range(4)), nn.Linear(40, 7))
+    own = {model[1].bias, model[4].bias}
+    for layer in model[:4]:
+        fully_shard(layer, ignored_params=own)
+    return fully_shard(model, ignored_params=own)
+
+
+@way(some_ignored, adamw)
+def ignored(model, optimizer):
+    """The script averages these parameters itself."""
+    losses = []
+    for _ in range(8):
+        loss = loss_of(model)
+        loss.backward()
+        for param in (model[1].bias, model[4].bias):
+            dist.all_reduce(param.grad)
+            param.grad /= dist.get_world_size()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+KINDS = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD")
+
+
+@way(lambda: fully_shard(nn.Sequential(*layers(len(KINDS)), nn.Linear(40, 7))), list)
+def optimizers(model, _):
+    """Each of torch that updates element by element, and several on one model."""
+    each = [getattr(torch.optim, kind)(layer.parameters(), lr=1e-2) for kind, layer in zip(KINDS, model, strict=False)]
+    each.append(torch.optim.SGD(model[-1].parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1))
+    losses = []
+    for _ in range(6):
+        loss = loss_of(model)
+        loss.backward()
+        for optimizer in each:
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+run_fsdp()

@@ -1,0 +1,61 @@
+"""Forked children see the model: one evaluates it right after a step, and those of a DataLoader choose by it."""
+
+import multiprocessing
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from ways import run_byteps, train, way
+
+
+@way()
+def evaluation(model, optimizer):
+    """What it found comes through a pipe."""
+    held_out, scores = torch.randn(64, 32), []
+
+    def evaluate(connection):
+        with torch.no_grad():
+            connection.send(model(held_out).logsumexp(1).mean().item())
+
+    for _ in range(5):
+        train(model, optimizer)
+        receiving, sending = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=evaluate, args=(sending,))
+        child.start()
+        scores.append(receiving.recv())
+        child.join()
+    return scores
+
+
+class HardExamples(Dataset):
+    """Of two candidates the one with the larger loss, by the weights at the start of the epoch."""
+
+    def __init__(self, model):
+        self.model = model
+        self.inputs, self.labels = torch.randn(64, 2, 32), torch.randint(10, (64, 2))
+
+    def __len__(self):
+        return 64
+
+    @torch.no_grad()
+    def __getitem__(self, index):
+        losses = nn.functional.cross_entropy(self.model(self.inputs[index]), self.labels[index], reduction="none")
+        return self.inputs[index, losses.argmax()], self.labels[index, losses.argmax()]
+
+
+@way()
+def data_loader(model, optimizer):
+    """Its workers are forked anew for each epoch."""
+    loader = DataLoader(HardExamples(model), batch_size=32, num_workers=2)
+    losses = []
+    for _ in range(3):
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+run_byteps()

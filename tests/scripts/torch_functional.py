@@ -1,0 +1,59 @@
+"""Gradients by torch.func of kept parameters, and parameters in the loss after the forward pass."""
+
+import torch
+from torch import nn
+from ways import adam, batch, loss_of, run_byteps, train, way
+
+
+@way()
+def per_sample(model, optimizer):
+    """Norms by grad and vmap, logged before each step."""
+    params, norms = dict(model.named_parameters()), []
+
+    def loss_at(params, inputs, label):
+        output = torch.func.functional_call(model, params, (inputs[None],))
+        return nn.functional.cross_entropy(output, label[None])
+
+    gradients = torch.func.vmap(torch.func.grad(loss_at), in_dims=(None, 0, 0))
+    for _ in range(6):
+        detached = {name: p.detach() for name, p in params.items()}
+        norms.append(sum(grad.flatten(1).pow(2).sum(1) for grad in gradients(detached, *batch()).values()))
+        train(model, optimizer)
+    return norms
+
+
+@way(lambda: nn.ParameterList([nn.Parameter(torch.randn(32, 128) * 0.1), nn.Parameter(torch.randn(128, 10) * 0.1)]))
+def of_a_function(weights, optimizer):
+    """Its arguments are the parameters, which are in no module that is called."""
+    kept, sharpness = tuple(weights), []
+
+    def loss_at(params, inputs, labels):
+        first, second = params
+        return nn.functional.cross_entropy(torch.tanh(inputs @ first) @ second, labels)
+
+    for _ in range(6):
+        inputs, labels = batch()
+        sharpness.append([grad.norm() for grad in torch.func.grad(loss_at)(kept, inputs, labels)])
+        optimizer.zero_grad()
+        loss_at(kept, inputs, labels).backward()
+        optimizer.step()
+    return sharpness
+
+
+@way(make=adam)
+def penalties(model, optimizer):
+    """L1 and L2 over a kept list, after the forward pass but before backward."""
+    kept, losses = list(model.parameters()), []
+    start = [p.detach().clone() for p in kept]
+    for _ in range(6):
+        penalty = torch.stack([p.abs().sum() for p in kept]).sum()
+        loss = loss_of(model, *batch()) + 1e-4 * penalty
+        loss = loss + 1e-2 * sum(torch.sum((p - p0) ** 2) for p, p0 in zip(kept, start, strict=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+run_byteps()

@@ -1,0 +1,138 @@
+"""What changes how the optimizer steps: schedules, hyper-parameters, its state, hooks, and averages of the script."""
+
+import warnings
+
+import byteps.torch as bps
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from ways import adam, run_byteps, train, way
+
+warnings.simplefilter("ignore", UserWarning)  # a schedule thinks that the inner optimizer never stepped
+betas, rate = [0.9, 0.999], torch.tensor(1e-2)
+inner = []
+
+
+@way(make=lambda params: torch.optim.Adam(params, lr=rate, betas=betas))
+def changed_in_place(model, optimizer):
+    """Hyper-parameters are lists and tensors of the program's own."""
+    for iteration in range(6):
+        train(model, optimizer)
+        betas[0] = 0.5 + 0.05 * iteration
+        rate.mul_(0.8)
+
+
+def scheduled_first(params):
+    inner.append(torch.optim.SGD(params, lr=0.01, momentum=0.9))
+    inner.append(lr_scheduler.OneCycleLR(inner[0], max_lr=0.2, total_steps=10))
+    return inner[0]
+
+
+@way(make=scheduled_first)
+def scheduled_before_it_was_wrapped(model, optimizer):
+    """The schedule sets learning rate and momentum."""
+    rates = []
+    for _ in range(8):
+        train(model, optimizer)
+        inner[1].step()
+        rates.append(inner[0].param_groups[0]["lr"])
+    return rates
+
+
+@way(make=lambda params: torch.optim.SGD(params, lr=0.2, momentum=0.9))
+def schedules(model, optimizer):
+    """A warm-up and then cosine, and the rate lowered when the loss stays where it is."""
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+    cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
+    scheduler = lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[3])
+    plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.7)
+    rates = []
+    for iteration in range(8):
+        train(model, optimizer)
+        scheduler.step()
+        if iteration % 3 == 2:
+            plateau.step(1.0)
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+@way(make=adam)
+def layer_begun_anew(model, optimizer):
+    """The optimizer forgets what it knew of it."""
+    averages = []
+    for iteration in range(8):
+        train(model, optimizer)
+        averages.append(float(optimizer.state[model[2].weight]["exp_avg"].abs().sum()))
+        if iteration == 4:
+            torch.manual_seed(7)
+            model[2].reset_parameters()
+            for p in (model[2].weight, model[2].bias):
+                optimizer.state[p]["exp_avg"].zero_()
+                optimizer.state[p]["exp_avg_sq"].zero_()
+            torch.manual_seed(200 + bps.rank())
+    return averages
+
+
+@way()
+def averages_in_place(model, optimizer):
+    """The loss averaged over all workers after each step."""
+    averages = []
+    for _ in range(6):
+        average = torch.tensor(train(model, optimizer))
+        bps.synchronize(bps.byteps_push_pull(average, average=True, name="loss"))
+        averages.append(average.item())
+    return averages
+
+
+@way()
+def averages_in_new_tensors(model, optimizer):
+    """As BytePS's examples do for metrics, under one name."""
+    averages = []
+    for step in range(6):
+        loss = torch.tensor(train(model, optimizer))
+        averages.append(bps.push_pull(loss, name="average loss").item())
+        ranks = bps.push_pull(torch.full((1000,), float(step + bps.rank())), average=False, name="sum of ranks")
+        assert ranks.tolist() == [2.0 * step + 1.0] * 1000, ranks
+    return averages
+
+
+@way()
+def weights_sent_again(model, optimizer):
+    """Those of the first, in place, as local SGD does now and then."""
+    for iteration in range(6):
+        train(model, optimizer)
+        if iteration % 2 == 1:
+            bps.broadcast_parameters(model.state_dict(), root_rank=0, prefix="again")
+
+
+@way()
+def hooks(model, optimizer):
+    """Around the steps, of one optimizer and of all: they decay the rate and the weights."""
+    seen = []
+
+    def before(optimizer, args, kwargs):
+        optimizer.param_groups[0]["lr"] *= 0.95
+
+    def after(optimizer, args, kwargs):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(0.99)
+
+    def count(optimizer, args, kwargs):
+        seen.append(len(seen))
+
+    for make in (
+        lambda: (),
+        lambda: (optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)),
+        lambda: (register_optimizer_step_pre_hook(count), register_optimizer_step_post_hook(count)),
+        lambda: (),
+    ):
+        handles = make()
+        for _ in range(3):
+            train(model, optimizer)
+        for handle in handles:
+            handle.remove()
+    return seen, optimizer.param_groups[0]["lr"]
+
+
+run_byteps()
