@@ -5,7 +5,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ways import run_fsdp, way
 
@@ -145,6 +150,20 @@ def checkpoint(model, optimizer):
             set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         seen.extend(value.full_tensor().clone() for value in get_model_state_dict(model).values())
     return losses, seen
+
+
+@way(layers, adamw)
+def whole_state(model, optimizer):
+    """Saved whole after some steps, and loaded into another model and its optimizer: the counts of steps are shared."""
+    other = layers()
+    others_optimizer = adamw(other.parameters())
+    losses = [step(model, optimizer) for _ in range(4)]
+    whole = StateDictOptions(full_state_dict=True)
+    weights, state = get_state_dict(model, optimizer, options=whole)
+    set_state_dict(other, others_optimizer, model_state_dict=weights, optim_state_dict=state, options=whole)
+    losses += [step(other, others_optimizer) for _ in range(4)]
+    losses += [step(model, optimizer) for _ in range(4)]
+    return losses, [param.full_tensor() for param in other.parameters()]
 
 
 def with_lists():

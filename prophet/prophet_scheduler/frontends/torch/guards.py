@@ -174,11 +174,13 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
 
     The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may have as well.
 
-    Returns the slots whose updates must not be late, since somebody holds the memory of parameter or gradient unseen.
+    Returns the slots whose updates must not be late, since somebody holds the memory of parameter or gradient unseen,
+    or two of them share state.
     """
     forget_dropped()
     _kept[owner] = list(slots)
     exposed: set[Slot] = set()
+    states: dict[references.StorageKey, Slot] = {}
     with references.unhandled():
         for slot in _kept[owner]:
             param = slot.param
@@ -192,12 +194,17 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             if _add_sent(slot)[1]:
                 exposed.add(slot)
             parts = references.parts_of(param)[1:]
-            for part in (*parts, *chain(*map(references.parts_of, owner.state_of(slot)))):
+            state = list(chain.from_iterable(map(references.parts_of, owner.state_of(slot))))
+            for part in (*parts, *state):
                 memory = references.storage_of(part)
                 if memory is not None:
                     _add_pending(memory._cdata, slot)
                     if torch_aliases.is_unseen(memory):
                         exposed.add(slot)
+            for key in filter(None, map(references.storage_key, state)):
+                first = states.setdefault(key, slot)
+                if first is not slot:  # An update of the one changes the other's state.
+                    exposed |= {first, slot}
     _watch_references()
     return exposed
 
@@ -290,16 +297,20 @@ def owners() -> list[Any]:
     return list(_owners)
 
 
-def settle(params: Iterable[torch.Tensor], owner: Any) -> None:
-    """Finish what optimizers other than `owner` still have to do to these parameters."""
-    own: set[int] = set()
-    for other, slots in list(_kept.items()):  # A signal's handler may change it meanwhile.
-        theirs = [slot for slot in slots if slot.life.pending and slot.owner is not owner] if other is not owner else []
-        if theirs and not own:
-            own = set(map(id, params))
-        for slot in theirs:
-            if id(slot.param) in own:
-                slot.owner.finish([slot])
+def settle(params: Iterable[torch.Tensor], state: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finish what optimizers other than `owner` still have to do to these parameters, or with the memory of `state`."""
+    # A signal's handler may change it meanwhile.
+    others = chain.from_iterable(slots for other, slots in list(_kept.items()) if other is not owner)
+    theirs = [slot for slot in others if slot.life.pending and slot.owner is not owner]
+    if not theirs:
+        return
+    own = set(map(id, params))
+    with references.unhandled():
+        keys = {references.storage_key(part) for tensor in state for part in references.parts_of(tensor)}
+    sharing = {slot for key in keys for slot in _pending.get(key, ())}
+    for slot in theirs:
+        if id(slot.param) in own or slot in sharing:
+            slot.owner.finish([slot])
 
 
 def after_compilation() -> bool:

@@ -63,6 +63,7 @@ class ModuleUpdates(Updates):
 
     def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
         """Run the class's own step, in which the program has no part."""
+        self._settle_others()
         with self._stepping():
             return step(self._optimizer)
 

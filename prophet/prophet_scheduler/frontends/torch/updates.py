@@ -255,8 +255,10 @@ class Updates:
         )
 
     def _settle_others(self) -> None:
-        """Make another optimizer's earlier step on the same parameters first."""
-        torch_guards.settle((param for _, param in self._grouped()), self)
+        """Make another optimizer's earlier step on the same parameters, or with the same state, first."""
+        states = vars(self._optimizer)["state"].values() if self.state_seen else ()
+        tensors = (value for own in states for value in own.values() if isinstance(value, torch.Tensor))
+        torch_guards.settle((param for _, param in self._grouped()), tensors, self)
 
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (number of its group, parameter) of all that the optimizer updates."""
