@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ from prophet_ddp.issuer import JointOperation
 from prophet_ddp.pace import ModulePace
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, Hardware, RoundTerms
+from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, ErrorLog, Hardware, NoLog, RoundTerms
 from prophet_ddp.uses import Uses
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
@@ -46,40 +46,11 @@ from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_ddp.buckets import Buckets
-    from prophet_ddp.ddp_logger import IterationTimes
     from prophet_ddp.events import EventLog
     from prophet_ddp.phases import Division
     from prophet_ddp.sparse import SparseGradients
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
-
-
-class ErrorLog(Protocol):
-    """Logger of the module, as its rounds need it."""
-
-    times: IterationTimes | None
-    """Times of this iteration, if it is looked at."""
-
-    def set_error_and_log(self, error: str, /) -> None:
-        """Keep the error that ended a pass."""
-        ...
-
-    def copied_back(self) -> Sequence[int]:
-        """Return the registered parameters, by place, in the order in which torch's reducer copies their averages."""
-        ...
-
-
-class NoLog:
-    """Logger of a module that has none."""
-
-    times: IterationTimes | None = None
-
-    def set_error_and_log(self, error: str, /) -> None:
-        """Ignore the error."""
-
-    def copied_back(self) -> Sequence[int]:
-        """Return none."""
-        return ()
 
 
 class ModuleRounds(AwaitedRounds):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -19,6 +19,9 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends.torch.streams import Streams
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
+if TYPE_CHECKING:
+    from prophet_ddp.ddp_logger import IterationTimes
+
 MOST_EXACT = 2
 """Most ranks whose sums are the same in any order. So in two phases each gradient has one owner, who tells its norm to
 the last bit; with more ranks all own an equal part of each block (ring.py)."""
@@ -26,8 +29,8 @@ TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
 """Cut that stands for its buckets."""
-TORCH_WARM_UP = 2
-"""Iterations that its turn begins with: it has its last buckets in the third."""
+TORCH_WARM_UP = 1
+"""Iterations that its turn begins with: nothing was under way on its connections."""
 FOR_GOOD = -1
 """Value in place of a number of iterations: torch's reducer stays."""
 
@@ -79,3 +82,31 @@ class Hardware(Protocol):
     def arena(self) -> Callable[..., DdpArena]:
         """Return the function that makes the arena of a module."""
         ...
+
+
+class ErrorLog(Protocol):
+    """Logger of the module, as its rounds need it."""
+
+    times: IterationTimes | None
+    """Times of this iteration, if it is looked at."""
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Keep the error that ended a pass."""
+        ...
+
+    def copied_back(self) -> Sequence[int]:
+        """Return the registered parameters, by place, in the order in which torch's reducer copies their averages."""
+        ...
+
+
+class NoLog:
+    """Logger of a module that has none."""
+
+    times: IterationTimes | None = None
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Ignore the error."""
+
+    def copied_back(self) -> Sequence[int]:
+        """Return none."""
+        return ()

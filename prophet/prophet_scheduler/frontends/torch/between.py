@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from prophet_scheduler.core._native import call_both, method
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
+from prophet_scheduler.frontends.torch import compiled
 
 
 def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
@@ -45,3 +47,31 @@ def after(first: Callable[..., object], original: Callable[..., Any]) -> Callabl
         return original(*args, **kwargs)
 
     return wrapper
+
+
+def patch_parameters(touch: Callable[[torch.Tensor], object]) -> None:
+    """Make modules call `touch` with each tensor that they hand out as an attribute or a parameter.
+
+    One at a time: `next(model.parameters()).device` must not wait for the whole model.
+    """
+    original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+    named = nn.Module.named_parameters
+
+    @passed_over
+    @functools.wraps(original)
+    def attribute(self: nn.Module, name: str) -> Any:
+        value = original(self, name)
+        if isinstance(value, torch.Tensor):
+            touch(value)
+        return value
+
+    @passed_over
+    @functools.wraps(named)
+    def parameters(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, param in named(self, *args, **kwargs):
+            touch(param)
+            yield name, param
+
+    compiled.leave_alone(attribute)
+    nn.Module.__getattr__ = attribute  # type: ignore[method-assign]
+    nn.Module.named_parameters = parameters  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ import functools
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.between import call_before
+from prophet_scheduler.frontends.torch.between import call_before, patch_parameters
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
 
 if TYPE_CHECKING:
@@ -527,8 +527,7 @@ def _install() -> None:
         call_before(nn.Module, name, lambda *_, **__: _flush_all())
     for name in ("__deepcopy__", "__reduce_ex__"):
         call_before(nn.Parameter, name, lambda parameter, *_, **__: _touch(parameter))
-    _patch_getattr()
-    _patch_named_parameters()
+    patch_parameters(_touch)
     _patch_zero_grad()
     unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
@@ -559,35 +558,6 @@ def _patch_call() -> None:
     compiled.leave_alone(wrapper)
     compiled.leave_alone(_call_compiled)
     nn.Module.__call__ = wrapper  # type: ignore[method-assign]
-
-
-def _patch_getattr() -> None:
-    original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
-
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(self: nn.Module, name: str) -> Any:
-        value = original(self, name)
-        if isinstance(value, torch.Tensor):
-            _touch(value)
-        return value
-
-    compiled.leave_alone(wrapper)
-    nn.Module.__getattr__ = wrapper  # type: ignore[method-assign]
-
-
-def _patch_named_parameters() -> None:
-    """Finish updates one parameter at a time: `next(model.parameters()).device` must not wait for the whole model."""
-    original = nn.Module.named_parameters
-
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        for name, param in original(self, *args, **kwargs):
-            _touch(param)
-            yield name, param
-
-    nn.Module.named_parameters = wrapper  # type: ignore[method-assign]
 
 
 def _patch_zero_grad() -> None:
