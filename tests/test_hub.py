@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from prophet_scheduler.hub import NO_FILES_S, Connection, Hub, Owner, listener_at
 
 MOST = 3
-"""Strangers."""
+"""Largest number of strangers."""
 STRANGER_S = 10.0
 SILENT_S = 5.0
 BYTES = 64
 LONG_S = 60.0
-"""Nothing takes so long."""
+"""Longer than anything here takes."""
 
 
 class Hosting:
-    """A hub, and clients of it. Whoever says `admit` is admitted, and what is said is kept; `take` takes it."""
+    """Hub with clients. A client that says `admit` is admitted; what it says is kept until it says `take`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -42,7 +42,7 @@ class Hosting:
             connection.received.clear()
 
     def turn(self) -> None:
-        """All that has come by now, which on the loopback is all that was sent."""
+        """Handle all that has come by now, which on the loopback is all that was sent."""
         for _ in range(3):
             self.hub.turn(self.now_s)
 
@@ -70,7 +70,7 @@ def host() -> Iterator[Hosting]:
 
 
 def over(client: socket.socket) -> bool:
-    """Whether the other end has closed it."""
+    """Return True if the other end has closed the connection."""
     client.setblocking(False)
     try:
         return client.recv(1) == b""

@@ -1,4 +1,4 @@
-"""One word, one thing: no two public classes of one name."""
+"""Test that no two public classes have the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDERS = ("prophet", "plugins", "tools")
 
 
 def public_classes(folders: tuple[str, ...] = FOLDERS) -> dict[str, list[str]]:
-    """By name: the files whose top level has a class of this name."""
+    """Return, by name, the files whose top level has a class of that name."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

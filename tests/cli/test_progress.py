@@ -1,4 +1,4 @@
-"""When a bar is drawn: on a terminal, after a second, and nothing of it stays."""
+"""Tests of when a bar is drawn: on a terminal, after a second; nothing of it stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prophet_scheduler.cli.progress import PATIENCE_S, progress_where_slow
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, took_s: float, terminal: bool) -> str:
-    """What is written by work of two steps that takes so long."""
+    """Return what is written by work of two steps that takes `took_s`."""
     monkeypatch.setenv("TERM", "xterm")
     file = StringIO()
     times_s = iter([0.0, 0.0, took_s, took_s])

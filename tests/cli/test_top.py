@@ -1,4 +1,4 @@
-"""What `prophet top` shows of statuses that nobody sent, and when it ends."""
+"""Tests of what `prophet top` shows of statuses that nobody sent, and of when it ends."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_job_is_found_by_how_its_name_begins() -> None:
 
 
 class Played:
-    """Workers that answer so, one look after another, and then are gone."""
+    """Workers that give these answers, one look after another, and then are gone."""
 
     def __init__(self, *looks: list[Document]) -> None:
         self.looks = list(looks)

@@ -132,7 +132,7 @@ def test_its_exchange_is_there_for_each_of_its_frameworks(engine: EngineSpec, va
 def test_a_contenders_settings_come_last_and_only_its_engines_own_are_taken(
     engine: EngineSpec, variant: Variant
 ) -> None:
-    # Which policy runs is said by `base`.
+    # `base` says which policy runs.
     names = [*(name for name in variant.env if name != settings.SCHEDULER), f"{engine.settings[0]}MINE"]
     entry = ContenderEntry(name="mine", base=variant.name, env=dict.fromkeys(names, "77"))
     (mine,) = expand_policies([entry], engine.frameworks[0], Path("config.yaml"), "")
@@ -240,7 +240,7 @@ ENGINE = EngineSpec(
 
 @pytest.fixture
 def with_a_new_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One more distribution is installed."""
+    """Install one more distribution, which has an engine."""
     (tmp_path / "toy.py").write_text(NEW_ENGINE, encoding="utf-8")
     metadata = tmp_path / "toy-1.0.dist-info"
     metadata.mkdir()

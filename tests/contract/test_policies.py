@@ -29,7 +29,7 @@ from prophet_scheduler.policies.algorithms.sequence import make_sequence
 
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
 STEPS, STEP = 6, 4
-"""So many steps of so many gradients: small ones and a large one in each."""
+"""Number of steps, and of gradients in each step: small ones and a large one."""
 GRADIENTS = tuple(
     GradientProfile(f"g{step * STEP + place}", 4_000_000 if place == 2 else 4_096, 0.5 - 0.08 * step, 0.002)
     for step in range(STEPS)
@@ -37,7 +37,7 @@ GRADIENTS = tuple(
 )
 PROFILE = Profile("steps", GRADIENTS)
 IDS = tuple(1000 + 7 * place for place in range(len(GRADIENTS)))
-"""As a second optimizer of a process would have them, with holes."""
+"""Ids with holes, as a second optimizer of a process would have."""
 STAGES = {"nothing": (None, None), "profile": (PROFILE, None), "both": (PROFILE, NETWORK)}
 
 OPTIONS = [(name, option) for name in policy_names() for option in get_definition(name).all_options]
@@ -52,7 +52,7 @@ def plan_of(policy: Policy, stage: str, ids: tuple[int, ...] = ()) -> Plan:
 
 
 def renamed(plan: Plan) -> Plan:
-    """The plan for the same gradients under IDS."""
+    """Return the plan for the same gradients under IDS."""
 
     def half(queue: QueuePlan) -> QueuePlan:
         order = None if queue.order is None else {IDS[gradient]: rank for gradient, rank in queue.order.items()}
@@ -114,7 +114,7 @@ def test_a_plan_is_not_changed_but_swapped(name: str) -> None:
 
 @each_policy
 def test_a_name_begins_with_that_of_its_file(name: str) -> None:
-    """So that the file is found without importing the others."""
+    """The prefix lets the file be found without importing the others."""
     file = get_policy(name).__class__.__module__.rpartition(".")[2].replace("_", "-")
     assert f"{name}-".startswith(f"{file}-")
 

@@ -1,4 +1,4 @@
-"""Which rounds end with a page."""
+"""Tests of which rounds end with a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a new plan is worth swapping in."""
+"""Test of when a new plan is worth swapping in."""
 
 from __future__ import annotations
 

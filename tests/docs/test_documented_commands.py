@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ can be typed as it stands, after no more than the page says was installed.
 
-What is quick runs, with nothing but the base's packages in sight (base_install.py). Of the rest, subcommands, options,
-files, targets, extras and variables are looked up.
+Quick commands are run, with nothing but the base's packages in sight (base_install.py). For the rest, subcommands,
+options, files, targets, extras and variables are looked up.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parsed(page: Path, line: str, whole: bool) -> Command:
 
 
 def commands() -> list[Command]:
-    """Every line of an unlabelled block, and what is in the running text between backticks."""
+    """Return every line of an unlabelled block, and everything between backticks in the running text."""
     typed = []
     for page in PAGES:
         lines = [line for text in blocks(page, "") for line in text.splitlines() if line.strip()]
@@ -85,7 +85,7 @@ def commands() -> list[Command]:
 
 
 def run_once() -> list[Command]:
-    """The first of each command that is to be run."""
+    """Return the first of each command that is to be run."""
     quick = [c for c in commands() if c.whole and c.words[:1] == ("prophet",) and c.words[1] in RUN]
     return list({command.words: command for command in quick}.values())
 
@@ -254,12 +254,12 @@ def check_python(arguments: list[str], whole: bool) -> None:
 
 
 def check_launch(arguments: list[str], whole: bool) -> None:
-    # That it works is in test_bpslaunch.py.
+    # test_bpslaunch.py tests that it works.
     assert arguments == [] or arguments == ["python", "train.py"]
 
 
 def check_torchrun(arguments: list[str], whole: bool) -> None:
-    # That such a job is Prophet's is in tests/plugins/torch.
+    # tests/plugins/torch tests that such a job is Prophet's.
     pytest.importorskip("torch")
     from torch.distributed.run import get_args_parser
 

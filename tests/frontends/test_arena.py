@@ -1,4 +1,4 @@
-"""Memory and blocks: what a gradient's blocks have in them when they leave, and when they do."""
+"""Memory and blocks: what a gradient's blocks contain when they leave, and when they leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALE = 1 / 3
 
 
 class Recorded(Arena):
-    """Keeps what leaves: the block, and what was in it."""
+    """Arena that keeps each block that leaves, with what was in it."""
 
     scale = SCALE
 
@@ -32,7 +32,7 @@ class Recorded(Arena):
 
 
 def made(*shapes: tuple[int, ...], block_bytes: int = 8 * KIB, half: torch.dtype | None = None) -> Recorded:
-    """An arena of parameters with gradients of no zeros."""
+    """Return an arena of parameters whose gradients have no zeros."""
     noise = torch.Generator().manual_seed(0)
     params = []
     for shape in shapes:
@@ -45,7 +45,7 @@ def made(*shapes: tuple[int, ...], block_bytes: int = 8 * KIB, half: torch.dtype
 
 
 def as_a_whole(arena: Arena) -> torch.Tensor:
-    """What the buffer has to have in the end."""
+    """Return what the buffer must contain in the end."""
     buffer: torch.Tensor = torch.zeros_like(arena._buffers[0].data)
     for slot in arena.slots:
         place = buffer.as_strided(slot.view.size(), slot.view.stride(), slot.view.storage_offset())

@@ -1,4 +1,4 @@
-"""Gradients whose averages are under way: what looking at all of them costs, with an engine that is a few lines."""
+"""Gradients whose averages are under way: what looking at all of them costs, with an engine of a few lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.front_end import forget
 
 
 class Rounds(AwaitedRounds):
-    """Averages are twice the gradients; in `missing` are names of those that come only when somebody waits."""
+    """Rounds whose averages are twice the gradients; those named in `missing` come only when somebody waits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model.named_parameters(), 1)
@@ -31,7 +31,7 @@ class Rounds(AwaitedRounds):
             slot.view = torch.zeros_like(slot.param)
             slot.streams = streams_of(torch.device("cpu"))
         self.watch()
-        self.wait_in_step()  # It is known how the program reaches its parameters.
+        self.wait_in_step()  # How the program reaches its parameters is known.
 
     def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         grad = slot.param.grad
@@ -57,7 +57,7 @@ class Rounds(AwaitedRounds):
 
 @pytest.fixture
 def _clean() -> Iterator[None]:
-    """What these tests leave behind is nothing to the next."""
+    """Forget what a test leaves behind before the next one."""
     yield
     forget()
 
@@ -71,7 +71,7 @@ def job(_clean: None) -> tuple[nn.Module, Rounds]:
 
 
 def backward(model: nn.Module) -> list[torch.Tensor]:
-    """Their gradients, and those without Prophet are half of what is to come."""
+    """Return the gradients after backward; without Prophet they would be half of these averages."""
     model(torch.ones(2, 3)).square().sum().backward()
     assert references.watching_here()
     return [gradient for param in model.parameters() if (gradient := param.grad) is not None]
@@ -139,7 +139,7 @@ def test_a_signals_handler_that_saves_while_others_wait_finds_averages_and_nothi
 
 
 class Interruption:
-    """A signal that comes at one line of the front end, counted from 1; its handler is `handle`. 0 for none."""
+    """Signal that comes at line `number` of the front end, counted from 1, with the handler `handle`; 0 for none."""
 
     def __init__(self, number: int, handle: Callable[[], object]) -> None:
         self.lines = 0
@@ -166,11 +166,11 @@ class Interruption:
 
 
 STRIDE = 3
-"""Of so many lines one is interrupted."""
+"""Number of lines; one of them is interrupted."""
 
 
 def trained(number: int) -> tuple[int, list[torch.Tensor]]:
-    """Lines that the front end has in two iterations, and the weights after them."""
+    """Return the number of lines that the front end runs in two iterations, and the weights after them."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     rounds = Rounds(model)
@@ -191,7 +191,7 @@ def trained(number: int) -> tuple[int, list[torch.Tensor]]:
 
 @pytest.mark.usefixtures("_clean")
 def test_a_handler_may_save_at_any_line() -> None:
-    """It once came between two owners that are looked at, and there were fewer of them after it."""
+    """A handler once ran between looks at two owners, and left fewer owners than before."""
     steps.install()
     lines, weights = trained(0)
     for number in range(1, lines, STRIDE):

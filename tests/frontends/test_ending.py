@@ -1,4 +1,4 @@
-"""What comes before the end of a process, and in which one."""
+"""Tests of what runs before a process ends, and in which process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ thread.join()
 def test_who_leaves_well_without_exit_handlers_does_what_is_to_be_done_first(
     how: str, status: int, printed: list[str]
 ) -> None:
-    """As multiprocessing ends what it has forked; not in another thread, nor with another status."""
+    """multiprocessing ends its forks like this; a call in another thread or with another status runs nothing first."""
     done = subprocess.run([sys.executable, "-c", LEAVES, how], capture_output=True, text=True, timeout=240)
     assert done.returncode == status
     assert done.stdout.splitlines() == printed

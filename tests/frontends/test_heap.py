@@ -1,5 +1,5 @@
-"""What is freed stays for the next iteration, and many free pages of the heap go back to the machine, where the C
-library is glibc.
+"""Tests that freed memory stays for the next iteration, and that many free pages of the heap go back to the machine,
+if the C library is glibc.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.frontends import heap
 from prophet_scheduler.frontends.heap import HeapGrowth, find_trim, resident_bytes, told_by_environment
 
 PIECE_BYTES, PIECES = 100_000, 600
-"""Less than what glibc takes from elsewhere than its heap."""
+"""Smaller than the pieces that glibc takes from outside its heap."""
 
 
 def test_free_pages_go_back_that_lie_between_what_is_in_use() -> None:
@@ -99,7 +99,7 @@ ITERATIONS = """
 
 
 def faults_without_and_with(**environment: str) -> tuple[int, int]:
-    """Pages that an iteration takes anew, of 20,480 that it uses."""
+    """Return how many of an iteration's 20,480 pages are taken anew, before and after keep_end()."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     program = [sys.executable, "-c", textwrap.dedent(ITERATIONS)]
     done = subprocess.run(program, env=ours | environment, capture_output=True, text=True, check=True)
@@ -139,7 +139,7 @@ def test_what_the_environment_says_of_the_heap(environment: dict[str, str], told
 
 
 def test_without_the_size_of_pieces_the_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """glibc takes it as an end of its own search for sizes: small ones would have pages of their own for good."""
+    """Keeping the end would stop glibc's own search for sizes: small pieces would have pages of their own for good."""
     calls: list[int] = []
 
     def refusing(option: int, value: int) -> int:

@@ -1,4 +1,4 @@
-"""What a job says of itself where it begins and where it ends."""
+"""Tests of the lines that a job prints where it begins and where it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to the people who train, once in a process."""
+"""Tests of the notices to users, each given once in a process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_first_rank_speaks_for_all_but_of_what_is_a_ranks_own(
     for _ in range(2):
         notices.warn_once("of all")
         notices.warn_once("of this one", of_this_rank=True)
-    notices.speaks(True)  # It is the first of another module's ranks.
+    notices.speaks(True)  # This rank is the first of another module's.
     notices.speaks(False)
     notices.warn_once("of all")
     assert caplog.messages == ["Prophet: alone", "Prophet: of this one", "Prophet: of all"]

@@ -1,4 +1,4 @@
-"""How long uses are watched: some steps, and no longer than it can serve where a program waits for all averages."""
+"""Tests of how long uses are watched: some steps, and only while it can help if a program waits for all averages."""
 
 from __future__ import annotations
 

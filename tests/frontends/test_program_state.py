@@ -23,7 +23,7 @@ from support.front_end import LateRounds, forget
 
 C: Any = torch._C
 Way = Callable[[Callable[[], None]], Any]
-"""Runs what it is given, with some state of the program another one meanwhile."""
+"""Function that runs its argument while some state of the program is changed."""
 
 
 class Functions(TorchFunctionMode):
@@ -155,7 +155,7 @@ LASTING: Mapping[str, tuple[str, Way]] = {
     "no mkldnn": ("mkldnn", having(C._get_mkldnn_enabled, C._set_mkldnn_enabled, False)),
     "mkldnn deterministic": ("mkldnn deterministic", flag("mkldnn_deterministic", True)),
 }
-"""By a name of its own, the row of the table and a way."""
+"""Row of the table and way, by a name for each way."""
 
 PASSING: Mapping[str, tuple[str, Way]] = {
     "a function mode": ("function modes", within(Functions)),
@@ -171,7 +171,7 @@ PASSING: Mapping[str, tuple[str, Way]] = {
     ),
     "a trace": ("tracing", traced),
 }
-"""What is of no use after the program has left it: nothing is late then."""
+"""States that are of no use after the program has left them: no update is late under them."""
 
 
 def compiling(function: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ AT_USE: Mapping[str, tuple[str, Way]] = {**LASTING, **PASSING, "a compilation": 
 
 
 class Job:
-    """One parameter whose updates come late, and one that torch updates as always; the state in which each was."""
+    """Job with a parameter that is updated late and one that torch updates as always; it notes the state at each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps.install()
@@ -217,7 +217,7 @@ class Job:
 
 
 def named(values: Any) -> list[Any]:
-    """Modes by their kinds, of which other objects may do the same."""
+    """Return the values, with types in place of modes, since other objects of a type may do the same."""
     modes, dispatched, *others = values
     return [[type(mode) for mode in modes], [type(mode) for mode in dispatched], *others]
 
@@ -296,7 +296,7 @@ def test_an_update_pays_nothing_for_the_watch_that_it_ends(job: Job) -> None:
 
 
 class Sets:
-    """What of torch sets state: by a pattern of names, the row of the table, or a reason why it needs none."""
+    """Names in torch that set state: by a pattern of names, the row of the table, or a reason why none is needed."""
 
     ROWS: Mapping[str, str] = {
         "set_default_device|device": "function modes",

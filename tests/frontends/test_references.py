@@ -1,4 +1,4 @@
-"""What it costs to watch the program's calls of torch, and what the watching sees of their arguments."""
+"""Tests of what it costs to watch a program's calls of torch, and of what the watch sees of their arguments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pending() -> torch.Tensor:
 
 @pytest.fixture
 def used(pending: torch.Tensor) -> Iterator[Used]:
-    """What the watching has seen of it."""
+    """List of what the watch has seen of `pending`."""
     seen: Used = []
     references.watch_here({references.storage_key(pending): ("update",), -1: ("another",)}, {}, {}, seen.append)
     yield seen
@@ -40,7 +40,7 @@ def used(pending: torch.Tensor) -> Iterator[Used]:
 
 
 def lines_of_ours(action: Callable[[], object]) -> int:
-    """How many lines of Prophet's an action runs."""
+    """Return the number of Prophet's lines that an action runs."""
     count = 0
 
     def line(frame: FrameType, event: str, _value: object) -> Any:
@@ -112,7 +112,7 @@ def test_watching_what_is_done_in_each_iteration_costs_in_proportion_to_the_mode
 
 
 def nested(tensor: torch.Tensor, config: Any) -> torch.Tensor:
-    """Somebody's own function of torch's kind."""
+    """Function of a program's own that supports __torch_function__."""
     if has_torch_function_unary(tensor):
         result: torch.Tensor = handle_torch_function(nested, (tensor,), tensor, config)
         return result
@@ -255,7 +255,7 @@ def test_torch_fails_as_without_being_watched(used: Used, name: str) -> None:
     references.stop_here()
     kind, text, files = failed()
     assert watched[:2] == (kind, text)
-    # torch calls its functions in Python anew where a mode is.
+    # Under a mode, torch calls its Python functions anew.
     assert list(dict.fromkeys(watched[2])) == list(dict.fromkeys(files))
 
 

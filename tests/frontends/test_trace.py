@@ -1,4 +1,4 @@
-"""What a forward pass's trace says of each gradient, on a clock of its own."""
+"""Tests of what a forward pass's trace says of each gradient, on a clock of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nothing_stays() -> Iterator[None]:
 
 
 class Layer(nn.Linear):
-    """Takes so many seconds of the clock; `again` is called within it."""
+    """Layer that takes `seconds` of the clock, and calls `again` within its own forward."""
 
     def __init__(self, clock: Clock, seconds: float, again: nn.Module | None = None, bias: bool = True) -> None:
         super().__init__(2, 2, bias)
@@ -66,7 +66,7 @@ def run(traced: ForwardTrace, model: nn.Module, clock: Clock, times: int) -> Non
 
 
 def whole(params: Sequence[torch.Tensor]) -> list[Block]:
-    """Each gradient by itself."""
+    """Return blocks of one gradient each."""
     sizes = [param.nbytes for param in params]
     return blocks_of(sizes, ["f"] * len(sizes), Borders.of_gradients(sizes))
 
@@ -78,7 +78,7 @@ def test_each_layer_takes_what_it_takes(clock: Clock) -> None:
     run(traced, model, clock, PASSED_OVER + TRACED)
     assert not traced.done and traced.forward_s() is None
     traced.begins()
-    # A weight and its bias are used at once: what the layer takes comes after both.
+    # A weight and its bias are used at once: the layer's time comes after both.
     assert traced.done and traced.forward_s() == [0.0, 0.5, 0.0, 0.25, 0.0, 1.0]
 
 
@@ -100,13 +100,13 @@ def test_what_is_called_outside_a_synchronised_forward_is_passed_over(clock: Clo
     traced = ForwardTrace(list(model.parameters()))
     for _ in range(PASSED_OVER + TRACED):
         run(traced, model, clock, 1)
-        model[1](torch.zeros(1, 2))  # An evaluation, or what checkpointing computes again.
+        model[1](torch.zeros(1, 2))  # An evaluation, or a recomputation by checkpointing.
     traced.begins()
     assert traced.forward_s() == [0.0, 1.0, 0.0, 2.0]
 
 
 def test_a_parameter_that_is_used_early_is_needed_early(clock: Clock) -> None:
-    """In registration order the last layer; used first, and so is what lies in front of it."""
+    """The layer that is registered last is used first, together with the layer that calls it."""
     last = Layer(clock, 1.0)
     first = Layer(clock, 2.0, again=last)
     model = nn.Sequential(first)
@@ -135,7 +135,7 @@ def test_a_trace_can_be_given_up(clock: Clock) -> None:
     traced = ForwardTrace(list(model.parameters()))
     run(traced, model, clock, 2)
     traced.begins()
-    traced.remove("why")  # In the middle of a forward pass, which a compilation may begin.
+    traced.remove("why")  # In the middle of a forward pass, where a compilation may begin.
     traced.ends()
     blocks = whole(list(model.parameters()))
     assert traced.done and traced.forward_s() is None and traced.forward_of(blocks) is None
@@ -152,7 +152,7 @@ def test_a_trace_whose_model_is_gone_is_over(clock: Clock) -> None:
     traced.abandon()
     run(traced, model, clock, PASSED_OVER + TRACED)
     assert traced.done and traced.forward_s() is None
-    traced._remove()  # What stays until the process ends.
+    traced._remove()  # The hooks would stay until the process ends.
 
 
 class Branches(nn.Module):
@@ -186,7 +186,7 @@ def test_the_graph_is_that_of_the_forward_pass_with_its_times(clock: Clock) -> N
 
 
 class Unordered(nn.Module):
-    """What is used last is registered first."""
+    """Module that registers first the layer that it uses last."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_in_the_graph_a_layer_has_its_time_wherever_it_is_registered(clock: Cloc
 
 
 def test_a_block_is_read_with_the_first_of_its_gradients_and_a_layer_reads_all_of_its_blocks(clock: Clock) -> None:
-    """Two small gradients in one block, and a large one, in half precision, in two."""
+    """There are two small gradients in one block, and a large one, in half precision, in two blocks."""
     large = nn.Linear(2048, 4, bias=False)
     model = nn.Sequential(Layer(clock, 1.0, bias=False), Layer(clock, 2.0, bias=False), nn.Linear(2, 2048), large)
     params = [param for part in (model[0], model[1], large) for param in part.parameters()]

@@ -1,4 +1,4 @@
-"""Advice on a job that is only watched: what its measured times let expect, told by hand."""
+"""Advice on a job that is only watched: what can be expected from its measured times, computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prophet_scheduler.lab.advice_observed import advice_of, fitted, lines
 
 TIMES = ObservedTimes(iteration_s=1.5, backward_s=0.4, network_s=1.0, others_s=0.0, error_s=0.01, looks=20)
 ONE = Observed(2, 200, TIMES, (30_000_000,), (0.4,), low_rank_bytes=(44_000,))
-"""One gradient, there when backward ends: 1.0 s for its bytes beside 0.5 s of computing, and nothing in between."""
+"""Job of one gradient, there when backward ends: 1.0 s for its bytes besides 0.5 s of computing, and nothing else."""
 EVEN = replace(
     ONE,
     gradient_bytes=(3_000_000,) * 10,
@@ -26,7 +26,7 @@ EVEN = replace(
     low_rank_bytes=(),
 )
 NEARLY = 0.02
-"""The simulator has costs of each message, and all its operations take some milliseconds."""
+"""Tolerance, since the simulator has costs of each message, and all its operations take some milliseconds."""
 
 
 def gains(seen: Observed) -> dict[str, float]:

@@ -31,7 +31,7 @@ def good(node: str, env: Mapping[str, str]) -> Script:
 
 
 class Bench:
-    """One experiment on the fakes."""
+    """Experiment on the fakes."""
 
     def __init__(self, folder: Path, raw: dict[str, Any] = REPLAY, script: Any = good) -> None:
         self.clock = Clock()
@@ -259,7 +259,7 @@ def test_traffic_of_others_comes_and_goes_while_the_workers_train(tmp_path: Path
 
 
 def faulty(*faults: dict[str, Any], policy: str = "prophet") -> dict[str, Any]:
-    """One run of a policy under these faults."""
+    """Return an experiment of one run of a policy under these faults."""
     raw = changed(changed(REPLAY, "cluster.faults", list(faults)), "policies", [policy])
     return changed(raw, "repeats", 1)
 

@@ -1,4 +1,4 @@
-"""Times of a job that is only watched, from looks whose medians can be told by hand."""
+"""Times of a job that is only watched, from looks whose medians can be computed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prophet_scheduler.learn.observed import FIRST, LEAST, TimedIteration, times
 
 
 def looks(*waited_s: float, every: int = 1) -> list[TimedIteration]:
-    """One look in `every` iterations of 0.5 s, 0.125 s of them in backward, from the first one that counts."""
+    """Return a look for each `every` iterations of 0.5 s, 0.125 s of it in backward, from the first that counts."""
     numbers = [FIRST + place * every for place in range(len(waited_s))]
     return [
         TimedIteration(number, 100 + 0.5 * number, 0.125, wait) for number, wait in zip(numbers, waited_s, strict=True)

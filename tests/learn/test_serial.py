@@ -20,7 +20,7 @@ MIXED = (256 << 10, 512 << 10, 1 << 20, 2 << 20)
 def played(
     sizes: list[int], overhead_s: float, rate: float, late: float = 0.0, in_flight: int = 4, begin_s: float = 10.0
 ) -> NDArray[Any]:
-    """One server that takes operations in turn, with the next ones issued ahead; a share of them finds a late rank."""
+    """Events of a server that takes operations in turn, the next ones issued ahead; a share finds a late rank."""
     chance = random.Random(3)
     rows: list[tuple[float, int, int, int, int, int, int]] = []
     ends: list[float] = []
@@ -35,7 +35,7 @@ def played(
 
 
 def mixed(count: int) -> list[int]:
-    """As a job's first blocks: stretches of one size each."""
+    """Sizes like those of a job's first blocks: stretches of one size each."""
     return [MIXED[number // 12 % len(MIXED)] for number in range(count)]
 
 
@@ -50,7 +50,7 @@ def test_overhead_and_rate_are_told_apart(overhead_s: float, rate: float) -> Non
 
 
 def delayed(count: int, delay_s: float, rate: float, at_once: int, size: int, begin_s: float = 10.0) -> NDArray[Any]:
-    """Operations that are each delayed, with so many under way: others travel meanwhile."""
+    """Events of operations that are each delayed, `at_once` of them under way: others travel meanwhile."""
     rows: list[tuple[float, int, int, int, int, int, int]] = []
     ends: list[float] = []
     for number in range(count):
@@ -80,7 +80,7 @@ def test_a_delay_that_too_few_operations_show_as_cost_is_told_from_it() -> None:
 @pytest.mark.parametrize("at_once", [3, 8])
 @pytest.mark.parametrize("sizes", [(128 << 10, 512 << 10, 256 << 10, 1 << 20), (512 << 10, 2 << 20)])
 def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int, ...]) -> None:
-    """Over a distance, with so few under way that the wire mostly waits: as with four ranks and 5 ms at 1 Gbit/s."""
+    """So few operations are under way that the wire mostly waits, as with four ranks and 5 ms at 1 Gbit/s."""
     delay_s, rate = 0.12, 83e6
     monitor = SerialMonitor(Probe(4 << 10, delay_s))
     for place, size in enumerate(sizes * 4):
@@ -93,10 +93,10 @@ def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int
 
 
 def in_halves(rounds: list[list[int]], overhead_s: float, rate: float, delay_s: float, at_once: int) -> NDArray[Any]:
-    """As gloo's all-reduce of two ranks: each sends one half, and the other once the first has come.
+    """Events as of gloo's all-reduce of two ranks: each sends one half, and the other once the first has come.
 
-    Those that are under way at once send their first halves before any its second, so their ends come in bursts. After
-    each round a second of rest.
+    Operations that are under way at once send their first halves before any second half, and their ends come in
+    bursts. Each round is followed by a second of rest.
     """
     rows: list[tuple[float, int, int, int, int, int, int]] = []
     begin_s = 10.0
@@ -138,7 +138,7 @@ LAYER_ENDS = (
     (0.08, 68_956), (11.25, 88), (5.56, 356), (5.57, 275_832), (22.49, 275_832), (0.17, 88), (0.10, 88), (5.14, 88),
 )  # fmt: skip
 """A layer of BERT-base's gradients at a thirty-fourth of their bytes, each by itself on gloo at 100 Mbit/s, three under
-way: milliseconds since the end before, and bytes. When small ones end, a large one has sent half of what it has."""
+way: milliseconds since the last end, and bytes. When small ones end, a large one has sent half of what it has."""
 
 
 def test_small_gradients_between_large_ones_make_the_wire_no_faster() -> None:
@@ -165,7 +165,7 @@ def test_small_gradients_between_large_ones_make_the_wire_no_faster() -> None:
 
 
 def test_sizes_that_are_nearly_alike_leave_the_overhead_as_it_was() -> None:
-    """As 2 MiB and a shorter last block: what is odd about an iteration's end would count as what its size costs."""
+    """2 MiB and a shorter last block are such sizes: oddities at an iteration's end would count as costs of a size."""
     rate = 31.25e6
     monitor = SerialMonitor(Probe(4 << 10, 0.04))
     monitor.observe(in_halves([[2 << 20] * 7 + [434 << 10]] * 12, 0.0, rate, 0.04, 3))
@@ -176,7 +176,7 @@ def test_sizes_that_are_nearly_alike_leave_the_overhead_as_it_was() -> None:
 
 
 def test_a_probe_that_something_else_delayed_is_not_believed() -> None:
-    """No operation of the job takes as long."""
+    """No operation of the job takes as long as the probe."""
     monitor = SerialMonitor(Probe(4 << 10, 0.5))
     monitor.observe(played(mixed(480), 1e-3, 312.5e6))
     network = monitor.network
@@ -226,7 +226,7 @@ def test_operations_alone_count_while_there_are_no_others() -> None:
 
 
 def test_the_pace_is_what_passes_from_one_end_to_the_next_whatever_operations_cost() -> None:
-    """With three under way each comes back every 30 ms, since all wait for the delay; it costs 8 ms."""
+    """With three under way, one comes back every 30 ms, since all wait for the delay; an operation costs 8 ms."""
     size, delay_s = 256 << 10, 0.08
     monitor = SerialMonitor(Probe(4 << 10, delay_s))
     assert monitor.pace_s(size) is None

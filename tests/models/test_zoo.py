@@ -176,7 +176,7 @@ def test_a_batch_size_that_was_not_measured_takes_its_share_and_says_so() -> Non
     known, carried = zoo.timing("resnet152", "m60", 16), zoo.timing("resnet152", "m60", 32)
     assert (carried.forward_s, carried.backward_s) == (2 * known.forward_s, 2 * known.backward_s)
     assert carried.derived.endswith("scaled from a batch of 16")
-    # 32 is as far from 16 as from 64: the larger.
+    # 32 is as far from 16 as from 64: the larger one counts.
     assert zoo.timing("resnet50", "m60", 32).samples_per_s == pytest.approx(72.83)
 
 

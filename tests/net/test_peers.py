@@ -41,14 +41,14 @@ VERBOSE = {"PS_VERBOSE": "2"}
 
 
 class UnmeasuredTestbed(Testbed):
-    """Takes its links for what was asked for: no test here is about a rate, and measuring takes 6 s a network."""
+    """Testbed that does not measure its links: no test here is about a rate, and measuring takes 6 s a network."""
 
     def check(self, tolerance: float = 0.10) -> dict[str, float]:
         return {}
 
 
 class ForkingTestbed(UnmeasuredTestbed):
-    """Its scripts with torch begin where that is imported already: several jobs of little training are compared."""
+    """Testbed that forks its torch scripts from a process with torch imported: several short jobs are compared."""
 
     def popen(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
@@ -79,7 +79,7 @@ PUSHED = re.compile(
     r"(?P<worker>\d+) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), "
     r"(?:(?!=> ).)*push=1,(?:(?!=> ).)*data_size=8 data_size=(?P<bytes>\d+)\s"
 )
-"""One message's line, as far as another's does not run into it."""
+"""Pattern of one message's line, unless another message's line runs into it."""
 
 
 def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:
@@ -103,7 +103,7 @@ def overtaken(arrivals: Sequence[tuple[int, int]]) -> int:
 
 @pytest.fixture(scope="module")
 def arrivals(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, list[tuple[int, int]]]]:
-    """By policy: what the server got from each worker."""
+    """Return what the server got from each worker, by policy."""
     pytest.importorskip("mxnet", exc_type=ImportError)
     folder = tmp_path_factory.mktemp("order")
     by_name_only = {**VERBOSE, "DMLC_PS_VAN_TYPE": "zmq"}
@@ -191,7 +191,7 @@ def test_the_buckets_of_ddp_travel_by_gloo_over_the_testbed(tmp_path: Path) -> N
     before, after = made[0].sent
     sent = {name: after[name] - before[name] for name in after}
     assert sent.pop("lo") < 100_000  # of the rendezvous
-    # Of two workers each sends half of the sum and half of the result; besides, the model once, and TCP's headers.
+    # Each of two workers sends half of the sum and half of the result, and also the model once, and TCP's headers.
     ((interface, over_the_wire),) = sent.items()
     assert ITERATIONS * TOTAL_BYTES < over_the_wire < 1.1 * (ITERATIONS + 1) * TOTAL_BYTES
     log = (job.folder / "worker0.log").read_text()
@@ -204,7 +204,7 @@ def test_the_buckets_of_ddp_travel_by_gloo_over_the_testbed(tmp_path: Path) -> N
 def test_a_peer_trains_the_same_model_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("mxnet", exc_type=ImportError)
     job = {"kind": "digits", "batch_size": 64, "iterations": 14, "warmup": 4, "target_accuracy": 0.2}
-    # 4.5 MB take 0.11 s, far longer than computing: what is used before it has come shows.
+    # 4.5 MB take 0.11 s, far longer than computing: a value that is used before it has arrived shows.
     policies = ["prophet", "ddp-gloo", "ddp-prophet", "mxnet-kvstore", "mxnet-p3"]
     cell = run(policies, tmp_path, ForkingTestbed, job, "320mbit")
     done = {name: runs[0] for name, runs in cell.runs.items()}

@@ -20,18 +20,18 @@ from support.lanes import ScheduledQueue
 from support.profiles import resnet50
 
 ACKNOWLEDGED, GENERATED, ASK = range(3)
-"""In this order where they are at one time."""
+"""Events, in their order if they are at the same time."""
 
 
 def wire_starts(profile: Profile, network: Network, plan: Plan, began: float = 0.0) -> list[float]:
-    """When each gradient starts on a wire that does as `network` says, first come first served; after backward began.
+    """Return when, after backward began, each gradient starts on a wire like `network`, first come first served.
 
-    One iteration, which comes true as the profile has it.
+    There is one iteration, which goes exactly as the profile says.
     """
     queue = ScheduledQueue(watchdog_s=1e9)
     queue.set_plan(plan)
     ids = profile.gradient_ids
-    # Of one moment the last layer's comes first.
+    # Of gradients at the same time, the last layer's comes first.
     agenda = [(began + g.generation_s, GENERATED, -index) for index, g in enumerate(profile.gradients)]
     heapq.heapify(agenda)
     starts = [-1.0] * len(ids)
@@ -97,7 +97,7 @@ def test_so_it_does_with_resnet_50_in_a_jobs_blocks(mbit: int) -> None:
 @settings(deadline=None)
 @given(jobs(), st.sampled_from([0.031, 0.31]))
 def test_late_acknowledgements_break_none_of_its_constraints(job: tuple[Profile, Network], ack_delay_s: float) -> None:
-    """The algorithm knows none. A gradient that must wait for one goes later, and may fit nowhere in backward then."""
+    """The algorithm knows no acknowledgements. A gradient that must wait for one may no longer fit into backward."""
     profile, network = job[0], dataclasses.replace(job[1], ack_delay_s=ack_delay_s)
     starts = paper_starts(profile, network)
     assert all(start >= g.generation_s - 1e-9 for start, g in zip(starts, profile.gradients, strict=True)), "7"

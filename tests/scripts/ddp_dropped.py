@@ -1,5 +1,5 @@
-"""Models that are dropped right after step(), while the program keeps this or that of some: what it keeps is right, and
-of the rest nothing stays, though garbage is never collected.
+"""Models that are dropped right after step(), while the program keeps parts of some: what it keeps is right, and
+nothing of the rest stays, though garbage is never collected.
 """
 
 import gc
@@ -52,7 +52,7 @@ def tensors_of(kept):
 
 
 def held_bytes():
-    """Of all tensors of this process."""
+    """Return the bytes of all tensors of this process."""
     storages = {}
     for value in gc.get_objects():
         if issubclass(type(value), torch.Tensor):
@@ -93,10 +93,10 @@ for trial in range(16):
     _, references = trained(trial, "nothing")
     alive.append([reference() is not None for reference in references])
     sizes.append(held_bytes())
-    threads.append(count("task") - threading.active_count())  # those of libraries
+    threads.append(count("task") - threading.active_count())  # threads of libraries
     files.append(count("fd"))
 flat = {
-    # What is still on its way of the last model or two may differ. A model and its optimizer are 25,000 bytes.
+    # How much of the last model or two is still on its way may differ. A model and its optimizer are 25,000 bytes.
     name: max(values[8:]) <= max(values[4:8]) + slack
     for name, values, slack in (("bytes", sizes, 150_000), ("threads", threads, 4), ("files", files, 6))
 }

@@ -1,4 +1,4 @@
-"""A job that its people look at: profilers, counters, modes, hooks, tracers, each for some iterations."""
+"""A job that is looked at: by profilers, counters, modes, hooks, tracers, each for some iterations."""
 
 import contextlib
 import cProfile
@@ -47,7 +47,7 @@ def python_profile():
 
 @contextlib.contextmanager
 def traced_lines():
-    """As a debugger or a measure of coverage does."""
+    """Trace lines, as a debugger or a measure of coverage does."""
     lines = 0
 
     def trace(frame, event, argument):
@@ -99,7 +99,7 @@ def execution_trace():
 
 @contextlib.contextmanager
 def some_dtype():
-    """What a library computes in, while the last step's updates are still to come."""
+    """Set a default dtype, as a library may, while the last step's updates are still to come."""
     torch.set_default_dtype(torch.float64)
     try:
         yield
@@ -140,15 +140,15 @@ def forward_and_backward():
 
 
 for way in WAYS:
-    with way():  # It sees the updates of the step before, and ends before its own are due.
+    with way():  # The tool sees the updates of the step before, and ends before those of this step are due.
         forward_and_backward()
         optimizer.step()
     forward_and_backward()
     optimizer.step()
-    with way():  # It has no part in the step.
+    with way():  # The tool has no part in the step.
         sum(param.detach().sum() for param in model.parameters())
     forward_and_backward()
-    with way():  # It sees nothing but the step.
+    with way():  # The tool sees nothing but the step.
         optimizer.step()
 
 traces = []

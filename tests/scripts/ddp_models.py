@@ -131,7 +131,7 @@ def buffers_beside_bucket_views(ddp, optimizer):
 
 
 class Blocks(nn.Module):
-    """Re-entrant checkpoints, one block of which is used twice."""
+    """Blocks with re-entrant checkpoints, one of them used twice."""
 
     def __init__(self):
         super().__init__()
@@ -165,7 +165,7 @@ def static_graph_set_later(ddp, optimizer):
 
 @way(lambda: nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 10)))
 def evaluated_by_the_first_rank(ddp, optimizer):
-    """With the module and with what is within."""
+    """Evaluation by the first rank with the inner module, and a look at the wrapper's parameters."""
     held_out, scores = torch.randn(64, 32), []
     for iteration in range(10):
         ddp.train()
@@ -191,7 +191,7 @@ class Two(nn.Module):
 
 @way(Two)
 def several_backward_passes(ddp, optimizer):
-    """Of one forward pass."""
+    """Several backward passes for one forward pass."""
     for _ in range(7):
         optimizer.zero_grad()
         first, second = ddp(batch()[0])
@@ -202,7 +202,7 @@ def several_backward_passes(ddp, optimizer):
 
 @way()
 def several_forward_passes(ddp, optimizer):
-    """Before one backward pass."""
+    """Several forward passes before one backward pass."""
     losses = []
     for _ in range(7):
         inputs, labels = batch()

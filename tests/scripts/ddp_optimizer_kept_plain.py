@@ -1,4 +1,4 @@
-"""What a program finds in its optimizer, and where torch's warnings point, between steps."""
+"""Checks, between steps, of what a program finds in its optimizer and of where torch's warnings point."""
 
 import copy
 import io
@@ -27,7 +27,7 @@ warnings.showwarning = note
 
 
 class Decayed(torch.optim.SGD):
-    """A program's own, with methods around torch's."""
+    """Optimizer of a program's own, with methods around torch's."""
 
     def __init__(self, params, lr):
         super().__init__(params, lr=lr, momentum=0.9)
@@ -49,7 +49,7 @@ class Decayed(torch.optim.SGD):
 
 
 class Counted(torch.optim.Adam):
-    """One that pickles in a way of its own."""
+    """Optimizer that pickles in a way of its own."""
 
     def __reduce_ex__(self, protocol):
         return copy.deepcopy, (self.state_dict(),)

@@ -1,4 +1,4 @@
-"""What torch refuses: parameters unused, repeated or swapped, gradients of another type, a changed static graph."""
+"""Jobs that torch refuses: parameters unused, repeated or swapped, gradients of another type, changed static graphs."""
 
 import torch
 import torch.distributed as dist
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 def until_refused(first, then):
-    """Trains with so many uses of a layer in the first two iterations, and with others from then on."""
+    """Trains with `first` uses of a layer in the first two iterations, and with `then` uses from then on."""
     torch.manual_seed(1)
     ddp = DistributedDataParallel(Net(), static_graph=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -70,7 +70,7 @@ def until_refused(first, then):
 
 
 def second_gradient():
-    """A gradient more, after all of the iteration are there."""
+    """An additional gradient comes after all gradients of the iteration are there."""
 
     class Again(torch.autograd.Function):
         @staticmethod

@@ -1,4 +1,4 @@
-"""What a program sets for a while: around clipping, around step(), and between step() and the next use."""
+"""Settings that a program changes for a while: around clipping, around step(), and between step() and the next use."""
 
 import contextlib
 
@@ -67,7 +67,7 @@ WAYS = (
     contextlib.nullcontext,
 )
 AT_STEP = [way for place, way in enumerate(WAYS) if place not in (2, 3, 5, 6)]
-"""The others end with an error, or with numbers that are not finite."""
+"""Ways that work around step(); the others end with an error, or with numbers that are not finite."""
 
 torch.manual_seed(100 + dist.get_rank())
 losses = []
@@ -79,7 +79,7 @@ for iteration in range(3 * len(WAYS)):
         other.add_param_group({"params": parts[2]})
     loss = nn.functional.cross_entropy(ddp(inputs), labels)
     loss.backward()
-    at_clip = WAYS[iteration % 2]  # a default type that is none of the gradients'
+    at_clip = WAYS[iteration % 2]  # a default type that no gradient has
     with at_clip():
         nn.utils.clip_grad_norm_(model.parameters(), 0.3)
     with AT_STEP[iteration % len(AT_STEP)]():

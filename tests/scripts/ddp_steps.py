@@ -1,4 +1,4 @@
-"""What else a program does around its steps: collectives, copies, errors that it catches, layers thawed one by one."""
+"""Other things a program does around its steps: collectives, copies, errors it catches, layers thawed one by one."""
 
 import contextlib
 import copy
@@ -12,14 +12,14 @@ from ways import backward, batch, run_ddp, way
 
 @way()
 def collectives(ddp, optimizer):
-    """On gradients and parameters, right after backward and after step."""
+    """Collectives on gradients and parameters, right after backward and after step."""
     params, seen = list(ddp.parameters()), []
     kept = [p.data for p in params]
     for iteration in range(14):
         optimizer.zero_grad()
         backward(ddp)
         if iteration % 7 == 1:
-            # As wrappers of a process group do it, past torch.distributed's own functions.
+            # Past torch.distributed's own functions, as wrappers of a process group do it.
             for p in params[::2]:
                 dist.group.WORLD.allreduce([p.grad]).wait()
             dist.group.WORLD.broadcast(params[1].grad, 1).wait()
@@ -57,7 +57,7 @@ def collectives(ddp, optimizer):
 
 @way()
 def copies(ddp, optimizer):
-    """Deep ones of the module, of the wrapper and of the optimizer, and an average that follows."""
+    """Deep copies of the module, of the wrapper and of the optimizer, and an average that follows the weights."""
     model, seen = ddp.module, []
     average = copy.deepcopy(model).requires_grad_(False)
     for iteration in range(8):
@@ -101,7 +101,7 @@ class Picky(nn.Module):
 
 @way(Picky)
 def errors(ddp, optimizer):
-    """Within a step, which the script catches: in the data, in forward, in the loss."""
+    """Errors within a step that the script catches: in forward, before the loss, and before the optimizer's step."""
     caught, losses = [], []
     for iteration in range(12):
         inputs, labels = batch()
@@ -138,12 +138,12 @@ class Thawing(nn.Module):
 
 def of_the_last(params):
     *others, weight, bias = list(params)
-    return torch.optim.AdamW([weight, bias, others[0]], lr=1e-2)  # the empty one is registered first
+    return torch.optim.AdamW([weight, bias, others[0]], lr=1e-2)  # the empty parameter is registered first
 
 
 @way(Thawing, of_the_last, find_unused_parameters=True)
 def thawed_one_after_another(ddp, optimizer):
-    """Each layer is added to the optimizer then; and a parameter has no elements."""
+    """Each layer is added to the optimizer when it is thawed; one parameter has no elements."""
     model, losses = ddp.module, []
     model.layers[:2].requires_grad_(False)
     for iteration in range(12):
@@ -172,7 +172,7 @@ class Branches(nn.Module):
 
 @way(Branches, find_unused_parameters=True)
 def unused_in_the_pass_that_averages(ddp, optimizer):
-    """Parameters used within no_sync() and not in that pass, and outputs without a part."""
+    """Parameters used within no_sync() but not in the pass that averages, and outputs that are not in the loss."""
     absent, grads = [], []
     for iteration in range(8):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel says of itself: its logging data, its reducer's state, and what it raises."""
+"""Reports of DistributedDataParallel on itself: its logging data, its reducer's state, and the errors it raises."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ said, kept = {}, []
 
 
 class Parts(nn.Module):
-    """Uses its first parts only."""
+    """Module that uses only its first `count` parts."""
 
     def __init__(self, count=4, twice=False):
         super().__init__()
@@ -36,7 +36,7 @@ def inputs():
 
 def look(what, ddp):
     data = ddp._get_ddp_logging_data()
-    kept.append(ddp)  # One that goes would have torch's logger say so.
+    kept.append(ddp)  # A module that goes away would have torch's logger say so.
     stable = {name: value for name, value in data.items() if "time" not in name and name != "master_port"}
     said[what] = [sorted(data), dict(sorted(stable.items()))]
 
@@ -121,7 +121,7 @@ for level in (dist.DebugLevel.OFF, dist.DebugLevel.INFO, dist.DebugLevel.DETAIL)
     look(f"twice, {level}, data", twice)
 dist.set_debug_level(dist.DebugLevel.OFF)
 for count in (1, 2, 3):
-    # Where the last gradient of all comes in an inner backward pass, one more is added on top, as torch does it.
+    # If the last gradient of all comes in an inner backward pass, one more is added on top, as torch does it.
     reentrant = DistributedDataParallel(Parts(count, twice=True))
     said[f"re-entrant, {count}"] = text_of(lambda module=reentrant: module(inputs(), 4).sum().backward())
 for what, value in said.items():

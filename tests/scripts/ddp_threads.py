@@ -29,7 +29,7 @@ class Reader:
 
 
 class Own(threading.Thread):
-    """One with a run() of its own."""
+    """Thread with a run() of its own."""
 
     def run(self):
         self.score = kept()

@@ -44,7 +44,7 @@ def encoder(dropout, wrap=lambda block: block, **options):
 
 @way(lambda: encoder(0.0), torch.optim.AdamW)
 def blocks(model, optimizer):
-    """What is left at the root is an embedding, whose inputs have no gradient, and a head."""
+    """The root has only an embedding, whose inputs have no gradient, and a head."""
     return [step(optimizer, text_loss(model)) for _ in range(8)]
 
 
@@ -53,7 +53,7 @@ checkpointed = partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REE
 
 @way(lambda: encoder(0.1, checkpointed, reshard_after_forward=False), torch.optim.AdamW)
 def checkpoints(model, optimizer):
-    """Around blocks, as a wrapper of torch's makes them."""
+    """Checkpoints around blocks, as a wrapper of torch's makes them."""
     return [step(optimizer, text_loss(model)) for _ in range(5)]
 
 
@@ -96,7 +96,7 @@ class Skipping(nn.Module):
 
 @way(lambda: fully_shard(Skipping()), adamw)
 def modules_left_out(model, optimizer):
-    """By a forward pass; there are evaluations in between, and gradients are cleared in place."""
+    """A forward pass leaves modules out; there are evaluations in between, and gradients are cleared in place."""
     losses, seen = [], []
     for iteration in range(9):
         loss = loss_of(model, {iteration % 5, (iteration + 2) % 5})
@@ -127,7 +127,7 @@ def frozen_first():
 
 @way(frozen_first)
 def frozen_for_some_iterations(model, optimizer):
-    """Another part than the one that always is."""
+    """A part is frozen for some iterations, besides the one that always is."""
     losses = []
     for iteration in range(9):
         model[2].requires_grad_(iteration % 3 != 1)
@@ -182,7 +182,7 @@ class Failing(nn.Linear):
 
 @way(lambda: fully_shard(nn.Sequential(*(fully_shard(Failing(40, 40)) for _ in range(4)), nn.Linear(40, 7))), adamw)
 def batches_that_fail(model, optimizer):
-    """In forward, and the training that goes on after them."""
+    """Batches fail in forward, and training goes on after them."""
     losses, caught = [], 0
     for iteration in range(9):
         layer = model[iteration % 4]
@@ -206,7 +206,7 @@ def some_ignored():
 
 @way(some_ignored, adamw)
 def ignored(model, optimizer):
-    """The script averages these parameters itself."""
+    """The script averages the ignored parameters itself."""
     losses = []
     for _ in range(8):
         loss = loss_of(model)
@@ -225,7 +225,7 @@ KINDS = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelt
 
 @way(lambda: fully_shard(nn.Sequential(*layers(len(KINDS)), nn.Linear(40, 7))), list)
 def optimizers(model, _):
-    """Each of torch that updates element by element, and several on one model."""
+    """Each optimizer of torch that updates element by element, and several on one model."""
     each = [getattr(torch.optim, kind)(layer.parameters(), lr=1e-2) for kind, layer in zip(KINDS, model, strict=False)]
     each.append(torch.optim.SGD(model[-1].parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1))
     losses = []

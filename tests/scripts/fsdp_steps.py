@@ -1,4 +1,4 @@
-"""What a script does with gradients, parameters and lists of what to gather ahead, around the steps of one model."""
+"""Uses of gradients, parameters and lists of what to gather ahead, around the steps of one model."""
 
 import averaging  # noqa: F401
 import torch
@@ -31,7 +31,7 @@ def backward(model):
 
 @way(layers, adamw)
 def accumulation(model, optimizer):
-    """Without communication, with a reduction each time, and with parameters kept in between."""
+    """Accumulation without communication, with a reduction each time, and with parameters kept in between."""
     losses = []
     for iteration in range(9):
         case, last = iteration % 3, 2
@@ -52,7 +52,7 @@ def accumulation(model, optimizer):
 
 @way(layers, lambda params: torch.optim.AdamW(params, lr=1e-2, foreach=True))
 def gradients_handled(model, optimizer):
-    """Looked at and changed: as DTensors, and as this rank's parts of them."""
+    """Gradients are looked at and changed, as DTensors and as this rank's parts of them."""
     seen = []
     for iteration in range(9):
         backward(model)
@@ -72,7 +72,7 @@ def gradients_handled(model, optimizer):
 
 @way(layers)
 def own_parts(model, optimizer):
-    """A penalty of this rank's parts of parameters, whose gradients autograd adds by itself, and a kept average."""
+    """A penalty on this rank's parts of parameters, whose gradients autograd adds by itself, and a kept average."""
     kept = [param.detach().clone() for param in model.parameters()]
     for iteration in range(8):
         backward(model)
@@ -88,7 +88,7 @@ def own_parts(model, optimizer):
 
 @way(layers)
 def unsharded_by_hand(model, optimizer):
-    """With and without a wait, before and after updates."""
+    """Layers are unsharded by hand, with and without a wait, before and after updates."""
     losses, seen = [], []
     for _ in range(6):
         handle = model[1].unshard(async_op=True)
@@ -112,7 +112,7 @@ def clamped(module, inputs, output):
 
 @way(layers)
 def hooks(model, optimizer):
-    """Of modules and of tensors within backward, and around the optimizer's step."""
+    """Hooks of modules and of tensors within backward, and hooks around the optimizer's step."""
     seen = []
     model[1].register_full_backward_hook(lambda module, inner, outer: (inner[0] * 0.5,))
     model[2].register_forward_hook(clamped)
@@ -134,7 +134,7 @@ def step(model, optimizer):
 
 @way(layers, adamw)
 def checkpoint(model, optimizer):
-    """By torch.distributed.checkpoint in the middle of training, an evaluation, and going back to it."""
+    """A checkpoint by torch.distributed.checkpoint in mid-training, an evaluation, and a return to the checkpoint."""
     place = f"../checkpoint-{dist.get_world_size()}"
     losses, seen = [], []
     for iteration in range(8):
@@ -154,7 +154,7 @@ def checkpoint(model, optimizer):
 
 @way(layers, adamw)
 def whole_state(model, optimizer):
-    """Saved whole after some steps, and loaded into another model and its optimizer: the counts of steps are shared."""
+    """State saved whole after some steps, and loaded into another model and its optimizer: step counts are shared."""
     other = layers()
     others_optimizer = adamw(other.parameters())
     losses = [step(model, optimizer) for _ in range(4)]
@@ -190,7 +190,7 @@ def lists_changed(model, optimizer):
 
 
 def reduced_in(name, sums=False, **types):
-    """Gradients reduced in the parameters' type, in half precision, and with sums alone."""
+    """Gradients are reduced in the parameters' type, in half precision, or only summed."""
     policy = MixedPrecisionPolicy(**types)
 
     def build():

@@ -1,4 +1,4 @@
-"""What a training script in this folder hands to its test: digests of its weights and of what it logs.
+"""Report of a training script in this folder to its test: digests of its weights and of what it logs.
 
 Rule of this file: it reads values as any program does, and writes `result.json` in the working folder.
 """
@@ -45,7 +45,7 @@ def _add(digest: Any, name: str, value: Any) -> int:
     if hasattr(value, "asnumpy"):
         value = value.asnumpy()
     elif hasattr(value, "detach"):
-        value = value.detach().double().numpy()  # exact for what is narrower
+        value = value.detach().double().numpy()  # exact for narrower types
     elif isinstance(value, Iterable) and not isinstance(value, np.ndarray):
         return sum(_add(digest, f"{name}[{place}]", each) for place, each in enumerate(value))
     elif isinstance(value, float) and not math.isfinite(value):

@@ -1,7 +1,7 @@
 """A rough ride for a script under Prophet over DistributedDataParallel: a slow network, and decisions all the time.
 
 Rule of this file: what makes a missing wait show, put in from outside. It is imported before a script starts, in its
-process. Averages take longer than the compute beside them, for a time of its own on each rank; every other round all
+process. Averages take longer than the compute beside them, by a different time on each rank; every other round all
 ranks are given another cut and another order of blocks, by chance, in two phases where they can be; and now and then
 torch's own reducer has a turn of a few iterations. rough_counts.py says what Prophet did.
 """
@@ -33,12 +33,12 @@ from prophet_scheduler.frontends.torch.updates import Updates
 OPERATION_S = 0.001
 BYTES_PER_S = 20e6
 SIZES = (512, 4096, 20_000, 1 << 20)
-"""Largest blocks in bytes, of which a decision takes one."""
+"""Sizes of the largest block, in bytes; a decision takes one of them."""
 
 TWO_PHASES = 0.5
-"""How likely a decision has them, where rounds may."""
+"""Probability that a decision has two phases, where rounds may have them."""
 TURNS = 0.2
-"""Of torch's reducer: how likely one is wanted, in a round."""
+"""Probability, in a round, that a turn of torch's reducer is wanted."""
 MOST_TURN = 3
 
 
@@ -53,7 +53,7 @@ class _SlowWork:
 
 
 class _Wire:
-    """One group's: an operation at a time, each after some time of this rank's own."""
+    """Wire of one group: one operation at a time, each after some time of this rank's own."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[Callable[[], Any], int, _SlowWork] | None] = queue.SimpleQueue()
@@ -149,7 +149,7 @@ def _decide_often() -> None:
 
 
 def _count_turns() -> None:
-    # Chance decides when there is one, and not how long iterations take.
+    # Chance decides when there is a turn, and not the time that iterations take.
     vars(agent)["_other_ways"] = lambda *_: ()
     original: Any = vars(Turns)["_begin"]
 

@@ -1,7 +1,7 @@
-"""What Prophet did in a script on a rough ride, by the way that trained at the time (ways.py).
+"""Counts of what Prophet did in a script on a rough ride, by the way that trained at the time (ways.py).
 
-Rule of this file: what rough.py and rough_fsdp.py count. When the script ends, `rough.json` in its folder has it; a
-script without ways has one, without a name.
+Rule of this file: what rough.py and rough_fsdp.py count. When the script ends, `rough.json` in its folder has the
+counts; a script without ways has one way, without a name.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MANY = ("ddp_many_clip", "ddp_many_ranks")
 MANY_RANKS = (3, 4)
 HALF = "ddp_clip_half"
 CLIPPING = (HALF, "ddp_clip_value", "ddp_clipping", "ddp_many_clip")
-"""Those whose updates must outlast step(), in rounds of two phases."""
+"""Scripts whose updates must outlast step(), in rounds of two phases."""
 
 NOT_OVER_DDP = {
     "torch_functional": "torch's reducer knows no transform of torch.func, and no module that is never called",
@@ -48,12 +48,12 @@ NOT_OVER_DDP = {
     "torch_spawn": "slow; who sends a parameter is the front end's on any engine",
 }
 UNUSED = ("torch_unused",)
-"""Those whose parameters have no gradient at times, which DistributedDataParallel must be told."""
+"""Scripts whose parameters have no gradient at times, which DistributedDataParallel must be told."""
 FALLS_BACK = {
     **{"ddp_fall_back_join": 3, "ddp_fall_back_own_hook": 3, "ddp_fall_back_reducer": 3},
     "ddp_fall_back_rpc": 1,
 }
-"""How many modules of a script go on with DistributedDataParallel as it is."""
+"""Number of modules of a script that go on with DistributedDataParallel as it is."""
 
 SCRIPTS = sorted(
     path.stem
@@ -79,14 +79,14 @@ class Jobs:
                 )
 
     def result(self, mode: str, name: str, ranks: int) -> list[dict[str, Any]]:
-        """What each rank reported; fails with the ranks' last words."""
+        """Return what each rank reported; fails with the ranks' last words."""
         try:
             return self._runs[mode, name, ranks].result()
         except JobFailed as error:
             pytest.fail(f"under {mode}: {error}", pytrace=False)
 
     def place(self, mode: str, name: str, ranks: int) -> Path:
-        """The job's folder, with one for each rank."""
+        """Return the job's folder, which has one for each rank."""
         return self._folder / mode / f"{name}-{ranks}"
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """A job goes on with the reducer that was faster, and ends with plain DDP's bits either way.
 
-How long a reducer's iterations take is put in (turned.py); all else is as torchrun would start it.
+The time that a reducer's iterations take is made up (turned.py); all else is as torchrun would start it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOKS = 12
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of the script reports without Prophet."""
+    """Return what each rank of the script reports without Prophet."""
     with Ranks({}, COMMON) as ranks:
         return ranks.run(SCRIPT, tmp_path_factory.mktemp("plain") / "job", LIMIT_S)
 

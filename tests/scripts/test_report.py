@@ -1,4 +1,4 @@
-"""What scripts report: equal digests exactly for equal bits."""
+"""Tests of the scripts' reports: digests are equal exactly if the bits are."""
 
 from __future__ import annotations
 

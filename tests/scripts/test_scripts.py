@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 FOLDER = Path(__file__).parent
 IMPORTED_FIRST = {"torch": ("torch", "torch._dynamo"), "mxnet": ("numpy",)}
-"""What is there when a script starts. MXNet does not survive a fork after it was imported."""
+"""Modules already imported when a script starts. MXNet does not survive a fork after it was imported."""
 MODES = {"stock": {}, "prophet": {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json"}}
 JOBS_AT_A_TIME = 8
 LIMIT_S = 180.0
@@ -55,14 +55,14 @@ class Jobs:
                 self._runs[mode, name] = self._pool.submit(cluster.run, script, self.place(mode, name), LIMIT_S)
 
     def result(self, mode: str, name: str) -> list[dict[str, Any]]:
-        """What each worker reported; fails with the roles' last words."""
+        """Return what each worker reported; fails with the roles' last words."""
         try:
             return self._runs[mode, name].result()
         except JobFailed as error:
             pytest.fail(f"under {mode}: {error}", pytrace=False)
 
     def place(self, mode: str, name: str) -> Path:
-        """The job's folder, with one for each of its roles."""
+        """Return the job's folder, which has one for each of its roles."""
         return self._folder / mode / name
 
     def close(self) -> None:

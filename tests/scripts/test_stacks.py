@@ -1,8 +1,8 @@
 """Known stacks over DistributedDataParallel: the same bits under Prophet as without, and Prophet is on.
 
 Each `stack_*.py` in this folder trains with a library that makes the DistributedDataParallel itself, as torchrun
-would start it. It is run as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py). The libraries are no
-part of `make setup`: `make stacks` installs them and runs these.
+would start it. It is run as it is, and with PROPHET_SCHEDULER=prophet on a rough ride (rough.py). The libraries are
+not part of `make setup`: `make stacks` installs them and runs these tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TORCHRUN = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""What torchrun sets beside ranks and addresses, and that no library asks a hub for anything."""
+"""Variables that torchrun sets besides ranks and addresses, and some that keep libraries from asking a hub."""
 MODES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "plain": (TORCHRUN, ()),
     "prophet": (
@@ -49,7 +49,7 @@ LIMIT_S = 400.0
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Ranks]]:
-    """One for each mode, with the libraries that are there imported."""
+    """Ranks for each mode, with the installed libraries imported."""
     there = sorted({library for library in STACKS.values() if importlib.util.find_spec(library) is not None})
     common = ("torch", "torch._dynamo", *there)
     with Ranks(MODES["plain"][0], common) as plain:

@@ -1,4 +1,4 @@
-"""Forked children see the model: one evaluates it right after a step, and those of a DataLoader choose by it."""
+"""Forked children see the model: one evaluates it right after a step, and a DataLoader's choose samples by it."""
 
 import multiprocessing
 
@@ -10,7 +10,7 @@ from ways import run_byteps, train, way
 
 @way()
 def evaluation(model, optimizer):
-    """What it found comes through a pipe."""
+    """A forked child evaluates the model and sends the score through a pipe."""
     held_out, scores = torch.randn(64, 32), []
 
     def evaluate(connection):
@@ -28,7 +28,7 @@ def evaluation(model, optimizer):
 
 
 class HardExamples(Dataset):
-    """Of two candidates the one with the larger loss, by the weights at the start of the epoch."""
+    """Dataset that picks, of two candidates, the one with the larger loss by the weights at the start of the epoch."""
 
     def __init__(self, model):
         self.model = model
@@ -45,7 +45,7 @@ class HardExamples(Dataset):
 
 @way()
 def data_loader(model, optimizer):
-    """Its workers are forked anew for each epoch."""
+    """The loader's workers are forked anew for each epoch."""
     loader = DataLoader(HardExamples(model), batch_size=32, num_workers=2)
     losses = []
     for _ in range(3):

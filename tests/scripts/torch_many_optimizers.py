@@ -1,4 +1,4 @@
-"""One model after another, each with another optimizer of torch.optim."""
+"""Models trained one after another, each with another optimizer of torch.optim."""
 
 import torch
 from torch import nn

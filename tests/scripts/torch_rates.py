@@ -1,4 +1,4 @@
-"""What changes how the optimizer steps: schedules, hyper-parameters, its state, hooks, and averages of the script."""
+"""Changes to how the optimizer steps: schedules, hyper-parameters, its state, hooks, and averages of the script."""
 
 import warnings
 
@@ -58,7 +58,7 @@ def schedules(model, optimizer):
 
 @way(make=adam)
 def layer_begun_anew(model, optimizer):
-    """The optimizer forgets what it knew of it."""
+    """A layer is reset, and the optimizer forgets what it knew of the layer."""
     averages = []
     for iteration in range(8):
         train(model, optimizer)
@@ -86,7 +86,7 @@ def averages_in_place(model, optimizer):
 
 @way()
 def averages_in_new_tensors(model, optimizer):
-    """As BytePS's examples do for metrics, under one name."""
+    """Metrics are averaged under one name, as BytePS's examples do."""
     averages = []
     for step in range(6):
         loss = torch.tensor(train(model, optimizer))
@@ -98,7 +98,7 @@ def averages_in_new_tensors(model, optimizer):
 
 @way()
 def weights_sent_again(model, optimizer):
-    """Those of the first, in place, as local SGD does now and then."""
+    """The first worker's weights are sent again, in place, as local SGD does now and then."""
     for iteration in range(6):
         train(model, optimizer)
         if iteration % 2 == 1:
@@ -107,7 +107,7 @@ def weights_sent_again(model, optimizer):
 
 @way()
 def hooks(model, optimizer):
-    """Around the steps, of one optimizer and of all: they decay the rate and the weights."""
+    """Hooks around the steps, of one optimizer and of all, decay the rate and the weights."""
     seen = []
 
     def before(optimizer, args, kwargs):

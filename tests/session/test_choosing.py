@@ -28,7 +28,7 @@ def uniform(size_kib: int) -> Cut:
 
 @dataclass
 class Search:
-    """One that has come to an end."""
+    """Search that has come to an end."""
 
     choices: Sequence[Choice]
     message_s: float | None = None
@@ -38,9 +38,9 @@ class Search:
 
 
 class Policy:
-    """Finds the smallest blocks the best, each size by a tenth better than the next larger one.
+    """Policy that rates the smallest blocks best, each size a tenth better than the next larger one.
 
-    What it wants in flight is 1 MiB, and as much again for each millisecond of delay after the first.
+    It wants 1 MiB in flight, and as much again for each millisecond of delay after the first.
     """
 
     name = "smallest"
@@ -61,8 +61,8 @@ class Policy:
 
 
 class Job:
-    """One whose engine refuses some cuts and takes up any other a turn later; an iteration takes what it is predicted
-    to, or what `takes_s` says of its cut."""
+    """Job whose engine refuses some cuts and takes up any other a turn later; an iteration takes the predicted time, or
+    what `takes_s` says of its cut."""
 
     def __init__(self, begins_with: Cut) -> None:
         self.policy = Policy()
@@ -119,7 +119,7 @@ def test_smaller_blocks_that_the_job_never_had_are_not_asked_for_either() -> Non
 def test_sizes_that_the_job_has_had_can_be_had_again() -> None:
     job = Job(uniform(128))
     job.turns(1)
-    job.wanted = uniform(1024)  # as where another worker decides for a while
+    job.wanted = uniform(1024)  # as if another worker decided for a while
     job.takes_s = {uniform(1024): 3.0}
     job.refusals = (refusal(uniform(512)),)
     assert job.turns(3)[-1] == uniform(128), "512 KiB are refused, and what is smaller and was never had"
@@ -154,7 +154,7 @@ def test_nothing_is_asked_while_a_cut_is_awaited_whose_blocks_need_another_credi
 
 
 def test_another_delay_is_asked_about_and_changes_the_credit_alone() -> None:
-    """A block of 128 KiB takes 5 ms on this wire: less than that makes no difference to how many are in flight."""
+    """A block of 128 KiB takes 5 ms on this wire: a shorter delay makes no difference to how many are in flight."""
     job = Job(uniform(1024))
     job.turns(8)
     assert (job.cut, job.choosing.at_rest) == (uniform(128), True)

@@ -157,7 +157,7 @@ def seconds_of_a_job(rate: float, backward_s: float = 0.2) -> list[NDArray[Any]]
 
 
 def run(subject: Session, seconds: list[NDArray[Any]]) -> list[tuple[int, bool]]:
-    """When plans were made, in whole seconds, and whether each is from the network of this job alone."""
+    """Return when plans were made, in whole seconds, and whether each is from the network of this job alone."""
     return [
         (now, subject.kept_was_dropped != "")
         for now, events in enumerate(seconds, start=1)

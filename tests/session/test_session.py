@@ -66,7 +66,7 @@ def test_it_plans_again_only_when_the_time_has_come_and_something_changed() -> N
 
 
 def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -> None:
-    """From the turn after a cut came, though its own events cannot have told it anything of that cut yet."""
+    """The wish holds from the turn after a cut came, though the worker's own events cannot tell of that cut yet."""
     subject = session(shape=Shape(2, 1), follows=True)
     begun_with = subject.plan.push.credit
     credits: list[int | None] = []
@@ -98,7 +98,7 @@ def test_one_that_follows_plans_for_itself_where_nothing_is_cut() -> None:
 
 
 def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
-    """Servers make room for them, and all workers meet at each: they are slow, and then the wire is what it was."""
+    """Servers make room for new keys, and all workers meet at each: these rounds are slow, and later ones are not."""
     subject = session(shape=Shape(2, 1), follows=True)
     rates: list[float] = []
     for second in range(30):
@@ -115,7 +115,7 @@ def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
 
 
 def test_what_a_part_of_an_iteration_tells_of_the_network_does_not_count() -> None:
-    """It may look like a slow wire without a delay where there is a fast one behind a long delay."""
+    """A part may make a fast wire behind a long delay look like a slow wire without a delay."""
     subject = session()
     known = []
     for second in range(6):
@@ -128,7 +128,7 @@ def test_what_a_part_of_an_iteration_tells_of_the_network_does_not_count() -> No
 
 
 def test_planned_for_is_the_slowest_rate_and_the_longest_delay() -> None:
-    """One that is far away is the slowest of all where too little is in flight for it."""
+    """A worker that is far away is the slowest of all if too little is in flight for it."""
     subject = session()
     plan_at(subject, 1.0, some_iterations(8))
     measured = transfers([131072, 4000] * 60, 30e6, 0.0005, began=9.0)
@@ -150,7 +150,7 @@ def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
 
 
 def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
-    """It takes iterations to be learned, which were all that a cut on trial was judged by."""
+    """Learning the order took iterations, and a cut on trial was judged by those alone."""
     subject = session(shape=Shape(2, 1), follows=True, learns_order=True)
     orders = []
     for second in range(18):

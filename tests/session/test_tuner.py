@@ -20,7 +20,7 @@ def arms(predicted_s: Sequence[float], first_cost: float = 0.1, cost: float = 0.
 
 
 class Job:
-    """One with these true times, whose iterations scatter by a share."""
+    """Job with these true times, whose iterations scatter by a share."""
 
     def __init__(
         self, true_s: Sequence[float], predicted_s: Sequence[float], scatter: float = 0.0, first_cost: float = 0.1
@@ -34,7 +34,7 @@ class Job:
         self._random = np.random.default_rng(1)
 
     def run(self, count: int, arm: int) -> int:
-        """The arm that is wanted after so many iterations, the first of them under `arm`."""
+        """Return the arm that is wanted after `count` iterations, the first of them under `arm`."""
         for _ in range(count):
             going = 0.0
             if self.had and self.had[-1] != arm:
@@ -177,7 +177,7 @@ def test_neighbours_that_are_slow_together_say_less(correlated: float) -> None:
 
 
 def test_what_was_believed_in_an_earlier_run_is_where_the_next_one_begins() -> None:
-    """The predictions still say otherwise, and the level is another today."""
+    """The predictions still say otherwise, and the general level is different today."""
     tuner = Tuner()
     tuner.predict(arms([1.0, 1.1]))
     for size, iteration_s in ((SIZES[0], 1.3), (SIZES[1], 1.0)):
@@ -244,7 +244,7 @@ def test_a_jobs_own_first_iterations_tell_what_a_first_time_costs() -> None:
 
 
 def test_a_slow_way_back_is_news_of_neither_arm_nor_job() -> None:
-    """As measured at 1 Gbit/s and 10 ms: the reducer took 0.285 s for a predicted 0.166, the way back 0.346."""
+    """Times are as measured at 1 Gbit/s and 10 ms: the reducer took 0.285 s, predicted 0.166; the way back 0.346."""
     tuner = Tuner()
     own, torch = Arm("own", 0.163, SIZES[0]), Arm("torch", 0.166, SIZES[5], "torch", 1.0, 1.0)
     tuner.predict([own, torch])
@@ -260,7 +260,7 @@ def test_a_slow_way_back_is_news_of_neither_arm_nor_job() -> None:
 
 
 def test_changes_that_slow_the_iterations_after_them_are_learned_to_be_dear() -> None:
-    """Arms are alike as far as predicted: a look is worth a tenth of an iteration, and seldom a whole one."""
+    """All arms have the same prediction: a look is worth a tenth of an iteration, and seldom a whole one."""
 
     def looks(slowed: Sequence[float]) -> int:
         tuner, arm, changes, since = Tuner(), 0, 0, 2

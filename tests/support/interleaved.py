@@ -1,4 +1,4 @@
-"""Ranks in processes of their own that a test lets run in turn: in any order, and each time in the same one.
+"""Ranks in processes of their own that a test lets run in turn: in any order, which can be repeated.
 
 Rule of this file: who runs, and when an operation ends. Between two waits or pauses a rank runs alone. An operation
 ends on a rank while that waits or pauses, in a thread of its own there, as torch's operations do.
@@ -74,7 +74,7 @@ class PausingIssuer(Issuer):
 
 
 SUBMIT, DONE, PAUSE, END, FAIL = range(5)
-"""What a rank says."""
+"""Kinds of messages from a rank."""
 
 
 def _serve(told: Connection, rank: int, program: Callable[..., Any]) -> None:
@@ -127,7 +127,7 @@ class Interleaving:
 
 
 class _Run(Wire):
-    """One run, in the test's process."""
+    """Single run of the ranks, as seen by the test's process."""
 
     def __init__(self, ends: Sequence[Connection], seed: int, failing: int | None) -> None:
         super().__init__(len(ends), lambda _rank, _number: 0.0)

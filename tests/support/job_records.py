@@ -34,7 +34,7 @@ PROFILE = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
 
 
 class RecordedJob:
-    """One worker; a turn of its observer after each iteration. The first one learns."""
+    """Worker whose observer has a turn after each iteration. The first worker learns."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.now = 100.0 + rank

@@ -57,7 +57,7 @@ class VirtualHook:
 
 
 class VirtualBytePS:
-    """One worker's job. `clock` has the time;"""
+    """Job of one worker. `clock` has the time."""
 
     def __init__(self, agent: Agent, hook: VirtualHook, clock: list[float], profile: Profile, network: Network) -> None:
         self.agent, self.hook, self.clock = agent, hook, clock

@@ -140,7 +140,7 @@ class Job:
 
 
 class Clipping(Job):
-    """One that asks for norms in every iteration; in two phases each block is a push and a pull of half the bytes."""
+    """Job that asks for norms in every iteration; in two phases each block is a push and a pull of half the bytes."""
 
     def __init__(self, network: Network = NETWORK, profile: Profile = PROFILE) -> None:
         super().__init__(network, None, profile)
@@ -199,7 +199,7 @@ def module_agent(
 
 
 def trained(job: Job, agent: ModuleAgent, iterations: int) -> float:
-    """A turn of the agent after each iteration."""
+    """Train with a turn of the agent after each iteration."""
     took_s = 0.0
     for _ in range(iterations):
         took_s = job.iterate()
@@ -214,8 +214,8 @@ def warm_start(folder: Path, profile: Profile | None = None) -> WarmStart:
 
 
 class Restless(Job):
-    """A job of milliseconds on a machine with other work: what it computes and sends takes another time each time, and
-    drifts."""
+    """A job of milliseconds on a machine with other work: computing and sending take different times in each iteration,
+    and the times drift."""
 
     def __init__(self, seed: int) -> None:
         profile = resnet50(1_600_000, backward_s=3e-3, forward_s=1.5e-3)
@@ -271,7 +271,7 @@ class Distant(Job):
         order = backward_order(len(self.blocks_under(self.cut)))
         self.held = Decision(self.cut, order, at_once=MOST_AT_ONCE, unordered=True)
         self.had: list[tuple[Cut, float]] = []
-        """The cut of each iteration, and what it took."""
+        """The cut of each iteration, and the seconds it took."""
 
     @property
     def decision(self) -> Decision:

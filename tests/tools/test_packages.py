@@ -1,4 +1,4 @@
-"""What distributions say of the project: in one place, and the same to pip, conda and cibuildwheel."""
+"""Tests of what distributions say of the project: in one place, and the same to pip, conda and cibuildwheel."""
 
 from __future__ import annotations
 

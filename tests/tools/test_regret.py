@@ -14,7 +14,7 @@ CHANGING = next(family for family in FAMILIES if family.name == "changing")
 
 
 class Knows:
-    """One that is told the best arm, or stays where it is."""
+    """Decider that is told the best arm, or stays where it is."""
 
     def __init__(self, arm: int) -> None:
         self._arm = arm

@@ -1,4 +1,4 @@
-"""What a worker says of itself, put together, and the record that it writes."""
+"""Tests of the status that a worker puts together, and of the record that it writes."""
 
 from __future__ import annotations
 

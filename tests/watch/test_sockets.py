@@ -1,4 +1,4 @@
-"""The status socket: whose it is, what is left of one, and what answers."""
+"""The status socket: who owns it, what remains of an old one, and what answers."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from prophet_scheduler.watch.sockets import (
 from prophet_scheduler.watch.status import WorkerName
 
 LONG_S = 60.0
-"""Nothing takes so long, also where the machine stands still for a while."""
+"""Longer than anything here takes, even if the machine stands still for a while."""
 
 
 def asked(path: Path) -> dict[str, Any] | None:
-    """What the socket at `path` answers, however long that takes."""
+    """Return what the socket at `path` answers, however long that takes."""
     return ask(path, LONG_S)
 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server gives up nobody who is late, as these tests may be."""
+    """Let servers wait for clients that are late, as these tests may be."""
     monkeypatch.setattr(server_module, "ANSWER_LIMIT_S", LONG_S)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short name, as sockets need it."""
+    """Return a folder with a short path, as sockets need."""
     with tempfile.TemporaryDirectory(prefix="prophet-") as name:
         yield own_folder([Path(name) / "own"])
 
@@ -204,7 +204,7 @@ def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callab
 
 @pytest.fixture
 def both(folder: Path, serve: Callable[..., StatusServer]) -> tuple[Path, int]:
-    """The status socket and the page's port of one worker."""
+    """Return the status socket and the page's port of one worker."""
     ports: list[int] = []
 
     def prepare(server: StatusServer) -> None:
@@ -216,7 +216,7 @@ def both(folder: Path, serve: Callable[..., StatusServer]) -> tuple[Path, int]:
 
 
 def scrape(port: int, said: bytes, ends: bool = True) -> bytes:
-    """All that comes back until the other end closes."""
+    """Return all that comes back until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), LONG_S) as own:
         own.sendall(said)
         if ends:

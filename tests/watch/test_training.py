@@ -1,4 +1,4 @@
-"""What the threads that train say to whoever watches."""
+"""Tests of what training threads report to an observer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """One worker of the suite's job, on the engine and in the case that its environment names.
 
 Rule of this file: an ordinary training loop through an engine's exchange (prophet_scheduler/engines/exchange.py), and
-what is done to Prophet from outside before it begins. What a new engine adds is a class like those at the end. Prints
-what the tests read, a line each: the digest of the weights, and where blocks were forced, by round what held on this
-worker. It takes engine and case from CONTRACT_ENGINE and CONTRACT_CASE.
+what is done to Prophet from outside before it begins. A new engine adds a class like those at the end. The job prints
+what the tests read, one line each: the digest of the weights and, where blocks were forced, what held on this worker
+in each round. It takes engine and case from CONTRACT_ENGINE and CONTRACT_CASE.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ CUTS = (
 )
 FAILURE = "made for a test"
 PATIENCE_S = 120.0
-"""For a failure to come about that is waited for."""
+"""Longest wait for a failure that has to come about."""
 
 
 class Forced(Protocol):
-    """Changes of the suite to Prophet on one engine. To be made before the exchange, in a worker's process."""
+    """Changes that the suite makes to Prophet on one engine, in a worker's process, before the exchange is made."""
 
     def fail(self) -> threading.Event:
-        """From now on the agent of this worker, which decides, fails at each turn; set when it has."""
+        """Make the agent of this worker, which decides, fail at each turn; the event is set when it has failed."""
         ...
 
     def recut(self, rank: int) -> Callable[[Any], object]:
-        """Every worker wishes for cuts of its own, at every chance, and says that its network is another one.
+        """Make every worker wish for cuts of its own, at every chance, and report a network of its own.
 
-        Returns what says, of the model, what holds in the round that has just been sent: comparable between workers.
+        Returns a function of the model that tells what holds in the round just sent, comparable between workers.
         """
         ...
 
@@ -60,8 +60,8 @@ CLIP_NORM = 0.05
 def train(
     exchange: TorchJobExchange, after: Callable[[Any], None] = lambda called: None, clip_norm: float | None = None
 ) -> None:
-    """The job; `after` each step it is called with what forward is called of. `clip_norm`: the norm that all gradients
-    together have at most.
+    """Train the job; `after` is called after each step, with the module whose forward is called. `clip_norm`: the norm
+    that all gradients together have at most.
     """
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 4096), torch.nn.Tanh(), torch.nn.Linear(4096, 64))
@@ -105,7 +105,7 @@ def agent_fails(engine: str, rank: int) -> None:
 
 
 def recuts(engine: str, rank: int) -> None:
-    """Blocks are cut anew all the time, and each worker would have others."""
+    """Blocks are cut anew all the time, and each worker wants other ones."""
     held: list[object] = []
     holds = FORCED[engine]().recut(rank)
     train(exchange_of(engine), lambda called: held.append(holds(called)))
@@ -128,7 +128,7 @@ class ForwardOrder:
 
 
 class ForcedBytePS:
-    """By the board on which agent and front end leave each other notes (cutting.py)."""
+    """Changes by way of the board on which agent and front end leave each other notes (cutting.py)."""
 
     def fail(self) -> threading.Event:
         from prophet_byteps.agent import Agent
@@ -162,7 +162,7 @@ class ForcedBytePS:
 
 
 class ForcedDdp:
-    """By what a round ends with, where the rank that decides says what it wants (control.py)."""
+    """Changes at the end of a round, where the rank that decides says what it wants (control.py)."""
 
     def fail(self) -> threading.Event:
         from prophet_ddp.agent import ModuleAgent
@@ -201,7 +201,7 @@ class ForcedDdp:
 
 
 FORCED: dict[str, Callable[[], Forced]] = {"byteps": ForcedBytePS, "ddp": ForcedDdp}
-"""By the engine's name."""
+"""Changes by the engine's name."""
 
 
 def _failing(holder: Any, method: str) -> threading.Event:

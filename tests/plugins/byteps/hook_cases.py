@@ -57,20 +57,20 @@ class Core:
         self._library.core_stop()
 
     def add(self, *gradients: int, priority: int = 0, sane: int = SANE) -> None:
-        """The first partition of each comes to PUSH, as BytePS makes it or not."""
+        """The first partition of each gradient comes to PUSH; `sane`: as BytePS makes it, or not."""
         for gradient in gradients:
             self._library.core_add_push(key(gradient), priority, 100, sane)
 
     def add_partition(self, gradient: int, partition: int) -> None:
-        """One of the later partitions comes to PUSH."""
+        """A later partition comes to PUSH."""
         self._library.core_add_push(key(gradient, partition), 0, 100, SANE)
 
     def add_barrier(self, gradient: int) -> None:
-        """As on one machine without servers, where no PULL follows."""
+        """A barrier comes to PUSH, as on one machine without servers, where no PULL follows."""
         self._library.core_add_barrier(key(gradient))
 
     def add_at(self, stage: int, task: int, *, later: bool = False) -> None:
-        """A task of any stage, by its key; `later`: when the hook is about to wait for one."""
+        """A task comes to any stage, by its key; `later`: when the hook is about to wait for one."""
         self._library.core_add(stage, task, later)
 
     def get(self, stage: int) -> int:
@@ -78,50 +78,50 @@ class Core:
         return int(self._library.core_get(stage))
 
     def gradient(self, stage: int) -> int:
-        """The same by gradient."""
+        """Return the gradient of that task, or -1."""
         return self.get(stage) >> 16
 
     def drain(self, stage: int) -> list[int]:
-        """The gradients that the stage's loop gets until there is none."""
+        """Return the gradients that the stage's loop gets until there is none."""
         gradients = []
         while (task := self.get(stage)) >= 0:
             gradients.append(task >> 16)
         return gradients
 
     def finish(self, stage: int) -> None:
-        """The last one that the stage got is acknowledged, and goes on to its next stage."""
+        """The last task that the stage got is acknowledged, and goes on to its next stage."""
         self._library.core_finish(stage)
 
     def lose(self, stage: int) -> None:
-        """It never will be."""
+        """The last task that the stage got is never acknowledged."""
         self._library.core_lose(stage)
 
     def transfer(self, count: int) -> None:
-        """Pushes and pulls so many tasks, one after another."""
+        """Pushes and pulls `count` tasks, one after another."""
         self._library.core_transfer(count)
 
     def not_ready(self, gradient: int) -> None:
-        """Another GPU has yet to do its part of it."""
+        """Another GPU has yet to do its part of the gradient."""
         self._library.core_not_ready(key(gradient))
 
     def ready(self) -> None:
-        """The other GPUs have done their part of all."""
+        """The other GPUs have done their part of all gradients."""
         self._library.core_ready()
 
     def push(self, name: str, size: int) -> int:
-        """A program pushes a tensor: in how many partitions, -1 where that are not as many as at its first push."""
+        """Push a tensor as a program does. Return its number of partitions, -1 if that differs from its first push."""
         return int(self._library.core_push(f"byteps.{name}".encode(), size))
 
     def visit_python(self, visits: int) -> None:
-        """A thread of its own comes to Python and leaves it so often; returns at once."""
+        """A thread of its own comes to Python and leaves it `visits` times; returns at once."""
         self._library.core_visit_python(visits)
 
     def waiting(self) -> int:
-        """Threads that are in a first push of the tensor `waits`, which waits for all workers."""
+        """Number of threads that are in a first push of the tensor `waits`, which waits for all workers."""
         return int(self._library.core_waiting())
 
     def all_have_it(self) -> None:
-        """They all push it."""
+        """All workers push that tensor."""
         self._library.core_all_have_it()
 
     def asked(self) -> int:
@@ -129,7 +129,7 @@ class Core:
         return int(self._library.core_asked())
 
     def alive(self) -> int:
-        """Tasks that somebody still refers to."""
+        """Number of tasks that somebody still refers to."""
         return int(self._library.core_alive())
 
 
@@ -298,7 +298,7 @@ def neither_direction_has_more_in_flight_than_the_engine_bears(hook: Hook, core:
 
 @case
 def pulls_that_are_stuck_leave_a_place_for_each_more_urgent_one(hook: Hook, core: Core) -> None:
-    """Backward hands the least urgent over first, and none is answered until the other workers have pushed it."""
+    """Backward hands over the least urgent first, and none is answered until the other workers have pushed it."""
     hook.set_plan(BY_PRIORITY)
 
     def pull(gradient: int) -> int:
@@ -433,7 +433,7 @@ def many_tasks_that_are_not_ready_cost_little(hook: Hook, core: Core) -> None:
 def after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(hook: Hook, core: Core) -> None:
     """The engine's own PUSH waits for other GPUs without a signal: it is asked whether something waits there."""
     hook.step_aside("a test")
-    core.add_at(PUSH, key(5), later=True)  # when it is asked that
+    core.add_at(PUSH, key(5), later=True)  # when that is asked
     assert core.gradient(PUSH) == 5
 
 
@@ -450,7 +450,7 @@ def a_task_that_does_not_look_sane_makes_it_step_aside(hook: Hook, core: Core) -
 
 @case
 def a_task_with_a_name_that_is_not_its_partitions_makes_it_step_aside(hook: Hook, core: Core) -> None:
-    """So it is where a name is kept in another way than the hook takes it for."""
+    """This happens if a name is kept in another way than the hook expects."""
     hook.set_plan(BY_PRIORITY)
     core.add(3)
     core.add_partition(3, 12)
@@ -514,7 +514,7 @@ def a_first_push_that_waits_for_all_workers_holds_nobody_up(hook: Hook, core: Co
 
 @case
 def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> None:
-    """FORKS of them, at any moment of a parent whose threads are in the hook all the time."""
+    """FORKS children are forked, at any moment of a parent whose threads are in the hook all the time."""
     hook.set_plan(BY_PRIORITY)
     sys.setswitchinterval(1e-4)
     over = threading.Event()
@@ -548,7 +548,7 @@ def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> N
 
 @case
 def a_fork_returns_in_a_child_whatever_the_engines_threads_do_with_python(hook: Hook, core: Core) -> None:
-    """Threads of C++'s that come to Python, at any moment of theirs; CPython 3.11 by itself hangs in some."""
+    """Forks come at any moment of C++ threads that use Python; in some of them CPython 3.11 by itself hangs."""
     for _ in range(3):
         core.visit_python(1 << 30)
     sys.setswitchinterval(1e-5)
@@ -569,7 +569,7 @@ def a_fork_returns_in_a_child_whatever_the_engines_threads_do_with_python(hook: 
 
 @case
 def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: Core) -> None:
-    """As where a program imports BytePS and its workers are forks of it."""
+    """This is so if a program imports BytePS and its workers are forks of it."""
     hook.set_plan(BY_PRIORITY)
     child = os.fork()
     if child == 0:
@@ -582,7 +582,7 @@ def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: C
 
 @case
 def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) -> None:
-    """Run it on a core that test_hook.py builds for it, and no other."""
+    """Run this case on a core that test_hook.py builds for it, and on no other."""
     core.push("page", 10)
     assert not hook.sizes_apart
 
@@ -596,7 +596,7 @@ STAGES = (
     "calls_that_come_when_the_queues_are_gone_do_nothing",
     "stepping_aside_hands_everything_back_in_order_of_arrival",
 )
-"""Cases in which a stage that is taken for another one shows."""
+"""Cases in which it shows if a stage is taken for another one."""
 
 
 def main(name: str, path: Path) -> None:

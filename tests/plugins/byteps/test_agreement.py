@@ -188,7 +188,7 @@ def test_after_a_resume_all_is_said_again_to_whoever_is_there_now() -> None:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Agreement:
-    """One of two workers, where the other one never answers and time passes by itself."""
+    """Return one of two workers; the other one never answers, and time passes by itself."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1.0))

@@ -94,7 +94,7 @@ class Worker:
         self.cuts: list[Cut] = []
 
     def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
-        """Stops wherever another worker may come to move."""
+        """Stops wherever another worker may move."""
         cut = self.control.first(SIZES)
         for number in range(rounds):
             yield
@@ -107,7 +107,7 @@ class Worker:
 
 
 class Turns:
-    """Lets workers move one at a time in an order that the seed says; a worker that waits lets others move."""
+    """Lets workers move one at a time in an order that the seed gives; a worker that waits lets others move."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         self.random = random.Random(seed)
@@ -249,7 +249,7 @@ def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_machine_without_room_keeps_the_sizes_of_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each key has a file in shared memory, and a process dies where one finds no room when it is written."""
+    """Each key has a file in shared memory, and a process dies if it finds no room when it writes one."""
     turns, server = Turns(monkeypatch, 3), Server(3)
     group = [Worker(server, rank) for rank in range(3)]
     rooms: list[int | None] = [None, 1 << 40, 4 * sum(SIZES) + (1 << 20)]
@@ -407,7 +407,7 @@ def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
 
 
 def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With three processes a machine that is the third one, as in BytePS; the others see no transfers."""
+    """With three processes a machine, this is the third one, as in BytePS; the others see no transfers."""
     turns, server = Turns(monkeypatch, 4), Server(6)
     cuts = [Cut.uniform(UNIT_BYTES * (1 + rank)) for rank in range(6)]
     begun: list[Cut] = []
@@ -424,7 +424,7 @@ def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monk
 
 
 def test_every_worker_is_told_which_job_this_is() -> None:
-    """Also where the cut is fixed, or another worker's holds: each keeps what it learns of the job."""
+    """Even if the cut is fixed, or another worker's holds, each worker keeps what it learns of the job."""
     asked: list[tuple[int, ...]] = []
 
     def first_cut(sizes: Sequence[int]) -> Cut:

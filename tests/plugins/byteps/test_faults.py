@@ -1,4 +1,4 @@
-"""Which of BytePS's known faults an installed one has, by looking at its files."""
+"""Tests of how an installed BytePS's files show which of the known faults it has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
 
 
 def library(folder: Path, part: str, *names: bytes) -> Path:
-    """A part of BytePS in `folder` with these names in it."""
+    """Write a part of BytePS into `folder`, with these names in it."""
     path = folder / part / f"c_lib{SUFFIX}"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\x7fELF\0" + b"\0".join((*names, b"the end")))

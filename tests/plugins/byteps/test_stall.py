@@ -1,4 +1,4 @@
-"""When transfers have stopped, and the line about it. Time is what the test says it is."""
+"""Tests of when transfers have stopped, and of the line about it. Time is what the test says it is."""
 
 from __future__ import annotations
 

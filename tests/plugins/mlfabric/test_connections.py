@@ -1,4 +1,4 @@
-"""Who may speak for whom."""
+"""Tests of who may speak for whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator of a job with a replica: what it holds, what it lets go, and whom it has make copies.
+"""The coordinator of a job with a replica: what it holds back, what it lets go, and whom it asks for copies.
 
 Rates are 100 bytes per second, updates have 100 bytes and the norm 1, and the bound is 4.
 """
@@ -66,13 +66,13 @@ class Job:
         self.hear(worker, Done(update=update, version=0, size_bytes=100, norm=norm))
 
     def grants(self) -> list[tuple[int, int]]:
-        """Worker and update of what went since the last call."""
+        """Return worker and update of what was granted since the last call."""
         found = [(worker, said.update) for worker, said in self.said if isinstance(said, Grant) and not said.sum]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Grant)]
         return found
 
     def copies(self) -> list[tuple[int, Copy]]:
-        """What was ordered since the last call."""
+        """Return the copies that were ordered since the last call."""
         found = [(worker, said) for worker, said in self.said if isinstance(said, Copy)]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Copy)]
         return found
@@ -83,7 +83,7 @@ class Job:
         self.hear(worker, Copied(number=copy.number, reason=reason))
 
     def trained(self, worker: int, update: int) -> None:
-        """An update there, granted."""
+        """Asks for an update, which is granted, and finishes it."""
         self.ask(worker, update)
         assert self.grants() == [(worker, update)]
         self.now_s += 1.0
@@ -91,7 +91,7 @@ class Job:
 
 
 def begun(workers: int = 2, aggregates: bool = False) -> Job:
-    """The replica has the model that the job begins with."""
+    """Return a job whose replica has the model that the job begins with."""
     job = Job(workers, aggregates)
     job.copied()
     return job

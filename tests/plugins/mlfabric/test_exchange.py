@@ -31,13 +31,13 @@ from prophet_scheduler.hub import listener_at
 
 KEY = key_of("job", "sixteen characters")
 LONG_S = 60.0
-"""Nothing takes so long."""
+"""Longer than anything here takes."""
 MOST = 100_000
-"""Bytes of a message."""
+"""Most bytes of a message."""
 
 
 def take(own: socket.socket, count: int) -> bytes:
-    """Return so many bytes, or what comes before the other end closes it."""
+    """Return `count` bytes, or what comes before the other end closes the connection."""
     taken = b""
     while len(taken) < count and (piece := own.recv(count - len(taken))):
         taken += piece
@@ -45,7 +45,7 @@ def take(own: socket.socket, count: int) -> bytes:
 
 
 class Listening:
-    """One who answers each request with its bytes twice, and how a stranger gets at it."""
+    """Listener that answers each request with its bytes twice, and ways for a stranger to get at it."""
 
     def __init__(self, stranger_s: float = LONG_S) -> None:
         self.requests: list[Request] = []
@@ -65,7 +65,7 @@ class Listening:
             return asked.answer()
 
     def served(self) -> bool:
-        """Whether one with the token is."""
+        """Return True if a client with the token is served."""
         return self.ask() == (2**40, b"updateupdate")
 
     def connect(self) -> tuple[socket.socket, bytes]:
@@ -94,7 +94,7 @@ def said(nonce: bytes, payload: bytes, length: int | None = None, kind: int = 1)
 
 
 def ends(own: socket.socket) -> bool:
-    """Whether the other end closes it."""
+    """Return True if the other end closes the connection."""
     try:
         return own.recv(1) == b""
     except ConnectionResetError:
@@ -224,7 +224,7 @@ def test_whatever_bytes_come_others_are_served(listening: Listening) -> None:
 
 @contextlib.contextmanager
 def impostor(*answers: bytes) -> Iterator[tuple[str, int]]:
-    """One who says this to whoever asks, the last of it again and again."""
+    """Listener that gives these answers to whoever asks, the last one again and again."""
     with listener_at("127.0.0.1", 0) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""What hostile tenants and coordinators may say: any bytes, and any message whose values are at their limits."""
+"""Tests of what hostile tenants and coordinators may say: any bytes, and any message with values at their limits."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
 
 
 def decoded(data: bytes) -> None:
-    """Either is a message, which is the same once more, or one line."""
+    """Check that each decoder gives a message, which comes back the same once encoded, or an error of one line."""
     for decode in (decode_request, decode_answer):
         try:
             message: Any = decode(data)
@@ -219,7 +219,7 @@ def worker(tenant: str, number: int = 0, **more: Any) -> Hello:
 
 
 def seen_by_b(requests: list[tuple[int, Request, float]], terms: Terms) -> list[Any]:
-    """What b's worker is told while a's say this, each followed by a step of time."""
+    """Return what b's worker is told while a's workers send these requests, each followed by a step of time."""
     all_ = Coordinating(terms)
     seen: list[Any] = []
     for number in range(3):

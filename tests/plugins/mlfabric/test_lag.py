@@ -1,4 +1,4 @@
-"""How far a replica may lag: what goes, what waits, and when a copy is due. Norms are small whole numbers."""
+"""Tests of how far a replica may lag: what goes, what waits, and when a copy is due. Norms are small whole numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from prophet_mlfabric.lag import RETRY_S, ReplicaLag
 
 
 def copied(lag: ReplicaLag, now_s: float = 0.0, reason: str = "") -> None:
-    """One copy, ordered and answered."""
+    """Order one copy and answer it."""
     order = lag.ordered(0)
     lag.answered(order.number, 0, reason, now_s)
 
 
 def current(bound: float = 10.0) -> ReplicaLag:
-    """The replica has all that there is."""
+    """Return the lag of a replica that has all that there is."""
     lag = ReplicaLag(bound)
     copied(lag)
     return lag

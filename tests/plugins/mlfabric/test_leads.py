@@ -1,4 +1,4 @@
-"""Who may go on when workers have to stay near each other."""
+"""Tests of who may go on when workers have to stay near each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of a message, by name, and what a proof is for."""
+"""Tests of what is refused in a message, by name, and of what a proof is for."""
 
 from __future__ import annotations
 

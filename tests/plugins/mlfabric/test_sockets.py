@@ -39,9 +39,9 @@ from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
 
 TOKEN = "a token of the tests"
 LONG_S = 60.0
-"""Nothing takes so long."""
+"""Longer than anything here takes."""
 BOUND_S = 12.0
-"""A busy machine keeps nobody silent for so long; what is lost is said again after a quarter of it."""
+"""Longer than a busy machine keeps anyone silent; what is lost is said again after a quarter of this time."""
 
 
 class Running:
@@ -83,7 +83,7 @@ def stranger(address: str) -> socket.socket:
 
 
 def answer_of(own: socket.socket) -> bytes:
-    """What comes; empty where the connection is closed."""
+    """Return what comes; empty if the connection is closed."""
     with contextlib.suppress(ConnectionResetError):
         return own.recv(4096)
     return b""
@@ -102,7 +102,7 @@ def test_an_update_there_and_back(running: Running) -> None:
 
 @pytest.fixture
 def at_rest() -> Iterator[tuple[Running, list[float]]]:
-    """A server whose time the test says, in a list of one."""
+    """Server whose time the test sets, in a list of one number."""
     now = [0.0]
     server = Running(clock=lambda: now[0])
     yield server, now
@@ -233,7 +233,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
     sampled = threading.Event()
 
     def sample(interface: str, time_s: float) -> NicSample:
-        """Of a NIC that sends 100 GB of payload a second, whatever the time."""
+        """Sample a NIC that sends 100 GB of payload a second, whatever the time."""
         sampled.set()
         return NicSample(time_s, int(1e11 * FRAMING * time_s), 0)
 
@@ -243,7 +243,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
             asking.permission.result(LONG_S)
-            sampled.clear()  # it may have been looked at before, while the grant was waited for
+            sampled.clear()  # the NIC may have been sampled before, during the wait for the grant
             assert sampled.wait(LONG_S)
             client.done(asking, 1000).result(LONG_S)
         network, node = running.job._network, running.job._nodes["machine0"]
@@ -286,7 +286,7 @@ def enter(address: str) -> socket.socket:
 
 
 def until_closed(own: socket.socket) -> None:
-    """Reads until the other end closes it."""
+    """Reads until the other end closes the connection."""
     with contextlib.suppress(ConnectionResetError):
         while own.recv(1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""When planned transfers start: by hand, on links of 10 bytes per second."""
+"""Tests of when planned transfers start: by hand, on links of 10 bytes per second."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_what_is_no_symbol_is_said_in_one_line(symbol: str, message: str) -> Non
 
 
 class Fake:
-    """What is used of an mxnet Symbol."""
+    """Stand-in with what is used of an mxnet Symbol."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]] | None) -> None:
         self.shapes = shapes

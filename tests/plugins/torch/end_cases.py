@@ -2,8 +2,8 @@
 CASE:plain for one without Prophet.
 
 The process forks each case's ranks once torch is imported, one case after another. Ranks write to
-FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and after how many
-seconds, counted from the moment that a case says with `mark()`.
+FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and the seconds
+until then, counted from the moment at which a case calls `mark()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-import torch._dynamo  # which the first optimizer imports, for seconds
+import torch._dynamo  # the first optimizer imports it, which takes seconds
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -34,17 +34,17 @@ from tools.ports import free_port
 
 RANKS = 2
 MORE_RANKS = {"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5}
-"""Of cases with more."""
+"""Number of ranks, in cases with more than RANKS."""
 KEEPS_THE_STORE = ("killed_of_five",)
 """Cases in which no rank has the store, as torchrun's agent has it."""
 LIMIT_S = 60.0
 LOOK_S = 0.05
 kept: list[nn.Module] = []
-"""For as long as the process lasts."""
+"""Modules kept for as long as the process lasts."""
 
 
 def prophet() -> bool:
-    """Whether this process was started with it."""
+    """Return True if this process was started with Prophet."""
     return "PROPHET_SCHEDULER" in os.environ
 
 
@@ -54,7 +54,7 @@ def model(width: int = 32) -> nn.Sequential:
 
 
 def trained(ddp: nn.Module, steps: int, during: Callable[[int], None] = lambda step: None) -> None:
-    """Some steps; `during(step)` between backward and the step."""
+    """Train for some steps, with `during(step)` between backward and the step."""
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     for step in range(steps):
         optimizer.zero_grad()
@@ -74,7 +74,7 @@ def until_ended(rank: int) -> None:
 
 
 def mark() -> None:
-    """From here on the other ranks' time counts."""
+    """Count the other ranks' time from here on."""
     Path("mark").write_text(repr(time.monotonic()))
 
 
@@ -147,7 +147,7 @@ def saves_after_a_death(rank: int) -> None:
             steps = {int(state["step"]) for state in optimizer.state_dict()["state"].values()}
             print("saved", sorted(steps))
     try:
-        for _ in range(2):  # The first may find the loss out, which is one line: the program has had the error.
+        for _ in range(2):  # The first may discover the loss, which is one line: the program has had the error.
             modules[0](torch.ones(4, 32)).square().mean().backward()
             modules[0].state_dict()
     except RuntimeError as error:
@@ -239,7 +239,7 @@ def no_descriptor_in_mid_job(rank: int, without: int = 1) -> None:
             if rank == 0:
                 want_two_phases(ddp)
             if rank == without:
-                taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # but for that of the folder
+                taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # except that of the folder
                 resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
         if step == 7:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -253,7 +253,7 @@ def no_descriptor_in_mid_job(rank: int, without: int = 1) -> None:
 
 
 def no_descriptor_at_the_first_rank(rank: int) -> None:
-    """The first rank has none."""
+    """The first rank has no file descriptor left."""
     no_descriptor_in_mid_job(rank, without=0)
 
 
@@ -302,7 +302,7 @@ def fails() -> Any:
 
 
 def until(words: str, log: Path) -> None:
-    """Waits until they are in it, at most until a case is over."""
+    """Waits until `words` are in `log`, at most until a case is over."""
     for _ in range(int(LIMIT_S / LOOK_S)):
         if words in log.read_text():
             return
@@ -372,7 +372,7 @@ def asking_fails(rank: int) -> None:
 
 
 def loading_fails(rank: int) -> None:
-    """What takes over cannot be imported, as with another torch; two modules are made."""
+    """The takeover cannot be imported, as with another torch; two modules are made."""
     sys.modules["prophet_ddp.takeover"] = None  # type: ignore[assignment]
     DistributedDataParallel(model())
     trained(DistributedDataParallel(model()), 20)
@@ -384,7 +384,7 @@ def only_made(rank: int) -> None:
 
 
 def hook_fails(rank: int) -> None:
-    """The program's own hook raises on all ranks; it catches that, and DistributedDataParallel's error comes next."""
+    """The program's own hook raises on all ranks; the program catches it, and DDP's error comes next."""
     inner = model()
 
     def fail(_gradient: Any) -> None:
@@ -420,7 +420,7 @@ def one_fails(rank: int) -> None:
 
 
 def destroyed(rank: int) -> None:
-    """Updates are under way when the process group ends; the weights are looked at after."""
+    """Updates are under way when the process group ends; the weights are looked at afterwards."""
     ddp = DistributedDataParallel(model())
     if not prophet():
         kept.append(
@@ -439,7 +439,7 @@ def destroyed(rank: int) -> None:
 
 
 def leaves_first(rank: int) -> None:
-    """The last backward pass has averages that one rank never looks at, and it ends; the other does, a second later."""
+    """One rank ends without a look at the last backward pass's averages; the other looks at them a second later."""
     ddp = DistributedDataParallel(model())
     trained(ddp, 4)
     ddp(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
@@ -479,13 +479,13 @@ def one_more(rank: int) -> None:
 
 
 def one_more_destroyed(rank: int) -> None:
-    """The same, of programs that end their process group."""
+    """The same with programs that end their process group."""
     one_more(rank)
     dist.destroy_process_group()
 
 
 def aborted(rank: int) -> None:
-    """One rank is stuck; the other has had enough, and looks at its weights after that."""
+    """One rank is stuck; the other aborts the process group and goes on to a step."""
     ddp = DistributedDataParallel(model())
     trained(ddp, 4)
     if rank == 1:
@@ -543,7 +543,7 @@ def interrupted(rank: int) -> None:
 
     def interrupt() -> None:
         time.sleep(0.5)
-        mark()  # of the last one
+        mark()  # the mark of the last rank counts
         os.kill(os.getpid(), signal.SIGINT)
 
     ddp = DistributedDataParallel(model())
@@ -567,7 +567,7 @@ def interrupted_and_kept(rank: int) -> None:
 
 
 class OwnStep(torch.optim.Optimizer):
-    """One of another library, as LAMB and LARS are."""
+    """Optimizer of another library, like LAMB and LARS."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})
@@ -580,7 +580,7 @@ class OwnStep(torch.optim.Optimizer):
 
 
 def says(rank: int) -> None:
-    """What all ranks have to say alike: of an optimizer with a step() of its own, and of a second module's hook."""
+    """All ranks have the same to say: of an optimizer with a step() of its own, and of a second module's hook."""
 
     def hook(_state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations.
         dist.all_reduce(bucket.buffer())
@@ -638,7 +638,7 @@ def keep_store(port: int) -> int:
 
 
 def run(case: str, plain: bool) -> None:
-    """One case, in the folder where the process is."""
+    """Run one case, in the folder where the process is."""
     port = free_port()
     keeper = None
     if case in KEEPS_THE_STORE:
@@ -676,7 +676,7 @@ def run(case: str, plain: bool) -> None:
 
 
 def main() -> None:
-    gc.freeze()  # or the end of each rank would look at all that was imported
+    gc.freeze()  # otherwise the end of each rank would look at all that was imported
     for name in sys.argv[2:]:
         folder = Path(sys.argv[1], name)
         folder.mkdir()

@@ -1,8 +1,8 @@
 """Forks at random moments of a job of two ranks, whose children evaluate: `fork_soak.py COUNT [plain] [threads]`.
 
 Each rank trains and forks in its main thread: in the middle of a forward pass, between backward and step, after a step.
-What the agent, gloo and the threads that watch do then is chance. A child looks at the model in every way that takes a
-lock of somebody's, and says so by a pipe. With `threads` another thread forks, too, whenever it likes: that may copy a
+Chance decides what the agent, gloo and the threads that watch do then. A child looks at the model in every way that
+takes a lock, and reports through a pipe. With `threads` another thread forks, too, at any time: that may copy a held
 lock of torch's own (each parameter has one), which no child gets, with Prophet and without.
 
 Prints one line: how many forks there were, and how many children said nothing within LIMIT_S.
@@ -36,7 +36,7 @@ LIMIT_S = 20.0
 
 
 def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor]) -> None:
-    """What a child does, without a gradient that others would have to average."""
+    """Look at the model as a child does, without a gradient that others would have to average."""
     logging.getLogger("prophet_scheduler").debug("a child")
     for layer in ddp.module:
         layer._forward_hooks.clear()
@@ -57,7 +57,7 @@ def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor
 
 
 def answers(look_there: Any) -> bool:
-    """Forks. Whether the child, which looks, says that it has in time."""
+    """Fork a child that looks. Return True if it reports in time."""
     receiving, sending = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -78,7 +78,7 @@ def answers(look_there: Any) -> bool:
 
 
 def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
-    """Until there were `count` forks in all ranks; (forks, children that said nothing) of this one."""
+    """Train until there were `count` forks in all ranks. Return (forks, children that said nothing) of this rank."""
     torch.manual_seed(0)
     inner = nn.Sequential(*(nn.Linear(32, 32) for _ in range(8)))
     ddp = DistributedDataParallel(inner)

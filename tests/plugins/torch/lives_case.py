@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 def train() -> None:
-    """Three steps, and the weights."""
+    """Train for three steps, and print the weights."""
     torch.manual_seed(0)
     ddp = DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -32,13 +32,13 @@ def train() -> None:
         optimizer.zero_grad()
         ddp(torch.ones(2, 8)).square().mean().backward()
         optimizer.step()
-    # At once, since the other rank writes to the same pipe.
+    # In one piece, since the other rank writes to the same pipe.
     sys.stdout.write(f"weights {sum(float(param.detach().double().sum()) for param in ddp.parameters())}\n")
     sys.stdout.flush()
 
 
 def rank_of(life: int, rank: int, plain: bool) -> int:
-    """Forks it; its process."""
+    """Fork a rank. Return its process."""
     pid = os.fork()
     if pid:
         return pid
@@ -51,7 +51,7 @@ def rank_of(life: int, rank: int, plain: bool) -> int:
         dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
         if life == 1:
             train()
-            # Another group in the same store, as of a program that begins once more.
+            # Another group in the same store, as for a program that begins once more.
             dist.destroy_process_group()
             dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
             train()
@@ -63,17 +63,17 @@ def rank_of(life: int, rank: int, plain: bool) -> int:
 
 
 def status_of(pid: int) -> int:
-    """How that process ends."""
+    """Return the exit status of that process."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def kept(store: Any) -> dict[str, bytes]:
-    """All that is in the store."""
+    """Return all that is in the store."""
     return {key: store.get(key) for key in store.list_keys()}
 
 
 def main(plain: bool) -> None:
-    """Both lives."""
+    """Run both lives."""
     store = vars(dist)["TCPStore"]("127.0.0.1", 0, None, True, wait_for_workers=False)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), WORLD_SIZE=str(RANKS))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_MAX_RESTARTS="3")
@@ -82,7 +82,7 @@ def main(plain: bool) -> None:
     known = kept(store)
     early = rank_of(1, 1, plain)
     limit_s = time.monotonic() + LIMIT_S
-    while kept(store) == known and time.monotonic() < limit_s:  # until it has come
+    while kept(store) == known and time.monotonic() < limit_s:  # until the early rank has come
         time.sleep(0.01)
     late = rank_of(1, 0, plain)
     print("statuses", *map(status_of, (late, early)), flush=True)

@@ -4,7 +4,7 @@ Run as `policies_job.py STORE RANK RANKS OUT POLICY...`, with PROPHET_SCHEDULER 
 run the first rank wants the policy's own decision after the first round, made from a profile and a network that are
 given, so that the cut changes in the middle of it. `learn:POLICY` decides by itself, from what it measures, and
 `half:POLICY` uses torch's hook that sends half precision. With `vary:POLICY` not every rank uses all parameters in each
-round, and two rounds make a step. OUT gets what each run came to, a line of JSON.
+round, and two rounds make a step. OUT gets the result of each run, a line of JSON.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from prophet_scheduler.policies.algorithms.collective_groups import make_groupin
 from prophet_scheduler.policies.algorithms.sequence import make_sequence
 
 WIDTH = 1040
-"""A matrix of so many rows and columns is larger than the largest block that a parameter server takes."""
+"""A matrix with this many rows and columns is larger than the largest block that a parameter server takes."""
 ROUNDS = 14
-"""The first decision is read after round 4, and forward passes are traced no more by then."""
+"""The first decision is read after round 4, and forward passes are no longer traced by then."""
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.002)
 MOST_ROUNDS = 20_000
-"""By then a policy has decided, on any machine."""
+"""Number of rounds by which a policy has decided, on any machine."""
 ROUNDS_AFTER = 6
 VARYING_ROUNDS = 24
 
@@ -77,7 +77,7 @@ class Varying(nn.Module):
 
 
 def decision_of(name: str, rounds: ModuleRounds) -> Decision:
-    """What the policy would have with gradients that come in four steps."""
+    """Return the policy's decision for gradients that come in four steps."""
     sizes, kinds = rounds.layout
     whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
     steps = [4 - 4 * place // len(sizes) for place in range(len(sizes))]
@@ -109,7 +109,7 @@ def _switch(name: str, learns: bool) -> None:
 
 
 def _without_prophet(made: Callable[[], nn.Module]) -> nn.Module:
-    """DistributedDataParallel as it is."""
+    """Make a module of DistributedDataParallel as it is."""
     take_over, takeover.take_over = takeover.take_over, lambda ddp, told, synced=True: None
     try:
         return made()
@@ -125,7 +125,7 @@ def _digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 class Run:
-    """One run; of Prophet only where a policy is named."""
+    """Run of the job, under Prophet only if a policy is named."""
 
     def __init__(self, name: str, rank: int, learns: bool = False, half: bool = False) -> None:
         _switch(name, learns)
@@ -207,7 +207,7 @@ def learned(name: str, rank: int) -> dict[str, Any]:
 
 @functools.cache  # no policy has a part in it
 def without(rank: int, count: int, half: bool = False) -> dict[str, Any]:
-    """So many rounds of DistributedDataParallel as it is."""
+    """Run `count` rounds of DistributedDataParallel as it is."""
     run = Run("", rank, half=half)
     for _ in range(count):
         run.step()
@@ -233,7 +233,7 @@ def varying(name: str, rank: int) -> dict[str, Any]:
 
 
 def _record(rounds: ModuleRounds, issued: list[int]) -> None:
-    """From the next round on all-reduces leave their bytes."""
+    """From the next round on, all-reduces note their bytes in `issued`."""
     rounds.flush()
     issuer: Any = rounds.channel.issuer
     original = issuer.all_reduce

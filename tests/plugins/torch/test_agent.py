@@ -125,7 +125,7 @@ def test_a_cut_is_not_judged_by_what_it_took_in_another_sequence() -> None:
 
 
 def test_while_it_learns_a_job_pays_little_for_messages() -> None:
-    """Two milliseconds each, as over gloo at 2.5 Gbit/s."""
+    """Messages cost two milliseconds each, as over gloo at 2.5 Gbit/s."""
     profile = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)
     began_s, total_s = [], []
     for cut in (None, learning_cut(profile.total_bytes)):
@@ -139,7 +139,7 @@ def test_while_it_learns_a_job_pays_little_for_messages() -> None:
 
 
 def test_where_iterations_wait_for_all_blocks_go_as_they_are_generated_until_they_do_not() -> None:
-    """One that clips by the norm of all gradients: from a cut and a sequence for priority, and back."""
+    """A job comes to clip by the norm of all gradients: from a cut and a sequence for priority, and back."""
     job = Job()
     agent = module_agent(job)
     trained(job, agent, 40)
@@ -172,7 +172,7 @@ def test_a_policy_by_another_name_keeps_its_order_where_iterations_wait() -> Non
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None:
-    """Torch's takes three quarters of what Prophet does, and has the rest of the job within half a minute."""
+    """Torch's reducer takes three quarters of Prophet's time, and has the rest of the job within half a minute."""
     job = Restless(seed)
     job.turns = SimpleNamespace(possible=True, believed={})
     trained_with_turns(job, module_agent(job), until_s=130.0)
@@ -226,7 +226,7 @@ def test_the_most_urgent_block_has_its_turn_when_it_is_there_however_fast_the_wi
 @pytest.mark.parametrize("message_s", [0.0, 1e-3, 4e-3])
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.04, 0.12, 0.2])
 def test_it_is_safe_to_leave_on(delay_s: float, message_s: float) -> None:
-    """A hundred iterations together take no longer than DDP's and one more, however dear operations turn out."""
+    """A hundred iterations together take no longer than 101 of DDP's, however dear operations turn out."""
     network = Network(83e6, 0.5e-3, delay_s)
     job = Distant(network, TUTORIAL, message_s)
     agent = module_agent(job, alone=Probe(4 << 10, delay_s))
@@ -239,7 +239,7 @@ def test_it_is_safe_to_leave_on(delay_s: float, message_s: float) -> None:
 
 
 def test_a_cut_that_is_far_worse_than_predicted_is_had_once_and_not_again() -> None:
-    """The processor is what is short, and nothing says so before it is tried."""
+    """The processor is the bottleneck, and nothing says so before the cut is tried."""
     job = Distant(Network(31.25e6, 0.1e-3), resnet50(9_000_000, backward_s=0.05, forward_s=0.1), message_s=0.03)
     agent = module_agent(job)
     trained(job, agent, 100)

@@ -1,4 +1,4 @@
-"""What is looked at of a torch before Prophet takes its reducer's place."""
+"""Tests of what is checked in a torch before Prophet takes its reducer's place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULE = torch.nn.parallel.distributed
 
 
 def changed(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> types.ModuleType:
-    """torch's module as a release would have it in which `old` is called `new`."""
+    """Return torch's module as a release would have it that calls `old` `new`."""
     source = inspect.getsource(MODULE).replace(old, new)
     assert new in source
     monkeypatch.setattr(inspect, "getsource", lambda module: source)

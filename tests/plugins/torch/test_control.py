@@ -59,7 +59,7 @@ def test_an_order_with_a_place_twice_is_refused() -> None:
 
 
 class ThreadedWire(Wire):
-    """What ends, ends in a thread of the wire's own, as with gloo; as soon as all have submitted it."""
+    """Wire that ends operations in a thread of its own, as gloo does, as soon as all ranks have submitted them."""
 
     def __init__(self, ranks: int) -> None:
         super().__init__(ranks, lambda rank, number: 0.0)
@@ -139,7 +139,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
 
 
 def waiting_for(wire: Wire) -> Callable[[JointOperation], None]:
-    """How a rank waits on a wire that carries all that is there at once."""
+    """Return a rank's way to wait on a wire that carries at once all that is there."""
 
     def wait(operation: JointOperation) -> None:
         wire.run()
@@ -229,7 +229,7 @@ def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:
 
         for number in range(PACES):
             control.round_begins(wait)
-            late_s = 5.0 if number == 1 else 0.0  # once, which says nothing
+            late_s = 5.0 if number == 1 else 0.0  # a single late round, which says nothing
             issuer.append(control.round_ends((0.2, 0.26, 0.13)[rank] + late_s))
         control.round_begins(wait)
         paces[rank] = control.pace

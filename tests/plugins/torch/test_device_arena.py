@@ -1,7 +1,7 @@
 """DistributedDataParallel on a GPU, without one: real rounds, issuer, arena and late updates on a device that is late.
 
-The device does what it is given later, each stream for itself (support/lazy_device.py), so a wait that is missing makes
-other weights. WAITS are left out one by one, to see that this would show.
+The device does what it is given later, each stream for itself (support/lazy_device.py), so a missing wait gives
+other weights. WAITS are left out one by one, to see that each would show.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def clip(model: nn.Module) -> None:
 
 
 def expected(clips: Callable[[int], bool], small: bool) -> Weights:
-    """Without Prophet and without a device."""
+    """Return the weights without Prophet and without a device."""
     model = make_model()
     optimizer = optimizer_of(model)
     for number in range(STEPS):
@@ -95,7 +95,7 @@ def expected(clips: Callable[[int], bool], small: bool) -> Weights:
 
 
 def _accumulation(param: torch.Tensor) -> Any:
-    """What adds to its `.grad`."""
+    """Return the node of autograd that adds to the parameter's `.grad`."""
     function: Any = param.view_as(param).grad_fn
     return function.next_functions[0][0]
 
@@ -188,7 +188,7 @@ class Job:
         return [param.detach().clone() for param in self.model.parameters()]
 
     def _to_its_stream(self, param: torch.Tensor, _gradient: torch.Tensor) -> None:
-        """For what is done with the gradient, as autograd does where forward was on a stream of its own."""
+        """Switch to the parameter's stream for work on the gradient, as autograd does if forward was on that stream."""
         self.side[param].wait_event(self.device.current.record_event())
         self.device.current = self.side[param]
 
@@ -249,7 +249,7 @@ def test_a_late_device_ends_with_the_same_bits(
 
 
 def test_from_the_second_round_on_gradients_lie_as_the_first_backward_pass_made_them() -> None:
-    """Registered in another order than the model uses them in."""
+    """Parameters are registered in another order than the model uses them in."""
     job = Job(1, arranges=True, backwards=True)
     names = [slot.name for slot in job.rounds.slots]
     assert names[-1] == next(name for name, _ in job.model.named_parameters())

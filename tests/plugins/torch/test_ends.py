@@ -1,4 +1,4 @@
-"""How jobs of DistributedDataParallel end under Prophet: as they do without, and never by hanging."""
+"""Tests of how jobs of DistributedDataParallel end under Prophet: as they do without, and never by hanging."""
 
 from __future__ import annotations
 
@@ -69,32 +69,32 @@ NAMES = (
     "interrupted_and_kept",
 )
 AT_A_TIME = 2
-"""Cases, since most of their time is waited for."""
+"""Number of cases at a time, since they mostly wait."""
 LIMIT_S = 1500.0
 SLACK_S = 10.0
-"""What the end of a process takes at most on a busy machine; a rank that waits for another takes a minute."""
+"""Longest time that a process takes to end on a busy machine; a rank that waits for another takes a minute."""
 TIMEOUT_S = 8.0
-"""Of the process group of the case `late`; ranks that begin together are not further apart, on a busy machine."""
+"""Timeout of the process group of the case `late`; even on a busy machine, ranks begin less far apart than that."""
 PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""How gloo says that another rank has gone."""
+"""Words of gloo for the loss of another rank."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """How one rank ended. `status` is None where it hung."""
+    """End of one rank. `status` is None if it hung."""
 
     status: int | None
     after_s: float
     log: str
 
     def printed(self, what: str) -> str:
-        """The line that begins with this."""
+        """Return the line that begins with `what`."""
         return next(line for line in self.log.splitlines() if line.startswith(what))
 
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All cases were run, each in a folder of this one."""
+    """Run all cases, each in a folder of the one that is returned."""
     folder = tmp_path_factory.mktemp("ends")
     command = [sys.executable, "-P", str(CASES), str(folder)]
     environ = without_switches() | {"PYTHONPATH": str(CHECKOUT)}
@@ -141,7 +141,7 @@ def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is
     [("killed_of_three", 1, [0, 2]), ("killed_of_five", 1, [0, 2, 3, 4]), ("first_killed_of_three", 0, [1])],
 )
 def test_survivors_name_the_rank_that_died(ends: Path, name: str, dead: int, survivors: list[int]) -> None:
-    """In a ring of five some see no more of it than its neighbours' end. The store dies with the first of three."""
+    """In a ring of five, some ranks see only the end of its neighbours. The store dies with the first of three."""
     line = f"Prophet: rank {dead} (127.0.0.1) was lost, in iteration 6 of Sequential, waiting for the gradient of "
     for survivor in map(ranks(ends, name).__getitem__, survivors):
         assert survivor.printed("Prophet: ").startswith(line), survivor.log
@@ -152,7 +152,7 @@ def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path)
     waiting = ranks(ends, "late")[0]
     assert waiting.status == 1
     assert re.search(r"Prophet: still waiting for the gradient of .+ after 2 s: rank 1 is late$", waiting.log, re.M)
-    # Several are under way: the first to time out closes the connection, which is what another one may say.
+    # Several transfers are under way: the first to time out closes the connection, as another one may report.
     assert f"Timed out waiting {TIMEOUT_S * 1e3:.0f}ms" in waiting.log or "Application timeout" in waiting.log
     assert re.search(r": rank 1 is late, in iteration \d of Sequential, waiting for the gradient of ", waiting.log)
     assert waiting.after_s < TIMEOUT_S + SLACK_S
@@ -354,7 +354,7 @@ def test_a_forked_process_sees_what_it_would_see_without(ends: Path) -> None:
 
 def test_an_interrupt_ends_all_ranks(ends: Path) -> None:
     for rank in ranks(ends, "interrupted"):
-        # Each gets a signal of its own: where another has ended by then, it is told of that first.
+        # Each rank gets a signal of its own: if another has ended by then, it is told of that first.
         assert rank.status == -2 or (rank.status == 1 and any(words in rank.log for words in PEER)), rank.log
         assert rank.after_s < 2 * SLACK_S + 5.0
 

@@ -1,4 +1,4 @@
-"""What a rank imports of Prophet: what it does, and no more. It all adds to the start of a job."""
+"""Tests that a rank imports of Prophet what it uses, and no more. Every import adds to the start of a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
 MOST = 93
-"""Modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
+"""Largest number of modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
 FOREIGN = (
     "prophet_scheduler.cli",
     "prophet_scheduler.lab",
@@ -31,7 +31,7 @@ SELDOM = (
     ),
     "numpy.typing",
 )
-"""Needed on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
+"""Modules needed only on GPUs, by records that are asked for, by policies with groups, and by type checkers."""
 LEARNING = {
     *(f"prophet_scheduler.learn.{name}" for name in ("profiler", "bandwidth", "wire", "serial")),
     *(f"prophet_scheduler.session.{name}" for name in ("session", "choosing", "tuner")),
@@ -40,7 +40,7 @@ LEARNING = {
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> list[set[str]]:
-    """By rank, the modules of a job that trains."""
+    """Return the modules of a job that trains, by rank."""
     meeting = tmp_path_factory.mktemp("imports") / "meeting"
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet"}
     commands = [[sys.executable, "-P", str(CASE), str(rank), str(meeting)] for rank in range(2)]

@@ -1,4 +1,4 @@
-"""One order for all ranks: ranks that are ready at random, on a virtual clock, issue the same and come to an end."""
+"""Tests of the order for all ranks: on a virtual clock, ranks ready at random issue the same operations and end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Job:
             for block in chance.sample(range(self.blocks), self.blocks):
                 yield chance.choice([0.0, chance.random(), 20 * chance.random()])
                 if block in before:
-                    yield before[block][0]  # its memory is that of the last round's
+                    yield before[block][0]  # it has the memory of the last round's block
                 operation, data = now[block]
                 data.fill_(rank + number)
                 issuer.ready(operation)
@@ -320,7 +320,7 @@ def note(name: str) -> None:
 
 @pytest.mark.parametrize("ready_first", [True, False])
 def test_no_profiler_sees_an_operation_which_may_outlast_it(ready_first: bool) -> None:
-    """Its observer would write, at the operation's end, to memory that the profiler has given back by then."""
+    """The profiler's observer would write, at the operation's end, to memory that the profiler has freed by then."""
     wire, issuer = alone()
     data = torch.zeros(3)
 

@@ -77,7 +77,7 @@ KINDS = (*LOOKS, "write", "clear", "zero", "clip", "rate", "pause")
 
 @dataclass(frozen=True)
 class Iteration:
-    """One iteration. Each tuple has a value for each rank."""
+    """Iteration of the job. Each tuple has a value for each rank."""
 
     whole: tuple[bool, bool]
     accumulates: bool
@@ -284,7 +284,7 @@ class Terms:
 
 @dataclass
 class Found:
-    """What one rank finds by its looks, and its weights in the end, with `begun` iterations and the `error` of one."""
+    """Findings of one rank by its looks, and its weights in the end, with `begun` iterations and the `error` of one."""
 
     seen: list[list[torch.Tensor | None]]
     last: Values
@@ -304,7 +304,7 @@ def found_by(wire: RankWire, job: Sequence[Iteration], terms: Terms) -> Found:
         if terms.drops[wire.rank]:
             return Found(rank.seen, dropped(wire, rank), rank.begun, error)
         last = rank.look()
-        rank.rounds.flush()  # Nobody may have looked at some gradient.
+        rank.rounds.flush()  # Some gradient may not have been looked at.
         assert not any(slot.life.to_come for slot in rank.rounds.slots)
         if error:
             with contextlib.suppress(ConnectionError, RuntimeError):

@@ -1,4 +1,4 @@
-"""How a job whose ranks a launcher restarts, with one store for all of its lives, begins each of them."""
+"""Tests of how a job begins each of its lives if a launcher restarts its ranks, with one store for all lives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_life_connects_to_no_rank_of_the_one_before_whichever_rank_is_first(tm
 
 
 class Torch:
-    """What `init_process_group` and `rendezvous` of torch's are called with, in their place."""
+    """Stand-in for torch's `rendezvous` and `init_process_group`; it keeps the arguments of the latter."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = HASH_STORE()

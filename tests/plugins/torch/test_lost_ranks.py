@@ -1,4 +1,4 @@
-"""Who was lost, by the words of gloo and what the ranks have left in their store."""
+"""Tests of which rank was lost, by the words of gloo and what the ranks have left in their store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks meet in a store that an earlier life has used, and how nobody waits for one that has failed."""
+"""Tests of how ranks meet in a store that an earlier life has used, and that none waits for one that has failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HASH_STORE: Any = vars(dist)["HashStore"]
 
 
 class Group:
-    """What `agree` asks of a process group."""
+    """Process group with what `agree` asks of one."""
 
     group_name = "0"
 
@@ -46,7 +46,7 @@ class Job:
         monkeypatch.setattr(meeting, "_counts", _Never())
 
     def life(self, *texts: str, of: int = 0, limit_s: float = LIMIT_S) -> list[Any]:
-        """What each rank got, or SilentRank; without those of `of` ranks that say nothing."""
+        """Return what each rank got, or SilentRank; those of `of` ranks that say nothing are left out."""
 
         def rank(number: int) -> Any:
             group: Any = Group(number, of or len(texts))

@@ -1,4 +1,4 @@
-"""When Prophet takes over on GPUs, and the threads that wait for a device's events; no GPU is needed."""
+"""Tests of when Prophet takes over on GPUs, and of the threads that wait for a device's events; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_variable_is_read_for_this_engine_alone() -> None:
 
 
 class Streams(device.DeviceStreams):
-    """Events are locks' like; `entered` are the threads that set their device."""
+    """Streams with threading events in place of a device's; `entered` has the threads that set their device."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))

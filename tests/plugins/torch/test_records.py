@@ -1,4 +1,4 @@
-"""What the ranks of a DDP job leave: status, events and profile, as workers of BytePS do."""
+"""Tests of what the ranks of a DDP job leave: status, events and profile, as workers of BytePS do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S = 400
 
 
 def job(folder: Path, until: str = "planned", ranks: int = 2, cache: str = "off") -> None:
-    """Runs a rank for each, to its end. What they print is beside the folder."""
+    """Runs `ranks` ranks to their end. What they print is beside the folder."""
     files = {"STATUS": "status.json", "EVENTS": "events.npz", "PROFILE": "profile.json"}
     settings = {f"PROPHET_{name}_OUT": str(folder / file) for name, file in files.items()}
     port = free_port()
@@ -78,7 +78,7 @@ def test_a_module_that_goes_back_to_torchs_reducer_is_said_on_every_rank(tmp_pat
 
 
 def records(folder: Path) -> Records:
-    """Of a process that was asked for a status and for events."""
+    """Return the records of a process that was asked for a status and for events."""
     made = Records(lambda: 0.25)
     made._settings = Settings("p3", status_out=folder / "s.json", events_out=folder / "e.npz")
     return made

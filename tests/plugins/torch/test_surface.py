@@ -1,6 +1,6 @@
-"""What DistributedDataParallel, its reducer and its logger offer in the installed torch, and what each comes to.
+"""Tests of all that DistributedDataParallel, its reducer and its logger offer in the installed torch.
 
-A new release of torch that has more fails here, until somebody has decided what it comes to under Prophet.
+A new release of torch that has more fails here, until somebody has decided what becomes of it under Prophet.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ SERVED = {
     *("_rebuild_buckets", "_get_local_used_map", "_set_ddp_runtime_logging_sample_rate", "_set_static_graph"),
     *("_remove_autograd_hooks", "_check_reducer_finalized", "_ddp_graph_static"),
 }
-"""Of torch's Reducer."""
+"""Methods of torch's Reducer that LateReducer has."""
 
 NOTICED = {
     **dict.fromkeys(("join_hook", "_register_buffer_comm_hook", "_register_builtin_comm_hook"), "takeover._install"),
     "register_comm_hook": "takeover._watch_comm_hooks",
     "__init__": "autoload.stand_behind",
 }
-"""Of DistributedDataParallel, with what notices it."""
+"""Attributes of DistributedDataParallel, with what notices a use of each."""
 BY_REDUCER_OR_LOGGER = {
     *("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate", "_set_static_graph", "_remove_autograd_hooks"),
     *("_check_reducer_finalized", "_set_sparse_metadata", "_update_process_group", "_pre_forward", "_post_forward"),
     *("_match_unused_params_allreduce", "_match_all_reduce_for_bwd_pass", "_log_and_throw", "_ddp_init_helper"),
     *("_sync_module_buffers", "_fire_reducer_autograd_hook", "_setup_in_backward_optimizers", "_register_fused_optim"),
 }
-"""Its own code, which calls a reducer or a logger."""
+"""DistributedDataParallel's own code that calls a reducer or a logger."""
 BY_ITSELF = {
     *("_active_ddp_module", "_register_accum_grad_hook", "_delayed_all_reduce_hook", "_register_delay_all_reduce_hook"),
     *("_root_copy_hook", "_module_wait_for_copy_hook", "_build_params_for_reducer", "_assign_modules_buffers"),
@@ -70,7 +70,7 @@ BY_ITSELF = {
     *("_distributed_rank", "_get_data_parallel_params", "_set_params_and_buffers_to_ignore_for_model"),
     *("_find_common_rank", "_set_ddp_sink_clone", "broadcast_buffers", "__getstate__", "__setstate__"),
 }
-"""Its own code, which needs neither."""
+"""DistributedDataParallel's own code that needs neither."""
 PYTHONS = {"__module__", "__annotations__", "__doc__", "__abstractmethods__", "_abc_impl"}
 
 
@@ -102,7 +102,7 @@ def test_every_attribute_of_ddp_is_known() -> None:
 
 def test_what_needs_neither_reducer_nor_logger_does_not_look_at_them() -> None:
     theirs = vars(DistributedDataParallel)
-    # What is pickled has neither, and what comes of it has torch's own.
+    # A pickled module has neither, and the module that is loaded from it has torch's own.
     for name in BY_ITSELF - {"_active_ddp_module", "__setstate__"}:
         value = theirs[name]
         code = inspect.unwrap(getattr(value, "fget", getattr(value, "__func__", value))).__code__
@@ -136,7 +136,7 @@ class Rounds:
         """Begins nothing."""
 
     def check_finished(self) -> None:
-        """All have."""
+        """All rounds have finished."""
 
     def keep_counts(self) -> None:
         """The graph is static."""

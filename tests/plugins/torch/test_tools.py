@@ -1,4 +1,4 @@
-"""What people's own tools see of a job of two ranks: its script, torch's profiler and torch's FlightRecorder."""
+"""Tests of what users' own tools see of a job of two ranks: its script, torch's profiler and its FlightRecorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASE = Path(__file__).with_name("tools_case.py")
 
 @pytest.fixture(scope="module")
 def said() -> list[dict[str, Any]]:
-    """By rank, what it printed."""
+    """Return what each rank printed."""
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "TORCH_FR_BUFFER_SIZE": "2000"}
     port = free_port()
     environs = [environ | torchrun_variables(rank, 2, port) for rank in range(2)]

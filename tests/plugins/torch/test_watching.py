@@ -50,7 +50,7 @@ def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[F
 
 
 def eventually(look: Callable[[], Any], folder: Path) -> Any:
-    """What `look` returns once that is something."""
+    """Return what `look` returns, once that is something."""
     deadline = time.monotonic() + LIMIT_S
     while not (found := look()):
         logs = "".join(path.read_text() for path in folder.glob("*/log"))
@@ -60,13 +60,13 @@ def eventually(look: Callable[[], Any], folder: Path) -> Any:
 
 
 def counted(status: LiveStatus) -> bool:
-    """Whether the bytes are those of the iterations; of the newest they may not have been looked at."""
+    """Return True if the bytes are those of the iterations; the newest may not have been looked at."""
     return status.sent.total_bytes == pytest.approx(status.iterations * BYTES, rel=0.2)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """With a short name, as sockets need it."""
+    """Folder with a short path, as sockets need."""
     with tempfile.TemporaryDirectory(prefix="prophet-") as name:
         yield Path(name)
 
@@ -75,7 +75,7 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
     port, figures = free_port(), free_port()
     place = folder / "prophet"
     settings = {"PROPHET_RECORD": str(folder / "record"), "PROPHET_METRICS_PORT": str(figures)}
-    settings["PROPHET_PARTITION_BYTES"] = str(1 << 20)  # or so small a job would be torch's before it is looked at
+    settings["PROPHET_PARTITION_BYTES"] = str(1 << 20)  # else so small a job would be torch's before it is seen
 
     def both() -> list[LiveStatus]:
         seen = statuses(ask_all([place]))
@@ -83,14 +83,14 @@ def test_a_job_says_what_it_does(folder: Path) -> None:
         return seen if len(ready) == 2 and seen[0].predicted.stock_iteration_s is not None else []
 
     def page() -> str:
-        """The figures; nothing where this process was so slow to ask that it was given up."""
+        """Return the figures, or nothing if this process was so slow to ask that it was given up."""
         address = f"http://127.0.0.1:{figures}/metrics"
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
             return str(answer.read().decode())
         return ""
 
     def shown() -> list[int]:
-        """Which ranks `prophet top` shows, in its order; a rank that takes more than a second to answer is left out."""
+        """Return the ranks that `prophet top` shows, in its order; a rank that takes over a second is left out."""
         top = subprocess.run(
             [sys.executable, "-m", "prophet_scheduler.cli.main", "top", "training_cases", "--json", "--count", "1"],
             env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},

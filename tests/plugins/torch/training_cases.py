@@ -4,7 +4,7 @@ Arguments say until when: `planned`, until Prophet has made a plan; `fallback`, 
 registered, after some iterations; a file, until it is there.
 """
 
-import sys  # no annotations as text: torch looks at those of a hook
+import sys  # no postponed annotations: torch looks at those of a hook
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 MOST_ROUNDS = 500_000
 LOOK_EVERY = 20
-"""Iterations, since all ranks have to look together."""
+"""Number of iterations between looks, since all ranks have to look together."""
 
 
 def own_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -26,7 +26,7 @@ def own_hook(state: object, bucket: GradBucket) -> torch.futures.Future[torch.Te
 
 
 def keep_the_reducer() -> None:
-    """Torch's reducer has no turns: on a busy machine it may be faster in a job as small as this, and would stay."""
+    """Give torch's reducer no turns: on a busy machine it may be faster in so small a job, and would stay."""
     from prophet_ddp.turns import Turns
 
     turns: Any = Turns
@@ -34,7 +34,7 @@ def keep_the_reducer() -> None:
 
 
 def over(until: str) -> bool:
-    """Whether it is, on any rank."""
+    """Return True if `until` has come on any rank."""
     from prophet_ddp.takeover import _records
 
     flag = torch.tensor(float(_records.status().plans if until == "planned" else Path(until).exists()))

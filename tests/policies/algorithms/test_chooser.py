@@ -63,7 +63,7 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
     plan = Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
     options = Options(iterations=12, partition_bytes=MOST_BLOCK_BYTES, plan=plan)
     run = simulate(job_of_cut(PROFILE, Cut.uniform(size), barrier=barrier), cluster, None, options)
-    # The first period is the very one; later ones differ by what the workers drift apart.
+    # The first period is exactly as predicted; later ones differ as the workers drift apart.
     first_s = run.marks["backward_s"][:, 1] - run.marks["backward_s"][:, 0]
     assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
     assert prediction.iteration_s == pytest.approx(float(np.median(run.iteration_s(4))), rel=0.05)
@@ -113,7 +113,7 @@ def test_many_machines_are_predicted_by_a_few() -> None:
 
 @pytest.mark.parametrize(("rate", "delay_s"), [(RATE, 2.8e-4), (RATE, 5e-3), (1e8, 2e-2), (3.1e7, 4e-2), (3.1e7, 1e-4)])
 def test_the_search_is_no_worse_than_any_uniform_cut_with_any_credit(rate: float, delay_s: float) -> None:
-    """Behind a long delay few small blocks in flight are so bad that more of them seem no better."""
+    """Behind a long delay, a few small blocks in flight are so bad that some more of them seem no better."""
     network = Network(rate, 1e-4, delay_s)
     search = searched(question(network))
     predictor = Predictor(PROFILE, network, SHAPE)
@@ -155,7 +155,7 @@ def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
 
 
 def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
-    """Which is no matter of what messages cost, as it would be taken for otherwise."""
+    """The longer iteration must be explained by the barrier, and not by a higher cost of messages."""
     profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.4)
     asked = replace(question(Network(31.25e6, 1e-4, 2.8e-4)), profile=profile)
     behind, without = (searched(replace(asked, barrier=barrier)).choices[0] for barrier in (True, False))
@@ -176,7 +176,7 @@ def test_a_message_that_costs_more_makes_blocks_larger() -> None:
 
 
 def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
-    """Otherwise whoever judges could not try them."""
+    """Blocks without a prediction could not be tried."""
     middle = Cut.uniform(512 * KIB)
     usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
     credit = 3 * middle.block_bytes_at(0)
@@ -187,7 +187,7 @@ def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
 
 
 def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None:
-    """Cuts that the job has had are predicted first, and none of the rest need be better."""
+    """Cuts that the job has had are predicted first, and perhaps none of the others is better."""
     had = [Cut.uniform(size) for size in (1 << 20, 2 << 20)]
     usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
     measured = Measured(had[-1], 4 << 20, 3 * min(usual.values()))

@@ -1,4 +1,4 @@
-"""One order for all ranks: by hand-made examples, and what holds for any profile."""
+"""Tests of the order for all ranks: examples by hand, and what holds for any profile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NETWORKS = st.builds(Network, st.floats(1e6, 1e9), st.floats(0.0, 0.01))
 
 
 def profile(*rows: tuple[float, float], forward_s: float = 0.1) -> Profile:
-    """(megabytes, generated at) of each gradient in forward order."""
+    """Return a profile; rows are (megabytes, time of generation), in forward order."""
     return Profile("made", tuple(GradientProfile("g", int(size * MB), at, forward_s) for size, at in rows))
 
 
@@ -58,7 +58,7 @@ def plan_of(policy: str, of: Profile, network: Network) -> Plan:
 def test_what_forward_needs_first_goes_before_what_waits() -> None:
     job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
     sequence = make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK))
-    # The last one is under way until 0.2; of those that wait then 1 goes before 2; when it ends, 0 is there.
+    # The last one is under way until 0.2; of those waiting then, 1 goes before 2; when 1 ends, 0 is there.
     assert sequence.order == (3, 1, 0, 2)
     assert sequence.ends_s == pytest.approx((0.4, 0.3, 0.6, 0.2))
 
@@ -151,7 +151,7 @@ def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
 def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job: Profile, network: Network) -> None:
     forward = iteration_s(job, make_sequence(job, network, plan_of("prophet", job, network)))
     longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
-    # With the overheads, the same iteration preemptively, and one block that is under way when something urgent comes.
+    # The same iteration with overheads and preemption, and one block that is under way when something urgent comes.
     rows = tuple(
         GradientProfile(
             g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s
@@ -193,7 +193,7 @@ def test_any_order_takes_as_long_as_by_the_plain_model(
 
 
 def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
-    """Eight are under way at once and each is delayed by 0.16 s: 64 take eight times as long, whatever their size."""
+    """Eight blocks are under way at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
     slow = Network(1e9, 0.2e-3, 0.16)
     small = Profile("small", tuple(GradientProfile("g", MB // 8, 0.0) for _ in range(64)))
     large = Profile("large", tuple(GradientProfile("g", MB, 0.0) for _ in range(8)))

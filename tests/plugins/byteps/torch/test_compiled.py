@@ -1,4 +1,4 @@
-"""Modules that torch.compile makes code of: what they wait for, and when that code could use more than is theirs."""
+"""Modules compiled by torch.compile: what they wait for, and when their code could use more than their own tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Compile = Callable[[nn.Sequential, int], None]
 
 @pytest.fixture(autouse=True)
 def compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """One that has compiled nothing yet, in a process that was told nothing."""
+    """Compiler that has compiled nothing yet, in a process that has had no warnings."""
     monkeypatch.setattr(notices, "_warned", set())
     caplog.set_level(logging.WARNING, "prophet_scheduler")
     torch._dynamo.reset()
@@ -43,7 +43,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
 
 
 class Reaching(nn.Module):
-    """A layer of a program's own, which may use what is no part of it."""
+    """Layer of a program's own, which may use tensors that are not part of it."""
 
     def __init__(self, inner: nn.Module, others: Sequence[torch.Tensor] = (), breaks: bool = False) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Reaching(nn.Module):
 
 
 def with_own_layers(*models: nn.Sequential) -> None:
-    """Modules of torch are not compiled by themselves."""
+    """Put layers into modules of our own, since modules of torch are not compiled by themselves."""
     for model in models:
         for place in (0, 2):
             model[place] = Reaching(model[place])
@@ -72,7 +72,7 @@ def wrapped(model: nn.Sequential, place: int) -> None:
 
 
 def own(module: Any) -> nn.Module:
-    """The module that was compiled."""
+    """Return the module that was compiled."""
     inner: nn.Module = getattr(module, "_orig_mod", module)
     return inner
 

@@ -59,7 +59,7 @@ class Mixed(nn.Module):
 
 
 class Cuts:
-    """In place of what agrees on cuts: one for each round, and a look at when it is asked."""
+    """Stand-in for the agreement on cuts: one cut for each round, and a record of when it is asked."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.cuts = cuts
@@ -111,7 +111,7 @@ def some_cut(chance: random.Random, total: int) -> Cut:
 
 
 def play(model: Mixed, optimizer: Any, chance: random.Random, accumulated: int) -> list[torch.Tensor]:
-    """Some rounds of what programs do, the same for the same chance; what was looked at on the way."""
+    """Play some rounds of what programs do, the same for the same chance. Return what was looked at on the way."""
     seen = []
     whole = False
     for number in range(ROUNDS):
@@ -271,7 +271,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
 
     sums: list[torch.Tensor] = []
 
-    # In a thread that is none of Python's, where no mode is, nothing can be noticed before the gradient is there.
+    # In a thread that has no modes, nothing can be noticed before the gradient is there.
     def use() -> None:
         sums.append(weights[0].sum())
         over.release()
@@ -324,7 +324,7 @@ def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.M
 
 
 def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which gradients share a block depends on devices too, that of one worker's model may be several."""
+    """Devices, too, decide which gradients share a block, and one worker's model may be on several."""
     texts: list[str] = []
     for split in (False, True):
         with monkeypatch.context() as patches:

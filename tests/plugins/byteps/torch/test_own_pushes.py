@@ -1,4 +1,4 @@
-"""Which tensors have a partition size of their own: by their first push, and by what all workers have said."""
+"""Tests of which tensors have their own partition size: by their first push, and by what all workers have said."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 512 << 10
 
 
 def ops_of_byteps(sent: list[tuple[Any, int]]) -> Any:
-    """BytePS's functions, one upon another as they are there; `sent` gets names and priorities."""
+    """Return BytePS's functions, which call each other as they do there; `sent` gets names and priorities."""
     ops = SimpleNamespace()
 
     def _do_push_pull_async(
@@ -63,7 +63,7 @@ class FakeHook:
 
 
 class Sum(QuietExchange):
-    """Pages of this worker and of another one, which says `other`: (whether it can, the size that it wants)."""
+    """Sum of the pages of this worker and of another, which says `other`: (whether it can, the size that it wants)."""
 
     def __init__(self, other: tuple[int, int]) -> None:
         self._other = other
@@ -98,7 +98,7 @@ def agree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 def test_a_tensor_has_a_size_where_its_first_push_has_a_priority(loaded: FakeHook, agree: Callable[..., None]) -> None:
     sent: list[tuple[Any, int]] = []
     ops = ops_of_byteps(sent)
-    early = ops.push_pull_async  # as modules have it that were loaded before
+    early = ops.push_pull_async  # as in modules that were loaded before
     pushes = OwnPushes(ops)
     agree(pushes)
     ops.push_pull_async(1, name="keyword", priority=-3)

@@ -1,4 +1,4 @@
-"""Whoever reads a parameter after step() sees its update, however late that arrives."""
+"""Tests that a read of a parameter after step() sees its update, however late that arrives."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_reading_one_parameter_waits_for_that_one_only(network: Network) -> None
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
 def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any]) -> None:
-    """An update in a forward pass knows nothing of its modes: neither the state it makes nor its arithmetic."""
+    """An update in a forward pass ignores the modes of the pass, both in the state it makes and in its arithmetic."""
     outputs = []
     truth, model = make_model(), make_model()
     plain = Plain(torch.optim.Adafactor(truth.parameters(), 0.1))
@@ -208,7 +208,7 @@ def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog:
     train(model, optimizer, 2, 1)
 
     def use() -> None:
-        """In a thread that is none of Python's, where no mode is: nothing is noticed before the gradient is there."""
+        """Use the weight in a thread that has no modes: nothing is noticed before the gradient is there."""
         (weight * 2).sum().backward()
         over.release()
 
@@ -262,7 +262,7 @@ def test_the_program_may_drop_the_optimizer_with_updates_to_come(network: Networ
 
 
 def test_what_takes_the_place_of_a_cleared_gradient_waits_for_nothing(network: Network) -> None:
-    """A storage that is freed leaves its address to the next one, an activation's say."""
+    """A storage that is freed leaves its address to the next one, for example an activation's."""
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)
     network.newest_first = True
@@ -291,7 +291,7 @@ def _call(model: nn.Module) -> Callable[[torch.Tensor], Any]:
 
 @pytest.mark.parametrize("after_reset", [False, True])
 def test_a_compiled_function_brings_the_barrier_back(network: Network, after_reset: bool) -> None:
-    """torch.compile may begin at any time; who calls what it makes of a function cannot be intercepted."""
+    """torch.compile may begin at any time; calls of what it makes of a function cannot be intercepted."""
     truth, plain, model, optimizer = pair(network)
     train(truth, plain, 2, 6)
     train(model, optimizer, 2, 4)

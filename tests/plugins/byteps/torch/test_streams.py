@@ -51,7 +51,7 @@ class FakeStream:
 
 
 class Recorder(TorchDispatchMode):
-    """Who touched which memory last, and whether the next one comes after that."""
+    """Recorder of who touched which memory last, which raises if the next one does not come after that."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's

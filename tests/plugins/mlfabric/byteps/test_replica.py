@@ -1,4 +1,4 @@
-"""What a worker's environment says of its job's replica: what is refused at the start, and what is begun with."""
+"""Tests of the settings of a job's replica: what is refused at the start, and what the job begins with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The asynchronous front end over a BytePS that is a few lines: what is pushed, pulled and said, and in which order."""
+"""The asynchronous front end over a BytePS of a few lines: what is pushed, pulled and said, and in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.ending import ProcessEnded, end_process
 
 
 class Server:
-    """One for several workers: asynchronous, and it knows where an update begins and ends."""
+    """Asynchronous server for several workers, which knows where an update begins and ends."""
 
     def __init__(self) -> None:
         self.store: dict[str, torch.Tensor] = {}

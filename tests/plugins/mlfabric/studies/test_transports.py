@@ -1,4 +1,4 @@
-"""How updates and models travel in MLfabric's cluster, each way by hand: rings step by step, blocks, eager batches."""
+"""Tests of how updates and models travel in MLfabric's cluster, each way by hand: rings, blocks, eager batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UP, DOWN = 0, 1
 
 
 def slow(setting: Setting, links: Mapping[tuple[int, int], float]) -> Rates:
-    """All NICs as they are, but for these: (machine, UP or DOWN) has this share."""
+    """Return the rates of all NICs as they are, except that each of `links`, (machine, UP or DOWN), has this share."""
     values = np.full((setting.machines, 2, 1), setting.bandwidth)
     for link, share in links.items():
         values[link] *= share
@@ -39,7 +39,7 @@ def slow(setting: Setting, links: Mapping[tuple[int, int], float]) -> Rates:
 
 
 class Begun(Trainee):
-    """Keeps when each worker has had a model."""
+    """Trainee that notes when each worker gets a model."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[int, float]] = []
@@ -180,7 +180,7 @@ def test_a_rings_time_has_two_parts_and_a_servers_nic_is_counted() -> None:
     assert both.ratio == pytest.approx(0.22 / both.mlfabric_s)
     assert both.needed(0.08, 4) == pytest.approx(4 * 0.08 / 0.22)
     assert both.updates_a_message >= 1
-    # So many bytes went over the server's NIC in that time.
+    # This share of the time, bytes went over the server's NIC.
     assert both.busy == pytest.approx(4 * 0.08 / both.updates_a_message / both.mlfabric_s)
 
 

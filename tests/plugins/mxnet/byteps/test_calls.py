@@ -1,4 +1,4 @@
-"""What the program waits for in BytePS's push_pull; BytePS is a function of the test's own."""
+"""Tests of what the program waits for in BytePS's push_pull; BytePS is a function of the test's own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Waits:
 
 @pytest.fixture
 def waits() -> Iterator[Callable[[], Waits]]:
-    """Starts one in a thread of its own."""
+    """Return a function that starts such a call in a thread of its own."""
     started: list[Waits] = []
 
     def start() -> Waits:

@@ -1,4 +1,4 @@
-"""What is waited for before BytePS goes, with a stand-in for MXNet's wait."""
+"""Tests of what is waited for before BytePS goes, with a stand-in for MXNet's wait."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def stand_in() -> Any:
         tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
         bps.pushed.append((name, priority))
-        # What other workers add. As BytePS's operator, it runs when the gradient is there and takes no scratch memory.
+        # Add other workers' part. Like BytePS's operator, this runs when the gradient is there, without scratch memory.
         mx.nd.broadcast_add(tensor, mx.nd.ones((1,) * tensor.ndim, dtype=tensor.dtype), out=tensor)
 
     class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc,name-defined]
@@ -103,7 +103,7 @@ def bps(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("lacking", ["compression", "step"])
 def test_a_trainer_that_scales_otherwise_stays_as_it_is(stock: Any, lacking: str) -> None:
-    """Before 0.2.5; a step under Prophet would end in an AttributeError."""
+    """BytePS before 0.2.5 had such a trainer; a step under Prophet would end in an AttributeError."""
     if lacking == "compression":
         del stock.Compression
     else:
@@ -308,7 +308,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 class WideJob(Job):
-    """One of its gradients has 7,200 bytes, the others less than a partition at any time."""
+    """Job in which one gradient has 7,200 bytes, and the others always less than a partition."""
 
     widths = (60, 30)
 
@@ -418,7 +418,7 @@ def test_a_size_that_never_changes_sends_nothing(cutting: SimpleNamespace) -> No
 
 
 def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the thread that hands a tensor over, whoever does so: the program, BytePS's trainer or the front end."""
+    """The wait is in the thread that hands a tensor over, for the program, BytePS's trainer or the front end."""
     seen: list[tuple[str | None, bool]] = []
 
     def byteps_push_pull(tensor: Any, name: str | None = None, **how: Any) -> None:
@@ -447,7 +447,7 @@ class Context(ctypes.Structure):
     _fields_ = [("dev_type", ctypes.c_int32), ("dev_id", ctypes.c_int32)]
 
 
-CPU_PRIORITIZED = 3  # of MXNet's FnProperty: workers of their own, as BytePS's operator
+CPU_PRIORITIZED = 3  # of MXNet's FnProperty: workers of its own, as for BytePS's operator
 EngineFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -476,7 +476,7 @@ def block() -> Iterator[Callable[[Any], None]]:
 
 
 def is_there(array: Any) -> bool:
-    """Whether an array can be read although something else is blocked."""
+    """Return True if an array can be read although something else is blocked."""
     thread = threading.Thread(target=array.wait_to_read, daemon=True)
     thread.start()
     thread.join(BLOCKED_S / 4)

@@ -202,8 +202,8 @@ def random_graph(rng: np.random.Generator) -> Graph:
 
 
 def least_of_all_schedules(job: Problem) -> float:
-    """Over everything that a wire can do in whole slots, idling included: by slot, the least end so far for each way
-    of what is left (an axis for each transfer)."""
+    """Return the least end over everything that a wire can do in whole slots, idling included. It finds, slot by slot,
+    the least end so far for each state of what is left (an axis for each transfer)."""
     ends = np.full([int(t.length) + 1 for t in job.transfers], np.inf)
     ends[(-1,) * ends.ndim] = job.floor
     horizon = int(max(t.release for t in job.transfers) + sum(t.length for t in job.transfers))
@@ -219,7 +219,7 @@ def least_of_all_schedules(job: Problem) -> float:
 
 
 def end_of(graph: Graph, transfer_ends: Mapping[str, float]) -> float:
-    """When the last operation ends by constraint 5, the transfers ending as given."""
+    """Return when the last operation ends by constraint 5, with the transfers ending as given."""
     ends = dict(transfer_ends)
     for operation in graph.operations:
         if operation.kind is OperationKind.COMPUTE:
@@ -228,7 +228,7 @@ def end_of(graph: Graph, transfer_ends: Mapping[str, float]) -> float:
 
 
 def check_feasible(job: Problem, segments: Sequence[WireSegment]) -> dict[str, float]:
-    """One at a time, none before its release, each as long as it is; when each transfer ends."""
+    """Check that transfers go one at a time, none before its release, each as long as it is. Return their ends."""
     carried = dict.fromkeys(range(len(job.transfers)), 0.0)
     ends = {}
     for segment, following in zip(segments, [*segments[1:], WireSegment(0, math.inf, math.inf)], strict=True):
@@ -258,7 +258,7 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
 
 
 def the_papers_program(job: Problem) -> float:
-    """(14) as printed, for problems so small that its weights (TN)^(t + tail) are numbers: the end it finds.
+    """Return the end that (14) as printed finds, for problems so small that its weights (TN)^(t + tail) are numbers.
 
     Slots count from 1, and slot t may be used by what is released at t - 1.
     """

@@ -152,7 +152,7 @@ def test_a_model_without_a_forward_pass() -> None:
 
 
 def least_gap(rows: Sequence[Batch], backward_s: float, network: Network) -> float:
-    """Over every order of transfers that are not cut: how far the forward pass must move for all to be in time."""
+    """Return how far the forward pass must move for all transfers to be in time, over every order without cutting."""
     best = float("inf")
     for order in itertools.permutations(rows):
         now = gap = 0.0
