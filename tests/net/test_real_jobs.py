@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 CONFIG = """
 name: short
-job: {kind: digits, iterations: 36, warmup: 4, target_accuracy: 0.2}
+job: {kind: digits, iterations: 24, warmup: 4, target_accuracy: 0.2}
 cluster: {workers: 2, servers: 1, bandwidth: 400mbit}
 policies: [stock, fifo, p3, bytescheduler, prophet, {name: many-messages, base: prophet, partition_bytes: 32KiB}]
 time_limit_s: 180

@@ -49,7 +49,15 @@ from prophet_mlfabric.messages import (
     Welcome,
 )
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_mlfabric.open_updates import Collections, Job, JobWorker, Manner, OpenCollection, OpenUpdate, OpenUpdates
+from prophet_mlfabric.open_updates import (
+    Collections,
+    CoordinatedJob,
+    JobWorker,
+    Manner,
+    OpenCollection,
+    OpenUpdate,
+    OpenUpdates,
+)
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
@@ -94,7 +102,7 @@ class Coordination:
     def _start(self, epoch: int) -> None:
         terms = self.terms
         self.epoch = epoch
-        self._job = Job()
+        self._job = CoordinatedJob()
         self._nodes: dict[str, Node] = {}
         self._network = NetworkState((), ())
         server = self._node(terms.server)
@@ -159,7 +167,7 @@ class Coordination:
         Should one of them come back after all, it is as if the coordinator had been started anew.
         """
         self.epoch += bool(self._job.workers)
-        self._job = Job()
+        self._job = CoordinatedJob()
         if self.lag is not None:
             self.lag.begin()
 

@@ -143,7 +143,7 @@ class Manner(NamedTuple):
 
 
 @dataclass
-class Job:
+class CoordinatedJob:
     """State that begins anew where the workers that come are another job's, with another model.
 
     `version` counts the updates applied (Eq. 9), `base` is the newest version that workers know of coordinators before

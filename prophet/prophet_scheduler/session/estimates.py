@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORTH_PACING = 1.02
 """Minimum ratio of the slowest worker's pace that changes a profile."""
 WATCHED = 2
-"""Whole iterations to watch before the measured network counts."""
+"""Whole iterations to watch before the measured network counts, without the first ones under each cut."""
 
 
 class Monitor(Protocol):
@@ -46,6 +46,7 @@ class Estimates:
         self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self._watches = self._has_watched = False
+        self._watched = 0  # whole iterations under former cuts
         self._divided = False
         self._pace = 1.0
         self._prior: Prior | None = None
@@ -63,7 +64,7 @@ class Estimates:
         events = turn.events
         if turn.divided != self._divided:
             self._divided = turn.divided
-            self.profiler.restart()
+            self._restart()
         self.profiler.forward_ended(turn.forward_ends)
         if turn.divided:
             # Times of operations measure the network only if these are all-reduces.
@@ -71,10 +72,18 @@ class Estimates:
         self._pace = turn.pace
         if recut:
             # Ids change here, and these events contain both kinds.
-            self.profiler.restart()
+            self._restart()
         else:
             self.profiler.observe(events)
         self._watch(events, turn.nic)
+
+    def _restart(self) -> None:
+        self._watched += self._now_watched
+        self.profiler.restart()
+
+    @property
+    def _now_watched(self) -> int:
+        return max(0, self.profiler.iterations - self.profiler.warm_up)
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
         """Measure the network, except in the first iterations, which make connections and register memory.
@@ -87,7 +96,7 @@ class Estimates:
                 return
             self._watches = True
             events = events[events["time_s"] >= since_s]
-        self._has_watched = self._has_watched or self.profiler.iterations >= self.profiler.warm_up + WATCHED
+        self._has_watched = self._has_watched or self._watched + self._now_watched >= WATCHED
         self.monitor.disregard(math.inf if since_s is None else since_s)
         self.monitor.observe(events)
         if nic is not None:

@@ -58,7 +58,7 @@ _here: Observer | None = None
 """Newest observer of this process."""
 
 
-class Seen(NamedTuple):
+class LastTurn(NamedTuple):
     """State at the last turn, at `looked_s`: iterations so far, and predictions. `others_s` are the newest iterations
     by events, for a front end that does not report their ends.
     """
@@ -95,7 +95,7 @@ class Observer:
         self._meter = Meter(all_reduce_ranks, arena)
         self._periods = Periods()
         self._began_s = clock()
-        self._seen = Seen(self._began_s)
+        self._last = LastTurn(self._began_s)
         self._busy_s = 0.0
         self._writer: RecordWriter | None = None
         self._server: StatusServer | None = None
@@ -202,8 +202,8 @@ class Observer:
             moved = self._meter.turn(now, events)
             self._periods.add(ends_s)
             spread = self._periods.spread()
-            ended = self._seen.iterations + sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
-            self._seen = Seen(now, ended, predicted, periods_s.tolist() if periods_s is not None else ())
+            ended = self._last.iterations + sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
+            self._last = LastTurn(now, ended, predicted, periods_s.tolist() if periods_s is not None else ())
             self._looked.notify_all()
         if self._writer is not None:
             try:
@@ -218,23 +218,23 @@ class Observer:
         """Return the status of the last turn, with the current wait and the agent's current status."""
         agent = self._agent()
         with self._looked:
-            now, seen = self._clock(), self._seen
+            now, last = self._clock(), self._last
             sent, received = self._meter.flows()
             wait = self._log.awaited()
             recut_s = agent.last_recut_s
             return LiveStatus(
                 worker=self._worker,
-                time_s=time.time() - (now - seen.looked_s),
+                time_s=time.time() - (now - last.looked_s),
                 since_s=now - self._began_s,
-                iterations=seen.iterations,
+                iterations=last.iterations,
                 agent=agent,
-                iteration=self._periods.spread() or spread_of(seen.others_s),
+                iteration=self._periods.spread() or spread_of(last.others_s),
                 sent=sent,
                 received=received,
                 all_reduce=self._meter.all_reduces,
                 urgency=self._meter.urgency(),
                 forward_waits=self._forward_waits(wait, now) if wait is not None else None,
-                predicted=seen.predicted,
+                predicted=last.predicted,
                 last_recut_ago_s=now - recut_s if recut_s is not None else None,
                 watch_cpu_s=self._busy_s,
             )
@@ -255,10 +255,10 @@ class Observer:
     def _asked(self, answer: Callable[[], str]) -> bytes:
         before = time.thread_time()
         asked_s = self._clock()
-        if asked_s - self._seen.looked_s > FRESH_S:
+        if asked_s - self._last.looked_s > FRESH_S:
             self._wake()
             with self._looked:
-                self._looked.wait_for(lambda: self._seen.looked_s >= asked_s, WAKE_LIMIT_S)
+                self._looked.wait_for(lambda: self._last.looked_s >= asked_s, WAKE_LIMIT_S)
         text = answer()
         self._busy_s += time.thread_time() - before
         return text.encode()
