@@ -1,6 +1,7 @@
-"""Optimizers whose state is in one memory: `load_state_dict` copies no tensor."""
+"""Optimizers whose state is in one memory: `load_state_dict` copies no tensor, and a program may share one itself."""
 
 import byteps.torch as bps
+import torch
 from ways import adam, backward, classifier, run_byteps, sgd, way
 
 
@@ -11,12 +12,18 @@ def step(model, optimizer):
     return loss
 
 
-def both(model, optimizer, make, prefix):
-    losses = [step(model, optimizer) for _ in range(4)]
+def another(make, prefix):
+    """Return another model and its optimizer."""
     other = classifier()
     named = [(f"{prefix}.{name}", param) for name, param in other.named_parameters()]
     others_optimizer = bps.DistributedOptimizer(make(other.parameters()), named_parameters=named)
     bps.broadcast_parameters(other.state_dict(), root_rank=0, prefix=f"{prefix}.")
+    return other, others_optimizer
+
+
+def both(model, optimizer, make, prefix):
+    losses = [step(model, optimizer) for _ in range(4)]
+    other, others_optimizer = another(make, prefix)
     others_optimizer.load_state_dict(optimizer.state_dict())
     losses += [step(other, others_optimizer) for _ in range(4)]
     losses += [step(model, optimizer) for _ in range(4)]
@@ -36,7 +43,38 @@ def momentum(model, optimizer):
 
 
 @way(classifier, adam)
+def loaded_later(model, optimizer):
+    """Both have stepped before, and the other one's averages are on their way when its state is replaced."""
+    other, others_optimizer = another(adam, "loaded later")
+    losses = []
+    for _ in range(3):
+        losses += [step(model, optimizer), step(other, others_optimizer)]
+    others_optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(4):
+        losses += [step(other, others_optimizer), step(model, optimizer)]
+    return losses, list(other.parameters())
+
+
+@way(classifier, adam)
+def local_model(model, optimizer):
+    """The other model is no one else's: its optimizer steps at once."""
+    losses = [step(model, optimizer) for _ in range(3)]
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        other = classifier()
+    others_optimizer = adam(other.parameters())
+    others_optimizer.load_state_dict(optimizer.state_dict())
+    inputs = torch.ones(16, 32)
+    for _ in range(4):
+        losses.append(step(model, optimizer))
+        other(inputs).square().mean().backward()
+        others_optimizer.step()
+    return losses
+
+
+@way(classifier, adam)
 def one_count_for_all(model, optimizer):
+    """The parameters of one optimizer count their steps in one tensor."""
     losses = [step(model, optimizer) for _ in range(3)]
     steps = [state["step"] for state in optimizer.state.values()]
     for state in optimizer.state.values():

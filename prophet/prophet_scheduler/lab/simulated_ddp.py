@@ -44,6 +44,7 @@ from prophet_scheduler.policies.algorithms.collective import (
     learning_sizes,
 )
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
+from prophet_scheduler.policies.algorithms.stock import SEGMENT_BYTES
 from prophet_scheduler.policies.ddp import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, MEBIBYTE, Ddp
 from prophet_scheduler.simulate.cluster import Cluster
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
@@ -54,8 +55,6 @@ from prophet_scheduler.simulate.sharded import job_of_phases
 RING = "ring"
 WAYS_A_MESSAGE = 2
 """Trips of a gloo message: the receiver's request, then the message itself."""
-SEGMENT_BYTES = 1 << 20
-"""Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 MESSAGE_S = 0.0000535
 """Processor seconds of a message on a machine with two cores."""
 MOVED_RATE = 5.3e9

@@ -45,7 +45,7 @@ class Estimates:
     def __init__(self, terms: SessionTerms, monitor: Monitor | None = None) -> None:
         self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
-        self._watches = self._has_watched = False
+        self._watches = False
         self._watched = 0  # whole iterations under former cuts
         self._divided = False
         self._pace = 1.0
@@ -96,7 +96,6 @@ class Estimates:
                 return
             self._watches = True
             events = events[events["time_s"] >= since_s]
-        self._has_watched = self._has_watched or self._watched + self._now_watched >= WATCHED
         self.monitor.disregard(math.inf if since_s is None else since_s)
         self.monitor.observe(events)
         if nic is not None:
@@ -109,7 +108,7 @@ class Estimates:
         In part of an iteration, a fast wire behind a long delay may look like a slow wire without delay. With the
         blocks and the credit for the slow wire, iterations took four times as long.
         """
-        return self.monitor.network if self._has_watched else None
+        return self.monitor.network if self._watched + self._now_watched >= WATCHED else None
 
     @property
     def unsure(self) -> bool:

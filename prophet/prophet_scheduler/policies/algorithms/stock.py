@@ -21,7 +21,7 @@ from prophet_scheduler.policies.algorithms.sequence import make_sequence
 from prophet_scheduler.policies.ddp import buckets
 
 SEGMENT_BYTES = 1 << 20
-"""Largest message of gloo's ring, of which two are under way. An operation of more waits for more trips."""
+"""Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 
 
 def stock_iteration_s(profile: Profile, network: Network, ranks: int | None) -> float:
