@@ -5,12 +5,14 @@ What was applied is in the server's model itself, which counts each worker's upd
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from prophet_scheduler.lab.testbed import Testbed
-from support.apart import WORKERS, running
+from support.apart import WORKERS, JobApart, running
 
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
@@ -32,22 +34,40 @@ def test_a_worker_dies_and_the_others_train_to_their_end(
 ) -> None:
     command = (str(JOBS / "apart_where.py"), case, str(STEPS))
     with running(apart, tmp_path, port, command, dead_after="3s") as job:
-        ends = job.wait()
-        dead = int((tmp_path / "died").read_text())
-        alive = [number for number in range(len(WORKERS)) if number != dead]
-        assert ends[dead] == -9
-        assert [ends[number] for number in alive] == [75, 75], [job.log(WORKERS[number]) for number in alive]
-        for number in alive:
-            (line,) = job.said(WORKERS[number])
-            assert line.startswith(f"Prophet: worker {dead} has died: this worker ends without waiting")
-        counts = {number: job.counts(WORKERS[number]) for number in alive}
-        for number in alive:
-            assert counts[number]["sent"] == STEPS
-            assert counts[number]["of"][number] == STEPS - counts[number]["lost"], "nothing is in the model twice"
-        of_the_dead = max(counts[number]["of"][dead] for number in alive)
-        applied = of_the_dead + sum(counts[number]["of"][number] for number in alive)
-        # Of what the dead one had applied and did not report, only its own is reported by nobody else.
-        assert applied - unheard <= job.coordinated()["applied"] <= applied
+        check_survivors(job, unheard)
+
+
+def test_a_worker_dies_before_the_server_answers_it(apart: Testbed, tmp_path: Path) -> None:
+    command = (str(JOBS / "apart_where.py"), "worker_1_dies_before_the_server_answers", str(STEPS))
+    many_requests = {"PROPHET_PARTITION_BYTES": "4096"}
+    with running(apart, tmp_path, PORT + 5, command, many_requests, dead_after="3s") as job:
+        job.until(lambda: "stop the server" in job.log("worker1"))
+        server = job.processes["server"].pid
+        os.kill(server, signal.SIGSTOP)
+        (tmp_path / "stopped").touch()
+        job.processes["worker1"].wait()
+        os.kill(server, signal.SIGCONT)
+        check_survivors(job, unheard=0)
+
+
+def check_survivors(job: JobApart, unheard: int) -> None:
+    """Check that all but one worker have trained to their end, and that nothing counts twice."""
+    ends = job.wait()
+    dead = int((job.folder / "died").read_text())
+    alive = [number for number in range(len(WORKERS)) if number != dead]
+    assert ends[dead] == -9
+    assert [ends[number] for number in alive] == [75, 75], [job.log(WORKERS[number]) for number in alive]
+    for number in alive:
+        (line,) = job.said(WORKERS[number])
+        assert line.startswith(f"Prophet: worker {dead} has died: this worker ends without waiting")
+    counts = {number: job.counts(WORKERS[number]) for number in alive}
+    for number in alive:
+        assert counts[number]["sent"] == STEPS
+        assert counts[number]["of"][number] == STEPS - counts[number]["lost"], "nothing is in the model twice"
+    of_the_dead = max(counts[number]["of"][dead] for number in alive)
+    applied = of_the_dead + sum(counts[number]["of"][number] for number in alive)
+    # Of what the dead one had applied and did not report, only its own is reported by nobody else.
+    assert applied - unheard <= job.coordinated()["applied"] <= applied
 
 
 def test_the_coordinator_dies_and_comes_back_and_counts_on(apart: Testbed, tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 JOB = Path(__file__).with_name("apart.py")
 RANK = os.environ["DMLC_WORKER_ID"]
 MARK = Path("..") / "died"
 """In a folder that all workers have; it says who died."""
+STOPPED = Path("..") / "stopped"
+"""File that the test makes when it has stopped the server."""
 
 
 def die_first() -> None:
@@ -59,6 +63,45 @@ def worker_1_dies_amid_an_update() -> None:
 
     vars_of: Any = BytePSWire
     vars_of.push = push_half
+
+
+def worker_1_dies_before_the_server_answers() -> None:
+    """Its second push is at the server, which the test has stopped, and goes on when the worker is gone."""
+    from prophet_byteps.hook import PUSH_ONLY
+    from prophet_mlfabric.byteps.wire import BEGINS, BytePSWire
+
+    push, pushed = BytePSWire.push, [0]
+
+    def push_and_die(wire: BytePSWire, blocks: Sequence[torch.Tensor]) -> None:
+        pushed[0] += len(blocks) > 1
+        if RANK == "1" and pushed[0] == 2:
+            wire._say(BEGINS)
+            print("stop the server", flush=True)
+            wait_until(STOPPED.exists)
+            before = bytes_sent()
+            for block, name in zip(blocks, wire._names, strict=True):
+                wire._send(block, name, PUSH_ONLY)
+            wait_until(lambda: bytes_sent() >= before + sum(block.nbytes for block in blocks) and all_acknowledged())
+            die_first()
+        push(wire, blocks)
+
+    vars_of: Any = BytePSWire
+    vars_of.push = push_and_die
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.01)
+
+
+def bytes_sent() -> int:
+    return psutil.net_io_counters().bytes_sent
+
+
+def all_acknowledged() -> bool:
+    """Return True if no TCP connection of this network namespace has bytes that the other end's kernel lacks."""
+    connections = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return all(line.split()[4].startswith("00000000:") for line in connections)
 
 
 def an_aggregator_dies_with_what_it_has() -> None:

@@ -1,4 +1,4 @@
-"""What BytePS's setup.py asks of its builder; copied beside it as `pre_setup_local.py`, the name it looks for.
+"""Hooks that BytePS's setup.py calls; copied beside it as `pre_setup_local.py`, the name it looks for.
 
 It runs inside BytePS's own build, so it imports nothing of Prophet.
 """
@@ -19,7 +19,7 @@ _MXNET_STRINGS = {
     0: b"\0_ZN4nnvm2Op3GetERKSs\0",
     1: b"\0_ZN4nnvm2Op3GetERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\0",
 }
-"""What `nnvm::Op::Get(std::string const&)` is called in libmxnet, by the C++ ABI of its strings."""
+"""Names of `nnvm::Op::Get(std::string const&)` in libmxnet, by the C++ ABI of its strings."""
 
 ucx_path = ""
 _compile_in_turn = CCompiler.compile
