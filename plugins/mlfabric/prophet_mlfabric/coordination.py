@@ -1,23 +1,22 @@
 """The coordinator of one job: requests in, answers out, the time passed in (MLfabric, section 4).
 
-Rule of this file: who is told what, and what counts as applied. Orders, aggregators and drops are the scheduler's,
-starts timetable.py's; whose connection it is, connections.py knows.
+Rule of this file: answers to workers, and the count of applied updates. scheduler.py decides orders, aggregators and
+drops; timetable.py decides starts; connections.py knows whose connection it is.
 
-An update is asked for, gets its place in a batch, is granted, and is done. Batches are decided every `batch_s`
-(section 7: 100 ms), and sooner where the server's NIC would have nothing left to receive before: waiting longer buys
-a better order only while there is something to put in order. So small updates, which are through in less, wait less.
+A worker asks for an update, which gets its place in a batch, is granted, and is done. A batch is decided every
+`batch_s` (section 7: 100 ms), or sooner if the server's NIC would run out of work. More updates in a batch give a
+better order, but a wait with an idle NIC costs time. So small updates, which take less time on the wire, wait less.
 
-The coordinator counts the versions of the model. An update is applied when its pusher says that the server has all of
-it; whatever is said twice, by a worker that lost its connection, say, counts once. Updates that go without a grant,
-because the coordinator was away or too slow for the worker, are counted as well. The delay bound holds as long as
-there are none.
+The coordinator counts the versions of the model. An update counts as applied when its pusher reports that the server
+has all of it. A repeated report, for instance after a lost connection, counts once. Updates without a grant count too:
+their workers found the coordinator away or too slow. The delay bound holds as long as there are none.
 
-What a worker was granted is released when it dies: nothing is heard from it for `dead_s`, it starts anew, or its
-transfer is `lease_s` late. The updates in a sum are lost with their aggregator. Where the sum had reached the server
-all the same, their workers see it in the model, and say so: then they count.
+Grants of a dead worker are released. A worker is dead if it is silent for `dead_s`, starts anew, or has a transfer that
+is `lease_s` late. The updates in a sum are lost with their aggregator. If the sum has reached the server all the same,
+their workers see it in the model and report it. Then these updates count.
 
-Workers that have to stay near each other say after each round how far they are; leads.py says who may go on. Where
-there is a replica of the model, lag.py says what may go before it has another copy.
+With bounded staleness workers report their progress after each round; leads.py decides who may go on. With a replica of
+the model, lag.py decides what may go before the replica has another copy.
 """
 
 from __future__ import annotations
@@ -67,36 +66,36 @@ Addressed: TypeAlias = tuple[int, Said]
 """Worker, and the message to it."""
 
 MOST_OPEN = 64
-"""Updates that one worker may have open: a worker that asks on and on is refused before it costs anything."""
+"""Maximum open updates of one worker. More are refused before they cost anything."""
 MOST_KEPT = 128
-"""Number of a worker's finished updates that are remembered, to know what is said twice."""
+"""Number of a worker's finished updates that are remembered, to recognize repeated reports."""
 MOST_BATCH = 64
-"""Updates decided at once: with more the scheduler, which is quadratic, would keep everybody waiting."""
+"""Maximum updates in a batch. The scheduler is quadratic, and everybody waits for it."""
 MOST_PLANNED = 32
-"""While so many transfers wait for their start, nothing more is decided: later there is more to choose from."""
+"""No batch is decided while so many transfers wait for their start. A later batch has more to choose from."""
 CHECK_S = 0.5
-"""Seconds between two looks for the dead."""
+"""Seconds between two checks for dead workers."""
 MOURNED = 3
-"""A worker that was silent for so many times `dead_s` is not waited for at the end of a job either."""
+"""Multiple of `dead_s` after which the end of a job no longer waits for a silent worker."""
 COLLECTIONS = 1 << 20
-"""Numbers of collections that each epoch has for itself: a sum of before a new start is never taken for another."""
+"""Numbers of collections in an epoch. A sum from before a restart is never taken for another."""
 
 
 class Coordination:
     """One job's coordinator. Not safe for several threads.
 
-    `receive` takes a request of a worker that `join` let in, `turn` does what is due; both return what is to be said.
-    `turn` is to be called after requests and at `next_s`.
+    `receive` takes a request of a worker that `join` has admitted; `turn` does what is due. Both return the messages to
+    send. Call `turn` after requests and at `next_s`.
     """
 
     def __init__(self, terms: Terms, epoch: int) -> None:
-        """`epoch` differs between two starts of a coordinator."""
+        """Make a coordinator. `epoch` must differ between two starts."""
         self.terms = terms
         self.counts = Counts()
         self._start(epoch)
 
     def reset(self) -> None:
-        """Begins anew, as after a new start; only the counts stay."""
+        """Begin anew, as after a restart. Only the counts stay."""
         self._start(self.epoch + 1)
 
     def _start(self, epoch: int) -> None:
@@ -117,7 +116,7 @@ class Coordination:
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
         self.next_s = math.inf
-        """Time at which `turn` has something to do, if nothing is received until then."""
+        """Time of the next call of `turn` if nothing is received before."""
 
     @property
     def version(self) -> int:
@@ -127,7 +126,7 @@ class Coordination:
     # What is received.
 
     def join(self, hello: Hello, now_s: float) -> list[Addressed]:
-        """Lets a worker in whose connection has proved that it may speak. A refusal changes nothing."""
+        """Admit a worker whose connection has proved the token. A refusal changes nothing."""
         known = self._job.workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
         if anew and not any(worker.alive for worker in self._job.workers.values()):
@@ -154,7 +153,7 @@ class Coordination:
                 self._job.leads, self._job.leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
         known.node, known.sums_at, known.ended = node, hello.sums_at, False
         self._lives(known, now_s)
-        # A coordinator that was started anew goes on where its workers know that the last one was.
+        # A restarted coordinator goes on with the newest version that its workers know.
         if hello.epoch != self.epoch and hello.version > self._job.base:
             self._job.version += hello.version - self._job.base
             self._job.base = hello.version
@@ -162,9 +161,9 @@ class Coordination:
         return self._said()
 
     def _begin(self) -> None:
-        """Nobody is left of the workers that there were: who comes now is of another job, with another model.
+        """Begin another job, with another model: none of the former workers is left.
 
-        Should one of them come back after all, it is as if the coordinator had been started anew.
+        A former worker that comes back finds what looks like a restarted coordinator.
         """
         self.epoch += bool(self._job.workers)
         self._job = CoordinatedJob()
@@ -172,7 +171,7 @@ class Coordination:
             self.lag.begin()
 
     def _other_manner(self, hello: Hello) -> str:
-        """Why a worker that says this cannot train with the others; empty where it can."""
+        """Return why a worker cannot train with the others; empty if it can."""
         staleness, workers = manner = Manner.of(hello)
         if self._job.manner not in (None, manner):
             return f"{manner}, and others of this job say {self._job.manner}: make them alike"
@@ -190,7 +189,7 @@ class Coordination:
             self._job.leads.lives(worker.number)
 
     def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
-        """Takes in what `worker` says. What is refused changes nothing."""
+        """Handle a request of `worker`. A refused one changes nothing."""
         known = self._job.workers.get(worker)
         if known is None:
             return [self._refusal(worker, f"worker {worker} has not said hello")]
@@ -240,7 +239,7 @@ class Coordination:
             self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
 
     def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
-        """Says again how it stands with an update."""
+        """Repeat the newest answer about an update."""
         if entry.grant is not None:
             self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
             return
@@ -264,7 +263,7 @@ class Coordination:
                 self._timetable.ended(entry.transfer, now_s)
             self._close(entry)
         else:
-            # It was never heard of, or was lost or dropped and went all the same.
+            # It was never asked for, or it was lost or dropped and went all the same.
             granted = False
         norm = done.norm if entry is None else entry.ask.norm
         self._apply(worker, number, done.version, norm, done.size_bytes, granted)
@@ -285,7 +284,7 @@ class Coordination:
         self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
 
     def _ask_sum(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
-        """Its updates are all at their aggregator."""
+        """Note that all updates of a collection are at their aggregator."""
         collection = self._collections.open.get(ask.update)
         if collection is None or collection.aggregator is not worker:
             self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask.update, True)
@@ -329,7 +328,7 @@ class Coordination:
             self._say(worker, Proceed(rounds=clock.rounds, now=False))
 
     def _look_at_leads(self) -> None:
-        """Lets go on who had to wait for another that has gone on now, or has gone."""
+        """Let workers go on if the ones they waited for have progressed or died."""
         leads = self._job.leads
         if leads is None:
             return
@@ -340,7 +339,7 @@ class Coordination:
         self._updates.let_go(lambda entry: leads.may_send(entry.worker.number))
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
-        """Says to a worker that has ended whom the job still waits for, and whom in vain; to all, if for nobody now."""
+        """Tell a worker that has ended how many others still work, and which have died. Tell all once none works."""
         left = [other for other in self._job.workers.values() if not other.ended]
         working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
         died = self._job.left_behind.union(other.number for other in left) - {other.number for other in working}
@@ -353,7 +352,7 @@ class Coordination:
     # What is due.
 
     def turn(self, now_s: float) -> list[Addressed]:
-        """Decides batches, lets transfers go, and forgets the dead."""
+        """Decide batches, start transfers and forget dead workers."""
         if now_s >= self._check_s:
             self._check(now_s)
         self._timetable.book(self._network, now_s)
@@ -373,12 +372,12 @@ class Coordination:
         return min(opened_s + self.terms.batch_s, max(opened_s, self._timetable.busy_until_s - LEAD_S))
 
     def _decide(self, now_s: float) -> None:
-        """Make planned transfers of the scheduler's answer for one batch."""
+        """Plan the transfers of one batch as the scheduler orders them."""
         batch, self._updates.ready = self._updates.ready[:MOST_BATCH], self._updates.ready[MOST_BATCH:]
         network = self._timetable.book(self._network, now_s, None)
         aggregators = self._job.aggregators(self._scheduler.server)
         scheduler = self._scheduler
-        # What it had scheduled may have been lost since, and other updates have come without it.
+        # Scheduled updates may have been lost since, and others may have come without a grant.
         scheduler.version = self.version + self._timetable.outstanding
         scheduler.aggregators = tuple(aggregators)
         schedule = scheduler.schedule([entry.update for entry in batch], network, now_s, self._timetable.busy_until_s)
@@ -402,7 +401,9 @@ class Coordination:
         self._say_collect(collection)
 
     def _let_go(self, now_s: float) -> bool:
-        """Grants what may start. True where something was dropped instead, and starts are to be reckoned again."""
+        """Grant the transfers that may start. Return True if some were dropped instead, so that starts must be computed
+        again.
+        """
         starting, hopeless = self._timetable.due(self.version, now_s)
         for transfer in hopeless:
             reason = f"its delay would be above {self.terms.delay_bound} versions"
@@ -432,7 +433,9 @@ class Coordination:
         return False
 
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
-        """Return True if the replica is near enough for this transfer to reach the server. If not, none after it is."""
+        """Return True if the replica is near enough for this transfer. If it is not, no later transfer may start
+        either.
+        """
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._job.workers.values()):
             return True
@@ -442,7 +445,7 @@ class Coordination:
         return not self._waits_for_copy
 
     def _order_copy(self, now_s: float) -> None:
-        """Have a worker hand the model to the replica where that is due: one that sends nothing, if there is any."""
+        """Have a worker hand the model to the replica if that is due, preferably one that sends nothing."""
         lag = self.lag
         if lag is None or not lag.due(self._waits_for_copy, now_s):
             return
@@ -471,10 +474,12 @@ class Coordination:
                 self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
         self._look_at_leads()
 
-    # What ends without being applied.
+    # Updates that end without being applied.
 
     def _forget(self, worker: JobWorker, reason: str) -> None:
-        """Releases what a worker was granted. What it finished stays known, as it may come back and say it again."""
+        """Release the grants of a worker. Its finished updates stay known, since it may come back and repeat its
+        reports.
+        """
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
             self.lag.gone(worker.number)
@@ -485,13 +490,13 @@ class Coordination:
             collection = entry.collection
             if collection is None or not collection.transfer.ready:
                 self._lose(entry, reason)
-            # Otherwise it is in the sum already, and will be applied with it.
+            # Otherwise it is in the sum already and will be applied with it.
         for collection in [c for c in self._collections.open.values() if c.aggregator is worker]:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
     def _drop(self, entry: OpenUpdate, reason: str) -> None:
-        """It never leaves its worker; where it has gone to an aggregator already, it is lost instead."""
+        """Keep an update at its worker. If it has gone to an aggregator already, it is lost instead."""
         if entry.grant is not None:
             self._lose(entry, reason)
             return
@@ -509,7 +514,7 @@ class Coordination:
         self._finish(entry.worker, number, Lost(update=number, reason=reason))
 
     def _close(self, entry: OpenUpdate) -> None:
-        """It is no longer open: out of its batch, its transfer, its collection."""
+        """Remove an open update from its batch, its transfer and its collection."""
         del entry.worker.open[entry.ask.update]
         self._updates.remove(entry)
         if entry.transfer is not None:
@@ -549,11 +554,11 @@ class Coordination:
         self._say(collection.aggregator, Collect(number=collection.number, members=members))
 
     def _entries(self, transfer: PlannedTransfer) -> list[OpenUpdate]:
-        """Return its updates that are open: ending one may have ended others."""
+        """Return a transfer's updates that are still open: the end of one may have ended others."""
         return [self._updates.by_id[update.id] for update in transfer.updates if update.id in self._updates.by_id]
 
     def _say(self, worker: JobWorker, said: Said) -> None:
-        # A worker that started anew has updates of the same numbers, which are others.
+        # A restarted worker uses the same numbers for other updates.
         if self._job.workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
 

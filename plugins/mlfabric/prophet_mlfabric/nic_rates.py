@@ -1,11 +1,10 @@
 """Available rate of a node's NIC, from its counters while updates travel (MLfabric, section 4: the network monitor).
 
-Rule of this file: when the counters are looked at, and what they say; learn/nic.py reads them.
+Rule of this file: times and meaning of samples; learn/nic.py reads the counters.
 
-A counter says what was sent, which is what is available only while something was there to send all the time: from an
-update's start to its end. The scheduler lets one transfer at a time have a NIC, as a rule, so what was sent then is
-the rate. The highest of the newest WINDOW_S of such time is believed: a sample in which the sender paused is too low,
-and none is too high.
+A counter shows the available rate only while there is always something to send: from an update's start to its end. The
+scheduler usually gives a NIC to one transfer at a time, so the bytes sent in that time are the rate. The highest rate
+in the newest WINDOW_S of such time is used: a sample with a pause is too low, and none is too high.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
 from prophet_scheduler.learn.nic import sample_nic
 
 WINDOW_S = 0.3
-"""Seconds in which something was sent: older samples do not count."""
+"""Seconds of sending that count; older samples do not."""
 LEAST_BYTES = 64 * 1024
-"""A period with fewer says more of delays than of rates."""
+"""Minimum bytes of a sample: fewer depend on delays more than on rates."""
 NEWS = 0.05
-"""A rate is worth a report when it has changed by this part."""
+"""Relative change of a rate that is reported."""
 SAMPLE_S = 0.1
-"""Seconds between two looks at the NIC while an update travels, or an answer is waited for."""
+"""Seconds between two samples while an update travels or an answer is awaited."""
 BUSY_BYTES_PER_S = 64 * 1024
-"""Bytes per second below which a NIC is in nobody's way: heartbeats, and a coordinator's messages."""
+"""Bytes per second of heartbeats and a coordinator's messages, which delay nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class _Period:
 
 
 class NicEstimate:
-    """One NIC's uplink. Rates in bytes per second of what is handed to it, headers not counted."""
+    """Rate of one NIC's uplink in bytes per second of payload, without headers."""
 
     def __init__(self) -> None:
         self._last: NicSample | None = None
@@ -46,11 +45,11 @@ class NicEstimate:
 
     @property
     def up(self) -> float | None:
-        """The available rate; None before anything was sent."""
+        """Available rate; None before anything was sent."""
         return max((period.rate for period in self._periods), default=None)
 
     def observe(self, sample: NicSample, sending: bool) -> None:
-        """Takes in the counters; `sending`: whether there was something to send ever since the last ones."""
+        """Take a sample; `sending` is True if there was something to send all the time since the last one."""
         last, self._last = self._last, sample
         if last is None or not sending or sample.time_s <= last.time_s:
             return
@@ -62,7 +61,7 @@ class NicEstimate:
             self._periods.popleft()
 
     def news(self) -> float | None:
-        """The rate where it is worth a report; from then on it counts as reported."""
+        """Return the rate if it has changed enough to report it, else None. It then counts as reported."""
         up = self.up
         if up is None or (self._reported is not None and abs(up - self._reported) <= NEWS * self._reported):
             return None
@@ -71,9 +70,9 @@ class NicEstimate:
 
 
 class NicWatch:
-    """Looks at a NIC while an update travels or has just travelled, and where an answer is waited for.
+    """Samples a NIC while an update travels or has just travelled, and while an answer is awaited.
 
-    `next_s` is the time of the next look. `interface` None is a NIC that nobody can look at.
+    `next_s` is the time of the next sample. Without an `interface` there are none.
     """
 
     def __init__(self, interface: str | None) -> None:

@@ -1,6 +1,6 @@
-"""Memory of a job's coordinator: its workers, and the updates that are open.
+"""State of a job's coordinator: its workers and the open updates.
 
-Rule of this file: records, and what can be read off one of them. What happens to them is coordination.py's.
+Rule of this file: records and their derived values. coordination.py changes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prophet_mlfabric.scheduler import PlannedTransfer
 
 @dataclass
 class JobWorker:
-    """A worker that has said hello. `sums_at` is its address for updates to sum, None if it takes none."""
+    """A worker that has said hello. `sums_at` is its address for updates to sum; None if it sums none."""
 
     number: int
     incarnation: int
@@ -33,19 +33,19 @@ class JobWorker:
     finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
     """Last answers about the newest finished updates."""
     forgotten: int = 0
-    """Updates below this number are finished, and how is not remembered."""
+    """Updates below this number are finished, and their outcomes are forgotten."""
     proceeds_at: int | None = None
-    """The round after which it waits for others."""
+    """Round after which it waits for others."""
 
     @property
     def sends(self) -> bool:
-        """True if anything of it may be on its way."""
+        """True if one of its updates may be on its way."""
         return any(entry.grant is not None for entry in self.open.values())
 
 
 @dataclass(eq=False)
 class OpenUpdate:
-    """An update that was asked for and is not finished. Without a transfer it is in no batch yet."""
+    """An update from its request to its end. Before it has a transfer it is in no batch."""
 
     worker: JobWorker
     ask: Ask
@@ -57,7 +57,7 @@ class OpenUpdate:
 
     @property
     def may_be_applied(self) -> bool:
-        """True if it may be at the server, by itself or in a sum, though nobody has said so."""
+        """True if it may be at the server, alone or in a sum, before anybody has reported it."""
         if self.collection is None:
             return self.grant is not None
         return self.collection.grant is not None
@@ -65,7 +65,7 @@ class OpenUpdate:
 
 @dataclass(eq=False)
 class OpenCollection:
-    """Updates that one worker is to sum."""
+    """Updates for one worker to sum."""
 
     number: int
     aggregator: JobWorker
@@ -75,7 +75,7 @@ class OpenCollection:
 
 
 class OpenUpdates:
-    """Updates that are open, by id: some are `ready` for a batch, others `held` until workers have read the model."""
+    """Open updates by id: `ready` for a batch, or `held` until workers have read the model."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, OpenUpdate] = {}
@@ -84,7 +84,7 @@ class OpenUpdates:
         self._serial = 0
 
     def add(self, worker: JobWorker, ask: Ask, now_s: float, held: bool) -> OpenUpdate:
-        """Open an update that a worker has asked for."""
+        """Open an update for a worker's request."""
         update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
         self._serial += 1
         entry = OpenUpdate(worker, ask, update, now_s)
@@ -93,13 +93,13 @@ class OpenUpdates:
         return entry
 
     def let_go(self, may_send: Callable[[OpenUpdate], bool]) -> None:
-        """Make those of the held ready that may be sent now."""
+        """Make held updates ready if they may be sent now."""
         held, self.held = self.held, []
         for entry in held:
             (self.ready if may_send(entry) else self.held).append(entry)
 
     def remove(self, entry: OpenUpdate) -> None:
-        """Forget one. It is in no list while its batch is decided."""
+        """Forget an update. While its batch is decided it is in no list."""
         del self.by_id[entry.update.id]
         for waiting in (self.ready, self.held):
             if entry in waiting:
@@ -120,20 +120,19 @@ class Collections:
         return collection
 
     def known(self, number: int) -> bool:
-        """Return True if there is or was one of this number."""
+        """Return True if this number is or was in use."""
         return self.first <= number < self._next
 
 
 class Manner(NamedTuple):
-    """Way of training, which all workers of a job have to say alike: the rounds by which one may lead, and how many
-    they are."""
+    """Way of training, the same on all workers of a job: the rounds by which one may lead, and the number of workers."""
 
     staleness: int | None
     workers: int | None
 
     @classmethod
     def of(cls, hello: Hello) -> Manner:
-        """Return what the sender of `hello` says of it."""
+        """Return the way of training in `hello`."""
         return cls(hello.staleness, None if hello.staleness is None else hello.workers)
 
     def __str__(self) -> str:
@@ -144,10 +143,10 @@ class Manner(NamedTuple):
 
 @dataclass
 class CoordinatedJob:
-    """State that begins anew where the workers that come are another job's, with another model.
+    """State of one job; another job, with another model, gets a new one.
 
-    `version` counts the updates applied (Eq. 9), `base` is the newest version that workers know of coordinators before
-    this one. All say the same `manner`. `leads` says since `leads_since_s` who may go on.
+    `version` counts the updates applied (Eq. 9). `base` is the newest version that workers know from earlier
+    coordinators. All workers have the same `manner`. `leads` decides since `leads_since_s` who may go on.
     """
 
     workers: dict[int, JobWorker] = field(default_factory=dict)
@@ -157,10 +156,10 @@ class CoordinatedJob:
     leads: LeadBound | None = None
     leads_since_s: float = -math.inf
     left_behind: set[int] = field(default_factory=set)
-    """Workers that others have been told to end without."""
+    """Dead workers that the others were told not to wait for."""
 
     def aggregators(self, server: Node) -> dict[Node, JobWorker]:
-        """Return by node the worker there that sums, but for the server's; none unless all alive can send to one."""
+        """Return the summing worker of each node except the server's; none unless all live workers can send to one."""
         alive = [worker for worker in self.workers.values() if worker.alive]
         by_node: dict[Node, JobWorker] = {}
         if all(worker.sums_at for worker in alive):

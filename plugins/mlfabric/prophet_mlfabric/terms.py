@@ -1,6 +1,6 @@
-"""Terms that a job's coordinator has from its start, and its counts.
+"""Terms of a job's coordinator, fixed at its start, and its counts.
 
-Rule of this file: values and their checks. What is made of them is coordination.py's.
+Rule of this file: values and their checks; coordination.py uses them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from prophet_scheduler.core.errors import UserError
 class Terms:
     """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
 
-    `delay_bound` is tau_max, None for none, and `divergence_bound` Div_max, None where there is no replica. `server` is
-    the node of the parameter server, `rates` are of nodes whose rates nobody reports, up and down, and `rate` is both
-    ways that of all others until they are reported. Raises UserError for what cannot be.
+    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the node
+    of the parameter server. `rates` has up and down of nodes that do not report their rates; `rate` holds for all
+    others, both ways, until they report. Raises UserError for impossible values.
     """
 
     delay_bound: int | None = None
@@ -49,7 +49,7 @@ class Terms:
 
 @dataclass
 class Counts:
-    """Fate of a job's updates so far. Delays as in Eq. 9, the greatest of each sort; sizes in bytes."""
+    """Outcomes of a job's updates so far. Delays as in Eq. 9, the greatest of each kind; sizes in bytes."""
 
     applied: int = 0
     applied_bytes: int = 0

@@ -1,22 +1,21 @@
-"""The transfers that the coordinator has decided on: when each is to start, and whether it may.
+"""Start times of the transfers that the coordinator has planned.
 
-Rule of this file: a list of transfers, the network's rates and the moment in; starts out. Which transfers there are is
-the scheduler's, who is told is coordination.py's.
+Rule of this file: transfers, the network's rates and the time in; starts out. scheduler.py decides which transfers
+there are, and coordination.py tells the workers.
 
-The scheduler reserves each transfer for some time to come (MLfabric, section 5.1.1). A real network keeps no such
-appointment, so only the order of a schedule is final here. Starts are reckoned anew whenever something has happened:
-first what is left of the transfers under way, then those to come, in their order. One that ends early draws the next
-ones forward, one that is late pushes them back until it has taken twice its time; then it is no longer waited for. An
-engine does not get all that a NIC has: how much longer transfers take than by the rates alone is learned from the
-newest ones.
+The scheduler reserves time for each transfer (MLfabric, section 5.1.1). A real network does not keep to reservations,
+so only the order of a schedule is final here. Starts are computed again after every event: first the rest of the
+transfers under way, then the planned ones in their order. An early end moves the next transfers forward. A late
+transfer moves them back until it has taken twice its time; then it is no longer waited for. An engine does not get the
+whole rate of a NIC, so the slowdown is learned from the newest transfers.
 
-The delay bound needs no appointments either. The update i (from 0) of a transfer with k updates has at most the delay
+The delay bound needs no reservations either. The update i (from 0) of a transfer with k updates has at most the delay
 
     (updates applied + all updates under way to the server) - (k - 1 - i) - v(i)
 
-whichever of the transfers under way ends last, so a transfer starts only when this stays within tau_max for all of
-them, and for those that were planned before it and have yet to start. The sum in parentheses does not change when a
-transfer ends, so what was in time at its start is in time at its end: the bound holds on any network (Eq. 9).
+whichever of the transfers under way ends last. So a transfer starts only if this stays within tau_max for all of them,
+and for the earlier planned ones that have yet to start. The sum in parentheses does not change when a transfer ends. A
+transfer that is in time at its start is therefore in time at its end: the bound holds on any network (Eq. 9).
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer
 
 LEAD_S = 2e-3
-"""A transfer is let go so long before it may start: by then its worker knows, and the wire is never idle between."""
+"""Seconds by which a grant precedes its start. It reaches the worker in time, and the wire is not idle in between."""
 LOOKED_AT = 32
-"""Number of the next transfers that are reckoned each time; those after them start no earlier."""
+"""Number of the next transfers whose starts are computed; later ones start no earlier."""
 LEARNED_FROM = 15
-"""The newest transfers, whose median says how much longer than by the rates they take."""
+"""Number of newest transfers whose median slowdown is used."""
 SLOWNESS = (0.5, 8.0)
-"""It is believed within these."""
+"""Bounds of the slowdown."""
 LEAST_LEARNED_S = 1e-3
-"""A transfer that should take less says more of messages than of rates."""
+"""Minimum expected seconds of a transfer to learn from: a shorter one depends on messages more than on rates."""
 
 
 class Timetable:
-    """Planned transfers, in their order, and those under way."""
+    """Planned transfers in their order, and transfers under way."""
 
     def __init__(self, server: Node, delay_bound: int | None) -> None:
         self._server = server
@@ -50,22 +49,22 @@ class Timetable:
         self.planned: list[PlannedTransfer] = []
         self.under_way: list[PlannedTransfer] = []
         self.next_s = math.inf
-        """Time at which `due` has something, if nothing happens until then."""
+        """Time at which `due` has something if no event comes before."""
         self.slowness = 1.0
-        """Usual time of a transfer, as a multiple of what the rates say."""
+        """Usual time of a transfer as a multiple of its time by the rates."""
         self.busy_until_s = -math.inf
-        """Time when the server has all that was booked last."""
+        """Time when the server has received all booked transfers."""
         self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     @property
     def outstanding(self) -> int:
-        """Updates that are planned or under way: what v_init counts beside the applied ones."""
+        """Updates planned or under way, which v_init counts beside the applied ones."""
         return sum(len(transfer.updates) for transfer in (*self.under_way, *self.planned) if transfer.commits)
 
     def book(self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT) -> NetworkState:
-        """Reckons the next `most` starts (None: all). `rates` is left as it is.
+        """Compute the next `most` starts (None: all) from `rates`, which stay unchanged.
 
-        Returns what all that was reckoned leaves of the network.
+        Return the rest of the network, without these transfers.
         """
         network = rates.copy()
         ends: dict[int, float] = {}
@@ -81,12 +80,12 @@ class Timetable:
 
         for transfer in self.under_way:
             end, pieces = reserve(transfer, transfer.left_bytes(now_s), max(now_s, transfer.started_s or now_s))
-            if now_s < transfer.end_s:  # one that is late keeps the end that it missed
+            if now_s < transfer.end_s:  # a late one keeps the end that it missed
                 transfer.end_s, transfer.pieces = end, pieces
         for transfer in self.planned[:most]:
             start = max((ends.get(id(earlier), now_s) for earlier in transfer.after), default=now_s)
             if not transfer.ready and start <= now_s:
-                # Its aggregator should have everything and has not: the wire does not wait for it.
+                # Its aggregator is late: the wire does not wait for it.
                 transfer.begin_s = now_s
                 continue
             transfer.end_s, transfer.pieces = reserve(transfer, transfer.size_bytes * self.slowness, start)
@@ -94,7 +93,7 @@ class Timetable:
         return network
 
     def due(self, version: int, now_s: float) -> tuple[list[PlannedTransfer], list[PlannedTransfer]]:
-        """The planned transfers that may start now, and those that can keep the delay bound no more.
+        """Return the planned transfers that may start now, and those that can no longer keep the delay bound.
 
         `version` counts the updates applied. Both stay planned until `start` or `withdraw`.
         """
@@ -102,7 +101,7 @@ class Timetable:
         hopeless: list[PlannedTransfer] = []
         in_all = version + sum(len(transfer.updates) for transfer in self.under_way if transfer.commits)
         tightest = min((self._limit(transfer) for transfer in self.under_way), default=math.inf)
-        # How many updates may still go before one that was planned earlier and is not let go now.
+        # Number of updates that may still overtake an earlier planned transfer that does not start now.
         passed_over, room = 0, math.inf
         self.next_s = math.inf
         for transfer in self.planned[:LOOKED_AT]:
@@ -127,21 +126,21 @@ class Timetable:
         return starting, hopeless
 
     def _limit(self, transfer: PlannedTransfer) -> float:
-        """The most that applied and under way may come to while this one is: tau_max for each of its updates."""
+        """Return the maximum of applied updates and updates under way that keeps tau_max for each of its updates."""
         if self._delay_bound is None or not transfer.commits:
             return math.inf
         last = len(transfer.updates) - 1
         return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
 
     def start(self, transfer: PlannedTransfer, now_s: float) -> None:
-        """It was let go at `now_s`."""
+        """Note that a transfer was granted at `now_s`."""
         self.planned.remove(transfer)
         transfer.started_s = max(now_s, transfer.begin_s)
         transfer.rated_s = (transfer.end_s - transfer.begin_s) / self.slowness
         self.under_way.append(transfer)
 
     def ended(self, transfer: PlannedTransfer, now_s: float) -> None:
-        """Note that all of it is there at `now_s`, learn from that, and take it from those under way."""
+        """Note that a transfer has ended at `now_s`, and learn from its time."""
         if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
             self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
             low, high = SLOWNESS
@@ -149,20 +148,20 @@ class Timetable:
         self.withdraw(transfer)
 
     def withdraw(self, transfer: PlannedTransfer) -> None:
-        """It will not take place, or nothing is to be learned from its end."""
+        """Remove a transfer without learning from it."""
         for transfers in (self.planned, self.under_way):
             if transfer in transfers:
                 transfers.remove(transfer)
 
     def overdue(self, since_s: float) -> Sequence[PlannedTransfer]:
-        """Return the transfers that were expected to have ended before `since_s`."""
+        """Return the transfers whose expected end was before `since_s`."""
         return [transfer for transfer in self.under_way if transfer.end_s < since_s]
 
 
 def alone(pair: list[PlannedTransfer]) -> bool:
-    """Return True if the first is the leg of an update to its own node, to be summed with nothing, which is the second.
+    """Return True if the first transfer is an update to its own node, and the second is its sum with nothing else.
 
-    The second is made what it is then, a transfer straight to the server.
+    The second then becomes a transfer straight to the server.
     """
     if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
         return False

@@ -531,7 +531,7 @@ def a_forked_child_waits_for_no_lock_of_its_parents(hook: Hook, core: Core) -> N
         for number in range(int(os.environ.get("FORKS", "100"))):
             child = os.fork()
             if child == 0:
-                signal.alarm(20)
+                signal.alarm(60)
                 active = hook.status().active
                 hook.step_aside("a child")
                 hook.reset()
@@ -556,7 +556,7 @@ def a_fork_returns_in_a_child_whatever_the_engines_threads_do_with_python(hook: 
         child = os.fork()
         if child == 0:
             os._exit(0)
-        ends_at = time.monotonic() + 20
+        ends_at = time.monotonic() + 60
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             time.sleep(0.0005)
             if time.monotonic() > ends_at:
