@@ -1,17 +1,17 @@
-"""Updates in order go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
+"""Groups of updates that go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
 
-Rule of this file: from an order to groups with their transfers. Which updates there are, and their order, is given.
-docs/policies/mlfabric.md says where this leaves the paper.
+Rule of this file: from an order to groups with their transfers. The updates and their order are given.
+docs/policies/mlfabric.md names the differences from the paper.
 
-The order is cut into k + 1 runs. The first goes straight to the server; each later one goes to an aggregator, which
-sends one sum. A run ends where its next update would reach the aggregator after the server's NIC has nothing left to
-receive, so that NIC never waits (figure 6). For each length n of the first run the rest follows greedily; the n whose
-last sum arrives first is taken. An aggregator whose run would be empty is passed over, and a case that runs out of
-aggregators is none; n = |U| always is one.
+The order is cut into k + 1 runs. The first goes straight to the server; each later run goes to an aggregator, which
+sends one sum. A run ends where its next update would reach the aggregator after the server's NIC has run out of work,
+so that NIC never waits (figure 6). For each length n of the first run the rest follows greedily; the n whose last sum
+arrives first wins. An aggregator with an empty run is passed over. A case that needs more aggregators than there are
+does not count; n = |U| always counts.
 
-Time: the first n + 1 transfers of case n + 1 begin with those of case n, so one state grows from case to case. A case
-stops when it is worse than the best, or when the last aggregator's NIC is too slow for all that is left; all cases do
-when sending n straight is worse than the best. This leaves the paper's minimum.
+Cost: the first n + 1 transfers of case n + 1 begin with those of case n, so one state grows from case to case. A case
+stops when it is worse than the best, or when the last aggregator's NIC is too slow for the rest. All cases stop when
+sending n straight is worse than the best. The minimum is the paper's.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from prophet_mlfabric.network import FREE, NetworkState, Node, end_of
 from prophet_mlfabric.ordering import Update
 
 SLACK_S = 1e-6
-"""A bound that is passed by less than this may only be rounded."""
+"""Seconds by which rounding may exceed a bound."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Updates that reach the destination at once: one that goes straight there, or a run summed at `aggregator`.
+    """Updates that reach the destination together: one that goes straight there, or a run summed at `aggregator`.
 
-    `arrivals_s` has when each update is at the aggregator (empty without one); `starts_s` is when the last transfer
-    may start, `end_s` when it ends, `applied_s` when it and all groups before it have ended. Seconds.
+    `arrivals_s` has the arrival of each update at the aggregator (empty without one). `starts_s` is the earliest start
+    of the last transfer, `end_s` its end, and `applied_s` the end of this and all earlier groups. Seconds.
     """
 
     updates: tuple[Update, ...]
@@ -47,13 +47,13 @@ class Group:
 
     @property
     def size_bytes(self) -> float:
-        """A sum of dense updates is as large as the largest of them."""
+        """Size of the group's last transfer: a sum of dense updates is as large as the largest of them."""
         return max(update.size_bytes for update in self.updates)
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The groups in order, when the last is applied, and the network with all their transfers reserved."""
+    """The groups in order, the time when the last is applied, and the network with all their transfers reserved."""
 
     groups: tuple[Group, ...]
     end_s: float
@@ -70,11 +70,11 @@ def aggregate(
     weights: Sequence[float] = (),
     most: float = math.inf,
 ) -> Aggregation:
-    """Algorithm 3. `network` is left as it is.
+    """Return the groups of Algorithm 3. `network` stays unchanged.
 
-    The i-th run goes to `aggregators[i]`: the caller assigns them beforehand. `busy_until_s` is when the last update
-    of earlier batches is at the destination. With `weights`, one an update, no run weighs more than `most` unless it
-    is a single update. Raises UserError where a transfer would never end.
+    The i-th run goes to `aggregators[i]`, which the caller has assigned. `busy_until_s` is when the last update of
+    earlier batches is at the destination. With `weights`, one an update, no run weighs more than `most` unless it is a
+    single update. Raises UserError if a transfer would never end.
     """
     cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
     loads = _loads(order, aggregators)
@@ -107,7 +107,7 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
 
 
 def _loads(order: Sequence[Update], aggregators: Sequence[Node]) -> list[float]:
-    """Return the bytes that the last aggregator would receive if it had all updates from each place on."""
+    """Return the bytes that the last aggregator would receive with all updates from each place on."""
     if not aggregators:
         return []
     sizes = [0.0 if update.node == aggregators[-1] else update.size_bytes for update in reversed(order)]
@@ -126,9 +126,9 @@ def _sums(
     cuts: Sequence[int],
     loads: Sequence[float],
 ) -> list[Group] | None:
-    """DetAgg from line 8 on: the runs from place `start` on, reserved in `state`.
+    """Return the runs from place `start` on, reserved in `state` (DetAgg from line 8 on).
 
-    None where aggregators run out, or where the last sum would not be there before `limit_s`.
+    None if aggregators run out, or if the last sum would not be there before `limit_s`.
     """
     groups: list[Group] = []
     place, count = start, len(order)
@@ -136,7 +136,7 @@ def _sums(
         if place == count:
             break
         load = loads[place] if which == len(aggregators) else 0.0
-        # What is at the aggregator's own node does not need its NIC, however busy that is.
+        # Updates of the aggregator's own node do not need its NIC, however busy that is.
         if load > 0 and end_of(FREE, state.downlinks[node], load, now_s) > latest_s + SLACK_S:
             return None
         first, cut = place, cuts[place]

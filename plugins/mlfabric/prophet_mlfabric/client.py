@@ -1,10 +1,10 @@
-"""The worker's end of the connection to its coordinator (ports.py has what it is asked and answers).
+"""The worker's end of the connection to its coordinator (ports.py has its values).
 
-Rule of this file: one connection, one thread, futures. What is said, and when waiting ends, is conversation.py's.
+Rule of this file: one connection, one thread, futures. conversation.py decides what is sent and when waiting ends.
 
-The thread alone touches the connection; calls change the conversation under a lock and wake it. What may take long,
-to look a name up and to connect, is done beside it by another one, which then ends. Whatever goes wrong in it
-ends it with one warning, and from there on all updates go in arrival order.
+Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. A second,
+short-lived thread resolves names and connects, which may take long. An exception in the thread ends it with one
+warning, and all updates go in arrival order from then on.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from prophet_scheduler.learn.nic import interface_towards
 logger = logging.getLogger("prophet_scheduler")
 
 RECONNECT_S = (0.1, 2.0)
-"""The first wait before a lost connection is made anew, and the longest, to which it doubles."""
+"""First and longest wait before a lost connection is made again; the wait doubles."""
 LINGER_S = 0.2
-"""Longest seconds for the last word."""
+"""Maximum seconds for the last message."""
 
 
 class CoordinatorClient:
-    """One worker's connection. Its methods may be called from any thread, and none but `wait_for_others` and
-    `wait_welcome` blocks.
+    """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
+    block.
 
-    `bound_s` is how long the coordinator may be silent before updates go in arrival order. `node` names the NIC, the
-    host's name where left out; with `watch_nic` its rate is measured while updates travel, and reported. `staleness`
-    is by how many rounds one of the job's `workers` may lead the slowest, None for any. `replicates`: it can make
-    copies of the model. Raises UserError for an address, tenant or number that cannot be; nothing is connected yet when
-    it returns.
+    `bound_s` is the maximum silence of the coordinator before updates go in arrival order. `node` names the NIC; the
+    default is the host's name. With `watch_nic` its rate is measured while updates travel, and reported. `staleness` is
+    the number of rounds by which one of the job's `workers` may lead the slowest, None for any. `replicates` is True if
+    it can make copies of the model. Raises UserError for an impossible address, tenant or number. Nothing is connected
+    yet when the constructor returns.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class CoordinatorClient:
         self._address = address
         self._place = host_and_port(address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
-        """Held for whatever threads share: the conversation and the futures."""
+        """Guards what threads share: the conversation and the futures."""
         self._talk = Conversation(hello, token, bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
-        """Futures of what is waited for, by its type (True for a sum) and its number."""
+        """Futures of awaited results, by type, sum or not, and number."""
         self._collect: Callable[[Collect], None] = _ignore
         self._copy: Callable[[Copy], None] = _ignore
-        # A restart takes longer than a millisecond an update, so it does not use a number again.
+        # A restart takes longer than one millisecond an update, so no number is used again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
         self._nic = NicWatch(interface_towards(self._place[0]) if watch_nic else None)
@@ -113,7 +113,7 @@ class CoordinatorClient:
 
     @property
     def version(self) -> int:
-        """The newest version that the coordinator has told this worker: updates applied."""
+        """Newest version that the coordinator has reported: updates applied."""
         with self._answered:
             return self._talk.version
 
@@ -124,9 +124,10 @@ class CoordinatorClient:
             return self._talk.away
 
     def wait_welcome(self, timeout_s: float) -> bool:
-        """Wait until the coordinator has let this worker in: True if it has.
+        """Wait until the coordinator has admitted this worker. Return True if it has.
 
-        For a job's start: raises UserError where it refuses, as for a wrong token, which waiting does not mend.
+        For the start of a job. Raises UserError if the coordinator refuses, for instance a wrong token: waiting does
+        not help then.
         """
         with self._answered:
             talk = self._talk
@@ -138,7 +139,7 @@ class CoordinatorClient:
     def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
         """Ask for an update of `size_bytes`, computed from `version` of the model, with that Euclidean norm.
 
-        Raises UserError for sizes, versions or norms that cannot be.
+        Raises UserError for impossible sizes, versions or norms.
         """
         with self._answered:
             asking = Asking(next(self._numbers))
@@ -149,9 +150,9 @@ class CoordinatorClient:
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """Say that the server has acknowledged every byte of it. Returns `asking.outcome`. A second call counts once.
+        """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call counts once.
 
-        Also of one that was said to be lost, and that the worker sees in the model after all.
+        Call it also for an update that was reported lost but is in the model after all.
         """
         with self._answered:
             self._talk.done(asking.update, size_bytes, time.monotonic())
@@ -159,14 +160,14 @@ class CoordinatorClient:
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
-        """Offer to sum updates that come to `address`. `collect` is called, from the client's thread, for each sum."""
+        """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
         with self._answered:
             self._collect = collect
             self._talk.aggregates(address)
         self._wake()
 
     def collected(self, number: int) -> Future[Permission]:
-        """Say that the collection's members are here and summed. The result comes when the sum may go to the server."""
+        """Report that a collection is here and summed. The result comes when the sum may go to the server."""
         with self._answered:
             future = self._futures.setdefault((Permission, True, number), Future())
             self._talk.collected(number, time.monotonic())
@@ -174,26 +175,26 @@ class CoordinatorClient:
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """Say that the server has all of the sum; its members' outcomes follow, at their workers."""
+        """Report that the server has all of the sum. Its members' workers then get their outcomes."""
         with self._answered:
             self._talk.done(number, size_bytes, time.monotonic(), sum=True)
         self._wake()
 
     def on_copy(self, copy: Callable[[Copy], None]) -> None:
-        """Call `copy`, from the client's thread, for each copy of the model that is to go to the replica."""
-        self._copy = copy  # what has come before comes again
+        """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
+        self._copy = copy  # earlier orders are repeated
 
     def copied(self, number: int, reason: str = "") -> None:
-        """Say that the replica keeps that copy, or that it did not get there for `reason`."""
+        """Report that the replica keeps that copy, or that it did not get there for `reason`."""
         with self._answered:
             self._talk.copied(number, reason)
         self._wake()
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Say that this worker has finished so many rounds and read so many models, the first ones included.
+        """Report finished rounds and read models, the first ones included.
 
-        Where the two are equal it ends when the next model may be read: with True when the slowest worker is near
-        enough, with False where the coordinator is away, and nobody is waited for.
+        If the two are equal, the future ends when the next model may be read: True if the slowest worker is near
+        enough, False if the coordinator is away and nobody is waited for.
         """
         future: Future[bool] = Future()
         with self._answered:
@@ -206,9 +207,9 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
-        """Wait, once this worker has finished, until all others have or have died. Returns the dead.
+        """Wait, at this worker's end, until all others have ended or died. Return the dead.
 
-        An engine's own end waits for all workers, too. Where the coordinator is away it returns nobody, at once.
+        An engine's own end waits for all workers, too. Returns an empty tuple at once if the coordinator is away.
         """
         with self._answered:
             talk = self._talk
@@ -219,7 +220,7 @@ class CoordinatorClient:
             return (not talk.away and talk.died) or ()
 
     def close(self) -> None:
-        """Say nothing more; what is open goes in arrival order."""
+        """Send nothing more; open updates go in arrival order."""
         with self._answered:
             self._closing = True
         self._hub.wake()
@@ -233,12 +234,12 @@ class CoordinatorClient:
         self.close()
 
     def _wake(self) -> None:
-        """Have the thread see to what was said. Where it has ended, what comes of it is known at once."""
+        """Have the thread handle a call. If the thread has ended, deliver the results at once."""
         self._hub.wake()
         if self._ended:
             self._deliver()
 
-    # The thread.
+    # The client's thread.
 
     def _run(self) -> None:
         try:
@@ -274,7 +275,7 @@ class CoordinatorClient:
         self._connector.start()
 
     def _send(self, message: Request) -> None:
-        # Where nobody is connected, it will be said again, or given up.
+        # Without a connection the message is repeated later, or given up.
         if self._connection is not None:
             self._connection.send(framed(message))
 
@@ -293,7 +294,7 @@ class CoordinatorClient:
             connection.close()
 
     def _deliver(self) -> None:
-        """Send what is to be said, and hand on what has come of things."""
+        """Send messages and deliver results."""
         with self._answered:
             messages, results = self._talk.take()
             known = [self._known(result) for result in results]
@@ -303,7 +304,7 @@ class CoordinatorClient:
             deliver()
 
     def _known(self, result: Result) -> Callable[[], None]:
-        """Return what hands on a result."""
+        """Return the function that delivers a result."""
         match result:
             case Collect():
                 return functools.partial(self._collect, result)
@@ -324,10 +325,10 @@ class CoordinatorClient:
             )
 
     def _end(self) -> None:
-        """Let all go that is open, as nobody will answer any more."""
+        """Let everything go that is open, since no answer will come."""
         if self._talk.welcomed:
             with contextlib.suppress(Exception):
-                self._send(Bye())  # or it would be taken for dead
+                self._send(Bye())  # or the coordinator would take this worker for dead
         with self._answered:
             self._ended = True
             self._talk.end(time.monotonic())
@@ -343,10 +344,10 @@ class CoordinatorClient:
 
 
 class _Connector:
-    """Makes connections beside the client's thread: looking a name up and connecting may take long."""
+    """Makes connections beside the client's thread, since resolving a name and connecting may take long."""
 
     def __init__(self, place: tuple[str, int], made: Callable[[], None]) -> None:
-        """`made` is called, from any thread, when `take` has one."""
+        """`made` is called from any thread when `take` has a connection."""
         self._place = place
         self._made = made
         self._stopping = threading.Event()
@@ -354,7 +355,7 @@ class _Connector:
         self._sockets: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Make a connection, and try until there is one."""
+        """Try until a connection is made."""
         if not self._stopping.is_set():
             threading.Thread(target=self._connect, name="prophet-coordinator-connects", daemon=True).start()
 
@@ -364,7 +365,7 @@ class _Connector:
         return None
 
     def is_answered(self) -> None:
-        """Make the next connection soon, should this one be lost."""
+        """Make the next connection soon if this one is lost."""
         self._wait_s = RECONNECT_S[0]
 
     def stop(self) -> None:
@@ -395,7 +396,7 @@ def _ignore(what: object) -> None:
 
 def _resolving(future: Future[Any] | None, value: Any) -> Callable[[], None]:
     def resolve() -> None:
-        # It may have one, or nobody wants it any more.
+        # It may have a result already, or be cancelled.
         if future is not None:
             with contextlib.suppress(InvalidStateError):
                 future.set_result(value)
@@ -406,7 +407,9 @@ def _resolving(future: Future[Any] | None, value: Any) -> Callable[[], None]:
 def client_from_environ(
     worker: int, environ: Mapping[str, str] = os.environ, workers: int | None = None
 ) -> CoordinatorClient | None:
-    """The coordinator that the environment names, None where it names none. Raises UserError naming what is wrong."""
+    """Return a client for the coordinator in the environment; None without one. Raises UserError that names the wrong
+    variable.
+    """
     settings = coordinator_from_environ(environ)
     if settings is None:
         return None

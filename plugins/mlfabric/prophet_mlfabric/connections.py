@@ -1,11 +1,10 @@
-"""Connections of all jobs: the worker that each speaks for, and the end of those that nobody knows.
+"""Connections of all jobs, and the worker of each.
 
-Rule of this file: bytes in, addressed answers out, the time passed in; no socket. What a request means to its job is
-coordination.py's.
+Rule of this file: bytes in, addressed answers out, the time passed in; no socket. coordination.py handles the requests
+of a job.
 
-Of a connection that has not proved that it has its tenant's token, only the nonce is kept that it has to answer.
-Whatever a job's workers say is that job's: where its coordinator fails over it, it alone begins anew, and its workers
-come again.
+Before a proof only the nonce of a connection is kept. Jobs share nothing: if one coordinator fails, only that job
+begins anew, and its workers connect again.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ logger = logging.getLogger("prophet_scheduler")
 class Connections(Generic[C]):
     """All jobs behind one socket. Not safe for several threads.
 
-    `jobs` are the tenants' coordinators, which share nothing. `refused` counts messages that were refused before any
-    job heard of them.
+    `jobs` are the tenants' coordinators, which share nothing. `refused` counts messages refused before they reached a
+    job.
     """
 
     def __init__(self, tokens: Mapping[str, str], jobs: Mapping[str, Coordination]) -> None:
@@ -49,11 +48,11 @@ class Connections(Generic[C]):
 
     @property
     def next_s(self) -> float:
-        """Time at which `turn` has something to do, if nothing is received until then."""
+        """Time of the next call of `turn` if nothing is received before."""
         return min((job.next_s for job in self.jobs.values()), default=math.inf)
 
     def receive(self, connection: C, data: bytes, now_s: float) -> list[Outgoing[C]]:
-        """Take one message that came in on `connection`."""
+        """Handle one message from `connection`."""
         try:
             request = decode_request(data)
         except UserError as error:
@@ -70,18 +69,18 @@ class Connections(Generic[C]):
         return [sent for name in self.jobs for sent in self._asked(name, lambda job: job.turn(now_s))]
 
     def knows(self, connection: C) -> bool:
-        """Return True if a worker speaks on it."""
+        """Return True if a worker uses the connection."""
         return connection in self._speakers
 
     def closed(self, connection: C) -> None:
-        """Forget who speaks on it; its worker may come on another one."""
+        """Forget a connection; its worker may come on another one."""
         self._nonces.pop(connection, None)
         speaker = self._speakers.pop(connection, None)
         if speaker is not None:
             del self._connections[speaker]
 
     def notices(self) -> list[str]:
-        """Return new lines for a person about a job, each once."""
+        """Return new lines for the operator about a job, each once."""
         lines: list[str] = []
         for name, job in self.jobs.items():
             if job.lag is not None:
@@ -103,7 +102,7 @@ class Connections(Generic[C]):
             return self._anew(name, error)
         if any(isinstance(answer, Denied) for _, answer in said):
             return [(connection, answer) for _, answer in said]
-        # A worker speaks on its newest connection, and a connection for the last worker that it proved to be.
+        # A worker has only its newest connection, and a connection only the last worker that it proved to be.
         speaker = name, hello.worker
         before = self._connections.get(speaker, connection)
         self.closed(before)
@@ -119,7 +118,7 @@ class Connections(Generic[C]):
             return self._anew(name, error)
 
     def _anew(self, name: str, error: Exception) -> list[Outgoing[C]]:
-        """Begin a tenant's job anew, and its workers' connections, as its coordinator has failed."""
+        """Begin a tenant's job anew and close its connections, since its coordinator has failed."""
         logger.warning("Prophet: the job %s begins anew: %s: %s", name, type(error).__name__, str(error)[:200])
         self.jobs[name].reset()
         spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]

@@ -1,20 +1,20 @@
-"""A worker's side of its talk with the coordinator: what is said when, and when it is no longer waited for.
+"""A worker's side of its conversation with the coordinator: messages to send, and the end of waiting for answers.
 
-Rule of this file: calls, answers and the time in; messages and results out. The socket, the thread and the futures are
-client.py's.
+Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket, the thread and
+the futures.
 
-Everything that was asked is asked again every quarter of the bound until it is answered; the coordinator knows what it
-has heard, so that costs nothing and mends a lost message, a lost connection and a coordinator that was started anew.
-Where an answer stays out for the whole bound, the coordinator is *away*: what waits goes in arrival order, and so does
-all that comes, at once, until it is heard again. What was pushed meanwhile is told to it then, so that its count of
+A question is repeated every quarter of the bound until it is answered. The coordinator remembers what it has heard, so
+repetition costs nothing and repairs a lost message, a lost connection or a restarted coordinator. If an answer takes
+longer than the bound, the coordinator is *away*: everything that waits, and everything that comes, goes in arrival
+order until the coordinator is heard again. The worker then reports what it pushed meanwhile, so that the count of
 versions stays true.
 
-A sum of others' updates is treated as one of this worker's own but for three things: of the coordinator's number, it is
-not sent to an aggregator, and nothing of it is kept for a coordinator that does not know it, as its members say what
-was applied.
+A sum of others' updates is treated like one of this worker's own updates, with three differences. The coordinator
+numbers it. It is not sent to an aggregator. A coordinator that does not know it hears nothing of it, since its members
+report what was applied.
 
-An answer may be late because this worker's own link is full: it stands behind a model that is being read. So time in
-which the link was busy is no silence (`excuse`), up to a limit. Times called `heard_s` lack it.
+An answer may be late because this worker's own link is full, for instance with a model that is being read. So time in
+which the link was busy is not silence (`excuse`), up to a limit. Times called `heard_s` do not include it.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 BEAT_S = 1.0
-"""A worker that has said nothing for so long says that it lives."""
+"""Seconds of silence after which a worker sends a sign of life."""
 KNOCK_S = 0.1
-"""Seconds between two hellos of a worker that was not let in yet, within its bound."""
+"""Seconds between two hellos of a worker that is not admitted yet, within its bound."""
 LONGEST_S = 60.0
-"""Nothing waits longer, however often the coordinator says that it has to."""
+"""Maximum seconds of waiting, however often the coordinator says to wait."""
 MOST_EXCUSED = 4
-"""Most bounds of a busy link that are no silence, from one answer to the next: another job may be the sender."""
+"""Maximum time excused between two answers, in bounds: the traffic on the link may be another job's."""
 MOST_UNHEARD = 1000
-"""Updates pushed while the coordinator is away; more are not told to it later."""
+"""Maximum updates pushed while the coordinator is away that are reported to it later."""
 MOST_LOST = 64
-"""Number of updates said to be lost that are remembered, in case they are in the model after all."""
+"""Number of lost updates that are remembered, in case they are in the model after all."""
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
@@ -77,20 +77,20 @@ class _Stage(enum.Enum):
     WAITING = enum.auto()
     """Waiting for a grant."""
     GRANTED = enum.auto()
-    """Waiting for the moment of its start."""
+    """Waiting for the time of its start."""
     GONE = enum.auto()
-    """Under way to the server: nothing is to be said until it is there."""
+    """Under way to the server: nothing to send until it is there."""
     SENT = enum.auto()
     """At an aggregator: waiting for the sum to be applied."""
     DONE = enum.auto()
-    """Waiting for the coordinator to have heard that it is at the server."""
+    """At the server: waiting for the coordinator to acknowledge that."""
 
 
 @dataclass
 class _Waiting:
-    """A question that is repeated until its answer is there: the times of the last answer and question.
+    """A question that is repeated until it is answered, with the times of the last answer and question.
 
-    `heard_s` begins with the wait, and lacks what was excused until then.
+    `heard_s` is first the start of the wait. Excused time is subtracted.
     """
 
     heard_s: float
@@ -99,7 +99,7 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class _Open(_Waiting):
-    """An update, or a sum."""
+    """An update or a sum."""
 
     ask: Ask
     asked_s: float
@@ -121,7 +121,7 @@ class _Leaving(_Waiting):
 
 
 class _Standing(enum.Enum):
-    """State of the coordinator to this worker; UNKNOWN: not heard yet on this connection, and waited for."""
+    """State of the coordinator for this worker; UNKNOWN: not heard yet on this connection, but waited for."""
 
     UNKNOWN = enum.auto()
     WELCOMING = enum.auto()
@@ -129,9 +129,7 @@ class _Standing(enum.Enum):
 
 
 class _Patience:
-    """Time in which answers may stay out, in seconds; time that was excused is none. Questions are asked again after
-    `again_s`.
-    """
+    """Limits on the wait for answers, in seconds without excused time. Questions are repeated after `again_s`."""
 
     def __init__(self, bound_s: float, longest_s: float) -> None:
         self.bound_s = bound_s
@@ -141,30 +139,32 @@ class _Patience:
         self.answered()
 
     def answered(self) -> None:
-        """Note that an answer has come: as much may be excused again."""
+        """Note an answer: the full time may be excused again."""
         self._excusable_s = MOST_EXCUSED * self.bound_s
 
     def excuse(self, length_s: float) -> None:
-        """Excuse so many seconds, up to the limit."""
+        """Excuse some seconds, up to the limit."""
         length_s = min(length_s, self._excusable_s)
         self._excusable_s -= length_s
         self._excused_s += length_s
 
     def time(self, now_s: float) -> float:
-        """Return the time without what was excused."""
+        """Return the time without excused time."""
         return now_s - self._excused_s
 
     def ends_s(self, waiting: _Waiting) -> float:
-        """Return the time at which a question has waited for too long."""
+        """Return the time at which a question will have waited too long."""
         return waiting.heard_s + self._excused_s + self.bound_s
 
     def silent(self, waiting: _Waiting, now_s: float) -> bool:
-        """True if it has."""
+        """Return True if a question has waited too long."""
         return self.time(now_s) - waiting.heard_s >= self.bound_s
 
 
 class _Introduction:
-    """Who this worker says it is, and when it last did. `refused`: why that does not do, empty if it does."""
+    """This worker's identity and the time of its last hello. `refused` is the coordinator's reason, empty if it admits
+    the worker.
+    """
 
     def __init__(self, hello: Hello, token: str) -> None:
         self.hello = self._proved = hello
@@ -173,26 +173,26 @@ class _Introduction:
         self.refused = ""
 
     def proof(self, challenge: Challenge, version: int) -> Hello:
-        """Return a hello that proves that this worker may speak."""
+        """Return a hello with a proof for a challenge."""
         hello = self.hello.model_copy(update={"version": version, "proof": ""})
         self._proved = hello.model_copy(update={"proof": prove(self._token, challenge.nonce, hello)})
         return self._proved
 
     @property
     def proved(self) -> bool:
-        """True if what was proved last is still so."""
+        """True if nothing has changed since the last proof."""
         return self._proved.sums_at == self.hello.sums_at
 
 
 class Conversation:
-    """One worker's talk with one coordinator. Not safe for several threads.
+    """One worker's conversation with one coordinator. Not safe for several threads.
 
-    After every call, and at `next_s`, `turn` is due; `take` then has what is to be sent and what has come of things.
-    `version` is the newest that was heard of.
+    Call `turn` after every call and at `next_s`. `take` then returns the messages to send and the results. `version` is
+    the newest known version.
     """
 
     def __init__(self, hello: Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S) -> None:
-        """`hello` says who this is. Raises UserError for a bound that is no time."""
+        """`hello` identifies this worker. Raises UserError if the bound is not a time."""
         if not 0 < bound_s < math.inf:
             raise UserError(f"bound_s {bound_s}: give a number above 0")
         self.patience = _Patience(bound_s, longest_s)
@@ -213,7 +213,7 @@ class Conversation:
 
     @property
     def welcomed(self) -> bool:
-        """True if the coordinator knows who speaks."""
+        """True if the coordinator has admitted this worker."""
         return self._standing is _Standing.WELCOMING
 
     @property
@@ -223,13 +223,13 @@ class Conversation:
 
     @property
     def refused(self) -> str:
-        """Why the coordinator does not let this worker in; empty if it does."""
+        """Reason why the coordinator refuses this worker; empty if it admits it."""
         return self._introduction.refused
 
-    # What the worker wants.
+    # Calls of the worker.
 
     def ask(self, number: int, size_bytes: int, version: int, norm: float, now_s: float) -> None:
-        """An update is ready. Its Permission comes with `take`. Raises UserError for numbers that cannot be."""
+        """Ask for an update. Its Permission comes with `take`. Raises UserError for impossible numbers."""
         try:
             ask = Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
         except ValueError:
@@ -240,7 +240,7 @@ class Conversation:
         self._begin(ask, now_s)
 
     def collected(self, number: int, now_s: float) -> None:
-        """Note that all of a collection is here. The Permission of its sum comes with `take`."""
+        """Note that all updates of a collection are here. The Permission of their sum comes with `take`."""
         if (True, number) not in self._open:
             self._begin(Ask(update=number, sum=True), now_s)
 
@@ -253,9 +253,10 @@ class Conversation:
             self._insist(entry, [ask], now_s)
 
     def done(self, number: int, size_bytes: int, now_s: float, sum: bool = False) -> None:
-        """The server has all of an update or a sum. Its Outcome comes with `take`; a second call does nothing.
+        """Note that the server has all of an update or a sum. Its Outcome comes with `take`; a second call does
+        nothing.
 
-        Also for an update whose Outcome says that it was lost, and which is in the model after all.
+        Call it also for an update that was reported lost but is in the model after all.
         """
         if not sum and (ask := self._lost_asks.pop(number, None)) is not None:
             self._unheard[number] = _done(ask, size_bytes)
@@ -273,12 +274,14 @@ class Conversation:
             self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
-        """The replica keeps the copy of that number, or it did not get there. Said again where it is asked again."""
+        """Report that the replica keeps the copy of that number, or why not. The coordinator asks again if it did not
+        hear it.
+        """
         if self.welcomed:
             self._messages.append(Copied(number=number, reason=reason[:MOST_REASON]))
 
     def report(self, up: float | None, down: float | None) -> None:
-        """The NIC's rates in bytes per second, None for one that is not known. Raises UserError for what cannot be."""
+        """Report the NIC's rates in bytes per second, None if unknown. Raises UserError for impossible rates."""
         try:
             self._rates = NicRates(up=up, down=down)
         except ValueError:
@@ -287,7 +290,7 @@ class Conversation:
             self._messages.append(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
-        """Say how many rounds are finished and models read; if both are equal, a Pass for the next comes in `take`."""
+        """Report finished rounds and read models. If they are equal, a Pass for the next model comes in `take`."""
         self._clock = Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
         if self.away:
@@ -298,12 +301,12 @@ class Conversation:
                 self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
-        """Ask for nothing more; `died` is asked for instead."""
+        """Begin to leave: ask for nothing more and wait for `died`."""
         before = self._leaving
         self._leaving = _Leaving(self.patience.time(now_s), parting=before.parting if before is not None else None)
 
     def end(self, now_s: float) -> None:
-        """Let all go in arrival order that is open or comes: nobody will answer any more."""
+        """Let everything go in arrival order, now and later, since no answer will come."""
         self._be_away(now_s)
         for entry in list(self._open.values()):
             if entry.stage is _Stage.GRANTED:
@@ -311,7 +314,7 @@ class Conversation:
 
     @property
     def died(self) -> tuple[int, ...] | None:
-        """Once all other workers have ended or died: which have died. None before."""
+        """Workers that have died, once all others have ended or died. None before."""
         parting = self._leaving.parting if self._leaving is not None else None
         return parting.died if parting is not None and parting.working == 0 else None
 
@@ -322,17 +325,17 @@ class Conversation:
 
     @property
     def waits(self) -> bool:
-        """True if an answer is waited for."""
+        """True if an answer is awaited."""
         entries = any(entry.stage not in (_Stage.GRANTED, _Stage.GONE) for entry in self._open.values())
         return entries or self._passing is not None or self._leaving is not None
 
     def aggregates(self, address: str) -> None:
-        """This worker can sum from now on, at an address, and says so."""
+        """Announce that this worker sums updates at an address from now on."""
         self._introduction.hello = self._introduction.hello.model_copy(update={"sums_at": address})
         self.connected()
 
     def connected(self) -> None:
-        """There is a new connection: on it the coordinator does not know who speaks."""
+        """Note a new connection, on which the coordinator does not know this worker yet."""
         self._unwelcome()
         self._introduction.knocked_s = -math.inf
 
@@ -340,10 +343,10 @@ class Conversation:
         if self.welcomed:
             self._standing = _Standing.UNKNOWN
 
-    # What the coordinator says.
+    # Answers of the coordinator.
 
     def receive(self, answer: Answer, now_s: float) -> None:
-        """Takes in an answer."""
+        """Handle an answer."""
         self.patience.answered()
         entry = self._open.get((answer.sum, answer.update)) if isinstance(answer, Wait | Grant | Applied) else None
         match answer:
@@ -388,7 +391,7 @@ class Conversation:
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
         known = self._introduction
         if not known.proved:
-            return  # it is for what this worker was before, and the coordinator has yet to hear what it is
+            return  # the proof is outdated, and the coordinator has yet to get the newer hello
         anew = known.hello.epoch not in (None, welcome.epoch)
         known.hello = known.hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
@@ -419,7 +422,7 @@ class Conversation:
         if entry.stage in (_Stage.SENT, _Stage.DONE):
             self._end(entry, entry.stage is _Stage.DONE, denied.text)
         elif denied.sum and entry.stage is not _Stage.GONE:
-            # Nothing is left of what was to be summed.
+            # Nothing is left to sum.
             entry.grant = Grant(update=denied.update, sum=True, dropped=True, reason=denied.text, version=self.version)
             self._go(entry, "")
         elif entry.stage is _Stage.WAITING:
@@ -431,12 +434,12 @@ class Conversation:
             self._end(entry, False, lost.reason)
         elif entry is not None and entry.stage in (_Stage.WAITING, _Stage.GRANTED):
             self._go(entry, lost.reason)
-        # One that is on its way to the server goes on: once it is done, it is counted after all.
+        # An update on its way to the server goes on: once it is done, it counts after all.
 
-    # What time does.
+    # The passing of time.
 
     def turn(self, now_s: float) -> None:
-        """Asks again, lets go what may start, and gives up waiting."""
+        """Repeat questions, start what may start, and stop waiting for late answers."""
         self.next_s = math.inf
         if not self.welcomed:
             known = self._introduction
@@ -471,7 +474,7 @@ class Conversation:
         elif entry.stage is not _Stage.GONE:
             messages: list[Request] = [entry.done or entry.ask]
             if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
-                messages.insert(0, self._clock)  # what it waits for may be that this was not heard
+                messages.insert(0, self._clock)  # perhaps the coordinator did not hear it, and so waits
             self._insist_or_give_up(entry, messages, now_s)
             if entry.stage is _Stage.WAITING:
                 self._later(entry.asked_s + longest_s)
@@ -483,7 +486,7 @@ class Conversation:
             self._be_away(now_s)
 
     def _insist(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
-        """Says what waits for an answer, where that is due again, and looks after it until it is answered."""
+        """Repeat a question if that is due, and plan the next repetition."""
         if self.welcomed and now_s - waiting.said_s >= self.patience.again_s:
             waiting.said_s = now_s
             self._messages += messages
@@ -494,7 +497,7 @@ class Conversation:
         self.next_s = min(self.next_s, time_s)
 
     def _be_away(self, now_s: float) -> None:
-        """Let all that waits go in arrival order, and wait no longer."""
+        """Let everything that waits go in arrival order, and wait no longer."""
         self._standing = _Standing.AWAY
         self._introduction.knocked_s = now_s
         self._later(now_s + self.patience.bound_s)
@@ -508,7 +511,7 @@ class Conversation:
                 self._not_heard(entry, entry.done)
 
     def _go(self, entry: _Open, why: str) -> None:
-        """Lets it go: as it was granted, or in arrival order where there is a reason `why`."""
+        """Let an update or a sum go: as granted, or in arrival order for the reason `why`."""
         grant, (of_sum, number) = entry.grant, entry.key
         entry.stage = _Stage.GONE
         if why or grant is None:
@@ -526,7 +529,7 @@ class Conversation:
 
     def _not_heard(self, entry: _Open, done: Done) -> None:
         if not done.sum and len(self._unheard) < MOST_UNHEARD:
-            self._unheard[done.update] = done  # said after every welcome, until it is answered
+            self._unheard[done.update] = done  # repeated after every welcome, until it is answered
         self._end(entry, True, self.refused or AWAY)
 
     def _pass(self, coordinated: bool) -> None:
@@ -548,7 +551,7 @@ class Conversation:
         )
 
     def take(self) -> tuple[list[Request], list[Result]]:
-        """Return what is to be sent and all results, each in its order and once."""
+        """Return the messages to send and the results, each in order and once."""
         taken = self._messages, self._results
         self._messages, self._results = [], []
         return taken

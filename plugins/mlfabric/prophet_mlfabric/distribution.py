@@ -1,11 +1,11 @@
 """Distribution of one version of the model to the workers that asked for it (MLfabric, section 10.3).
 
-Rule of this file: aggregation turned round. Nothing here knows what a model is.
+Rule of this file: aggregation in reverse. Nothing here knows what a model is.
 
-Seen backwards in time, handing out a model is collecting updates: every transfer goes the other way. So the workers
-are ordered and grouped by Algorithms 1 and 3 on the reversed network, and the groups then go out last one first: the
-model to the last distributor, which serves its workers while the server sends to the one before; the first group gets
-it from the server itself.
+In reversed time the distribution of a model is a collection of updates: every transfer goes the other way. So
+Algorithms 1 and 3 order and group the workers on the reversed network. The groups then go out in reverse order: the
+model goes to the last distributor, which serves its workers while the server sends to the one before. The first group
+gets it from the server itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prophet_mlfabric.ordering import Update, shortest_first
 class Hop:
     """One transfer of the model. `after` is the place of the hop that brings it to the source; None from the server.
 
-    `reader` is the place of the request that it answers, None where the hop only feeds a distributor. Seconds.
+    `reader` is the place of the request that it answers; None if the hop only feeds a distributor. Seconds.
     """
 
     source: Node
@@ -35,7 +35,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Distribution:
-    """The hops in the order in which they are reserved, when the last one ends, and the network with all of them."""
+    """The hops in the order of their reservations, the end of the last one, and the network with all of them."""
 
     hops: tuple[Hop, ...]
     end_s: float
@@ -50,7 +50,7 @@ def distribute(
     distributors: Sequence[Node],
     now_s: float,
 ) -> Distribution:
-    """Section 10.3 for the nodes that ask at `now_s`. `network` is left as it is."""
+    """Return the hops to the nodes that ask at `now_s` (section 10.3). `network` stays unchanged."""
     mirror = network.reversed()
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
     order = shortest_first(requests, mirror, server, now_s).updates

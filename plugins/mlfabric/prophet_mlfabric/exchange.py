@@ -1,14 +1,14 @@
-"""Requests between processes of a job that have its token: bytes there, and bytes back.
+"""Requests between processes of a job that have its token, with answers.
 
-Rule of this file: sockets, proofs and limits. What is asked is peers.py's (updates to sum) and replica.py's (models).
+Rule of this file: sockets, proofs and limits. torch/aggregating.py sends updates to sum, and replica.py models.
 
-Sockets of their own, and not sends of torch.distributed: those need all workers in one process group, whose members
-may not die, and a receive posted for each send, where here nobody knows who will send next.
+It has sockets of its own. Sends of torch.distributed need all workers in one process group, whose members may not die.
+They also need a posted receive for each send, and here nobody knows who will send next.
 
-Whoever is connected to sends a nonce. A message is a head (its kind, who sent it, a number, how long it is, its
-BLAKE2b, RFC 7693, and a nonce for the answer), a keyed BLAKE2b over the nonce and the head, and the bytes. The key is
-made from the token, which never travels. So before a proof no more than a head is read, and after it no more than a
-message may have. An answer is a message, too: it is believed of whoever has the token, and of nobody else.
+The listener sends a nonce to whoever connects. A message is a head (kind, sender, number, length, BLAKE2b of the bytes
+(RFC 7693), nonce for the answer), a keyed BLAKE2b over nonce and head, and the bytes. The key is made from the token,
+which never travels. So nothing beyond a head is read before a proof, and no more than a message's maximum after it. An
+answer is a message, too, and is only believed with a proof.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_
 logger = logging.getLogger("prophet_scheduler")
 
 TIMEOUT_S = 10.0
-"""Longest seconds for one who is asked to connect, to take the next bytes, or to answer when it has all."""
+"""Maximum seconds to connect, to take the next bytes, or to answer a complete request."""
 MOST_STRANGERS = 256
-"""Connections without a proof; for one more the oldest goes."""
+"""Maximum connections without a proof; one more replaces the oldest."""
 NONCE_BYTES = DIGEST_BYTES = 32
 PIECE_BYTES = 1 << 16
 DONE, REFUSED = 0, 255
-"""Kinds of answers: as asked, or why not, in UTF-8. Other kinds are requests."""
+"""Kinds of answers: done, or a reason in UTF-8. Other kinds are requests."""
 _HEAD = struct.Struct(f"<BIQQ{DIGEST_BYTES}s{NONCE_BYTES}s")
 HEAD_BYTES = _HEAD.size + DIGEST_BYTES
 """Bytes of a head with its proof."""
 
 
 class Head(NamedTuple):
-    """Head of a message: its kind, who sent it, a number of that kind, and what its bytes are."""
+    """Head of a message: its kind, sender and number, and the length and digest of its bytes."""
 
     kind: int
     worker: int
@@ -63,13 +63,13 @@ def key_of(tenant: str, token: str) -> bytes:
 def message(
     key: bytes, nonce: bytes, kind: int, worker: int, number: int, payload: bytes, own_nonce: bytes = bytes(NONCE_BYTES)
 ) -> bytes:
-    """Return a whole message to whoever has sent `nonce`."""
+    """Return a whole message to the sender of `nonce`."""
     head = _HEAD.pack(kind, worker, number, len(payload), _digest(payload), own_nonce)
     return head + _proof(key, nonce, head) + payload
 
 
 def _head(key: bytes, nonce: bytes, said: bytes) -> Head | None:
-    """Return the head in HEAD_BYTES; None where it has no proof."""
+    """Return the head in HEAD_BYTES; None without a valid proof."""
     head, proof = said[: _HEAD.size], said[_HEAD.size :]
     return Head(*_HEAD.unpack(head)) if hmac.compare_digest(proof, _proof(key, nonce, head)) else None
 
@@ -84,7 +84,7 @@ def _digest(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Request:
-    """A request with a proof. `answer` may be called once, from any thread."""
+    """A request with a valid proof. `answer` may be called once, from any thread."""
 
     kind: int
     worker: int
@@ -96,17 +96,17 @@ class Request:
 
 @dataclass
 class _Incoming:
-    """A connection's nonce, and the head whose bytes are to come next."""
+    """A connection's nonce, and the head whose bytes come next."""
 
     nonce: bytes
     head: Head | None = None
 
 
 class Listener:
-    """Takes requests at `host`, from construction on; they wait until `serve`, which calls `handle` with each.
+    """Takes requests at `host` from construction on; they wait until `serve`, which calls `handle` with each.
 
     A message has at most `largest_bytes`. A stranger has `stranger_s` seconds for its head. Construction raises OSError
-    where nothing can listen.
+    if nothing can listen there.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Listener:
         self._hub.wake()
 
     def close(self) -> None:
-        """Close all sockets, once nobody serves."""
+        """Close all sockets after `serve` has returned."""
         self._hub.close()
 
     def _made(self, connection: Connection) -> None:
@@ -162,7 +162,7 @@ class Listener:
             head = _head(self._key, incoming.nonce, bytes(received))
             received.clear()
             if head is None:
-                # Nothing that the token has made; whoever asked knows it for what it is.
+                # The sender lacks the token; this answer tells it so.
                 connection.send(_HEAD.pack(REFUSED, 0, 0, 0, b"", b"") + bytes(DIGEST_BYTES))
                 connection.end()
                 return
@@ -195,9 +195,9 @@ class Listener:
 
 
 class Asked:
-    """A request on its way to `address`, from construction on, and its answer. For `with`.
+    """A request on its way to `address` from construction on, and its answer. Use it in `with`.
 
-    Each step may take `timeout_s`. Construction raises OSError where nobody takes the request.
+    Each step may take `timeout_s`. Construction raises OSError if nobody takes the request.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Asked:
             lives_or_ends(self._socket)
             nonce = self._read(NONCE_BYTES)
             said = memoryview(message(key, nonce, kind, worker, number, payload, self._nonce))
-            while said:  # a timeout is of one send, so it is pieces that are sent
+            while said:  # a timeout holds for one send, so pieces are sent
                 said = said[self._socket.send(said[:PIECE_BYTES]) :]
         except OSError:
             self._socket.close()
@@ -232,7 +232,7 @@ class Asked:
     def answer(self, most_bytes: float = math.inf) -> tuple[int, bytes]:
         """Return the answer's number and bytes, at most `most_bytes`.
 
-        Raises OSError where none comes, and UserError where it is a refusal, or of one without the token.
+        Raises OSError if none comes, and UserError if it is a refusal or lacks the token.
         """
         said = self._read(HEAD_BYTES)
         head = _head(self._key, self._nonce, said)

@@ -1,14 +1,14 @@
-"""Distance that the workers of a job may have (MLfabric, section 6): stale synchronous training, and training in step.
+"""Bound on the lead of a job's workers (MLfabric, section 6): stale synchronous training, and training in step.
 
-Rule of this file: what workers have finished and read in, who may go on out. Who is told when is coordination.py's.
+Rule of this file: finished rounds and read models in, permission to go on out. coordination.py tells the workers.
 
-A worker that has finished c rounds may read the next model when no other has finished fewer than c - K rounds; K is the
-staleness (Ho et al., stale synchronous parallel, 2013). So the model that it reads has all updates of the first c - K
-rounds. With K = 0 workers are in step, and all are to read one and the same model: an update of the next round is then
-kept away from the server until every worker has read.
+A worker that has finished c rounds may read the next model once every other has finished at least c - K rounds; K is
+the staleness (Ho et al., stale synchronous parallel, 2013). So the model that it reads has all updates of the first c -
+K rounds. With K = 0 workers are in step, and all read the same model: an update of the next round is kept away from the
+server until every worker has read.
 
-A worker of which nothing was heard yet is in its first round, until it is absent. For those that are gone, ended or
-dead, nobody waits.
+A worker that nobody has heard of yet is in its first round, until it is absent. Nobody waits for workers that have
+ended or died.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LeadBound:
     """Rounds and models of the workers 0 to `workers` - 1. Not safe for several threads."""
 
     def __init__(self, staleness: int, workers: int) -> None:
-        """Raises UserError for numbers that cannot be."""
+        """Raises UserError for impossible numbers."""
         if staleness < 0 or workers < 1:
             raise UserError(f"a staleness of {staleness} with {workers} workers: give 0 or more, and 1 or more")
         self.staleness = staleness
@@ -31,32 +31,34 @@ class LeadBound:
         self._gone: set[int] = set()
 
     def heard(self, worker: int, rounds: int, models: int) -> None:
-        """Note the numbers of rounds it has finished and of models it has read, the first ones included."""
+        """Note the numbers of rounds that a worker has finished and of models that it has read, the first ones
+        included.
+        """
         self._rounds[worker], self._models[worker] = rounds, models
 
     def lives(self, worker: int) -> None:
-        """It is waited for (again)."""
+        """Wait for a worker, perhaps again."""
         self._gone.discard(worker)
 
     def gone(self, worker: int) -> None:
-        """Nobody waits for it any more, until `lives`."""
+        """Wait for a worker no more, until `lives`."""
         self._gone.add(worker)
 
     def absent(self, heard: Container[int]) -> None:
-        """Take all workers but these for gone: they may have ended under another coordinator."""
+        """Wait for no other workers than these: the others may have ended under another coordinator."""
         self._gone.update(worker for worker in self._rounds if worker not in heard)
 
     def waits(self, worker: int) -> bool:
-        """Return True if it has finished a round whose model it has yet to read."""
+        """Return True if a worker has finished a round and not read the next model."""
         return 0 < self._rounds.get(worker, 0) == self._models.get(worker, 0)
 
     def may_read(self, worker: int) -> bool:
-        """Return True if it may have the next model."""
+        """Return True if a worker may read the next model."""
         slowest = min((rounds for other, rounds in self._rounds.items() if other not in self._gone), default=0)
         return self._rounds.get(worker, 0) - slowest <= self.staleness
 
     def may_send(self, worker: int) -> bool:
-        """Return True if an update of its present round may reach the server."""
+        """Return True if an update of a worker's present round may reach the server."""
         if self.staleness > 0:
             return True
         fewest = min((models for other, models in self._models.items() if other not in self._gone), default=0)

@@ -1,19 +1,19 @@
 """Messages between the workers and the coordinator of an MLfabric job (MLfabric, section 4).
 
-Rule of this file: values, their limits and their bytes. Who says what when is coordination.py's and conversation.py's.
+Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide who sends what when.
 
-A message is its length, four bytes with the highest first, and one JSON object whose `kind` says which. A person can
-read JSON on the wire, a message is some hundred bytes, and pydantic parses and checks it in one pass of compiled code.
-Everything that comes in has a limit, so that nobody can make the coordinator keep much. What is unknown is refused.
+A message is its length (four bytes, big-endian) and one JSON object with its `kind`. JSON can be read on the wire, a
+message has some hundred bytes, and pydantic parses and checks it in one pass of compiled code. Everything received has
+a limit, so a sender cannot make the coordinator keep much. Unknown messages are refused.
 
-A worker numbers its updates itself, and never twice the same, nor after a restart. The coordinator numbers the sums
-that a worker is to make. So worker, number and `sum` say what is meant, and every message may be sent twice and counts
-once. Sizes are bytes, times seconds, rates bytes per second, versions the number of updates that the server's model has
-had.
+A worker numbers its own updates. It never uses a number twice, not even after a restart. The coordinator numbers the
+sums that a worker makes. Worker, number and `sum` together identify an update or a sum, so every message may be sent
+twice and counts once. Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of
+updates applied to the server's model.
 
     worker                                coordinator
     Hello  (no proof)             ->
-                                  <-      Challenge     also to anything else from a connection that it does not know
+                                  <-      Challenge     also to anything else from an unknown connection
     Hello  (proof)                ->
                                   <-      Welcome
     Ask                           ->
@@ -22,13 +22,13 @@ had.
     Done                          ->
                                   <-      Applied       also to all workers whose updates are in a sum
 
-An aggregator gets Collect (which updates it is to sum). It says Ask for the sum when it has them, and so on as for an
-update of its own. Lost takes back what was granted: an aggregator that died took the update with it.
+An aggregator gets Collect with the updates to sum. It asks for the sum when it has them all, and goes on as with an
+update of its own. Lost withdraws a grant: the aggregator died and took the update with it.
 
-Where a worker's lead is bounded, it says Clock after each round and gets Proceed, which tells it to wait or to read the
-model. In the end it says Bye, and gets Parting: who is still at work, and who has died.
+With bounded staleness a worker sends Clock after each round and gets Proceed: wait, or read the model. At its end it
+sends Bye and gets Parting: who still works and who has died.
 
-Where there is a replica, a worker gets Copy, hands it the model, and says Copied.
+With a replica a worker gets Copy, hands the model to the replica, and sends Copied.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from prophet_scheduler.core.errors import UserError
 
 MOST_REQUEST_BYTES = 4096
-"""Most bytes of a message to the coordinator; none of them needs a tenth of it."""
+"""Maximum bytes of a message to the coordinator; none needs a tenth of it."""
 MOST_ANSWER_BYTES = 1 << 20
-"""Most bytes of a message to a worker: Collect may name thousands of updates."""
+"""Maximum bytes of a message to a worker: Collect may name thousands of updates."""
 MOST_REASON = 200
-"""Letters of a reason."""
+"""Maximum letters of a reason."""
 MOST_WORKERS = 1 << 20
-"""Worker numbers are below this."""
+"""Limit of worker numbers, exclusive."""
 
 LENGTH_BYTES = 4
-"""Bytes of the length in front of each message."""
+"""Bytes of the length before each message."""
 
 T = TypeVar("T")
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
-"""Exact as a JSON number everywhere."""
+"""Maximum integer that is exact as a JSON number everywhere."""
 _FirstVersion: TypeAlias = Annotated[int, Field(ge=0, le=2**52)]
-"""A coordinator counts on from it, and never comes to the end of `_Whole`."""
+"""Limit of epochs: a coordinator counts up from its first one and stays within `_Whole`."""
 _Size: TypeAlias = Annotated[int, Field(ge=0, le=2**44)]
 _Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
-"""Far beyond every norm of 32-bit numbers; sums and squares of such norms are numbers, too."""
+"""Maximum norm: far above any norm of 32-bit numbers, with sums and squares that are still finite."""
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 _Address: TypeAlias = Annotated[str, Field(pattern=r"^[^\s]{1,256}:[0-9]{1,5}$")]
@@ -74,15 +74,15 @@ class _Message(BaseModel):
 
 
 class Hello(_Message):
-    """A connection's first message: who speaks on it.
+    """First message of a connection: the worker that speaks on it.
 
-    `incarnation` differs between two starts of one worker: a reconnection keeps what the worker had, a restart does
-    not. `node` names the machine and so the NIC. `version` is the newest that this worker has heard of, from the
-    coordinator of that `epoch` if from any; one that was started anew counts on from it. `sums_at` is the address at
-    which this worker takes updates of others to sum, as it sends its own to others; None where it does neither.
-    `workers` is how many the job has, and `staleness` by how many rounds one may lead the slowest: None for any number,
-    0 where all are in step. `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s answer to
-    a Challenge, empty before there was one.
+    `incarnation` differs between two starts of one worker: a reconnection keeps its updates, a restart does not. `node`
+    names the machine and so the NIC. `version` is the newest version that this worker knows, from the coordinator of
+    `epoch` if from any; a restarted coordinator counts on from it. `sums_at` is the address at which this worker sums
+    updates of others; None if it neither sums nor sends updates to be summed. `workers` is the number of the job's
+    workers. `staleness` is the number of rounds by which one may lead the slowest: None for any number, 0 for training
+    in step. `replicates` is True if it can hand copies of the model to a replica. `proof` is `prove`'s answer to a
+    Challenge, empty before one came.
     """
 
     kind: Literal["hello"] = "hello"
@@ -100,16 +100,16 @@ class Hello(_Message):
 
 
 class _Item(_Message):
-    """Message about an update of this worker, or about the sum of the collection of that number."""
+    """Message about an update of this worker, or about the sum with that number."""
 
     update: _Whole
     sum: bool = False
 
 
 class Ask(_Item):
-    """An update is ready: `size_bytes` of it, computed from `version` of the model (v(g) of Eq. 9), with its norm.
+    """Request for an update of `size_bytes`, computed from `version` of the model (v(g) of Eq. 9), with its norm.
 
-    Of a sum: all of its updates are here, and the other values say nothing.
+    For a sum it means that all updates are there; the other values mean nothing.
     """
 
     kind: Literal["ask"] = "ask"
@@ -119,9 +119,9 @@ class Ask(_Item):
 
 
 class Done(_Item):
-    """Word that all of it is applied at the server; also of an update that nobody granted (arrival order).
+    """Report that the server has applied the whole update, also one without a grant (arrival order).
 
-    `size_bytes` is what was pushed; the other values are those of its Ask.
+    `size_bytes` is the size that was pushed; the other values are those of its Ask.
     """
 
     kind: Literal["done"] = "done"
@@ -131,7 +131,7 @@ class Done(_Item):
 
 
 class NicRates(_Message):
-    """Available rates of the NIC of this worker's node, each way, in bytes per second; None for what is not known."""
+    """Available rates of the NIC of this worker's node, each way, in bytes per second; None if unknown."""
 
     kind: Literal["rates"] = "rates"
     up: _Rate | None = None
@@ -139,14 +139,15 @@ class NicRates(_Message):
 
 
 class Beat(_Message):
-    """Sign of life of a worker that has nothing to say."""
+    """Sign of life of a worker that has nothing else to send."""
 
     kind: Literal["beat"] = "beat"
 
 
 class Clock(_Message):
-    """Progress of a worker of a job with a bound on leads: `rounds` finished and `models` read, the first ones
-    included. Where the two are equal it waits to read the next one."""
+    """Progress of a worker in a job with bounded staleness: `rounds` finished and `models` read, the first ones
+    included. If the two are equal, it waits to read the next model.
+    """
 
     kind: Literal["clock"] = "clock"
     rounds: _Whole
@@ -154,7 +155,7 @@ class Clock(_Message):
 
 
 class Copied(_Message):
-    """End of a copy of the model: the replica keeps it, or it did not get there for `reason`."""
+    """Report that the replica keeps the copy, or that the copy did not get there for `reason`."""
 
     kind: Literal["copied"] = "copied"
     number: _Whole
@@ -162,21 +163,22 @@ class Copied(_Message):
 
 
 class Bye(_Message):
-    """The worker ends: what it was granted is released at once."""
+    """End of the worker: its grants are released at once."""
 
     kind: Literal["bye"] = "bye"
 
 
 class Challenge(_Message):
-    """The coordinator does not know this connection: say Hello with a proof over `nonce`. Nothing was changed."""
+    """Answer to an unknown connection: send Hello with a proof over `nonce`. Nothing was changed."""
 
     kind: Literal["challenge"] = "challenge"
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Welcome(_Message):
-    """The connection is this worker's. `version` is the number of updates applied so far; a coordinator that lost its
-    memory has another `epoch` and wants everything open to be asked again."""
+    """Admission of the worker. `version` is the number of updates applied so far. A coordinator that lost its memory
+    has another `epoch`, and every open update must be asked for again.
+    """
 
     kind: Literal["welcome"] = "welcome"
     epoch: _Whole
@@ -184,7 +186,7 @@ class Welcome(_Message):
 
 
 class Wait(_Item):
-    """It was heard of, and is to start in about `start_s` seconds from now, as it looks."""
+    """Acknowledgement of an Ask: it will start in about `start_s` seconds."""
 
     kind: Literal["wait"] = "wait"
     start_s: Annotated[float, Field(ge=0)] = 0.0
@@ -193,8 +195,8 @@ class Wait(_Item):
 class Grant(_Item):
     """Decision about an update or a sum.
 
-    It starts `start_s` seconds from receipt: to the server, or to worker `aggregator` at `address`. `dropped`: it is
-    not sent at all, for `reason`. `version` is how many updates had been applied.
+    It starts `start_s` seconds from receipt: to the server, or to worker `aggregator` at `address`. If `dropped`, it is
+    not sent at all, for `reason`. `version` is the number of updates applied so far.
     """
 
     kind: Literal["grant"] = "grant"
@@ -207,8 +209,9 @@ class Grant(_Item):
 
 
 class Applied(_Item):
-    """It is part of the model, whose version is now `version`. `delay` is Eq. 9's: that version less the one that the
-    update was computed from; of an update that nobody granted it may be more than the bound, and of a sum it is 0."""
+    """Report that an update is in the model, whose version is now `version`. `delay` is that of Eq. 9: this version
+    less the version from which the update was computed. Without a grant it may exceed the bound; for a sum it is 0.
+    """
 
     kind: Literal["applied"] = "applied"
     version: _Whole
@@ -216,9 +219,9 @@ class Applied(_Item):
 
 
 class Collect(_Message):
-    """This worker is to sum updates: `members` are pairs of worker and update, its own may be among them.
+    """Order to sum updates: `members` are pairs of worker and update, perhaps with this worker's own.
 
-    The same `number` again with fewer members replaces it; without any, nothing is left to sum.
+    The same `number` with fewer members replaces it. Without members nothing is left to sum.
     """
 
     kind: Literal["collect"] = "collect"
@@ -227,8 +230,9 @@ class Collect(_Message):
 
 
 class Copy(_Message):
-    """This worker is to read the model, from now on, and to hand it to the replica: the copy of that number. `bound` is
-    how far the replica may be behind, as a norm."""
+    """Order to read the model, from now on, and to hand it to the replica as the copy of that number. `bound` is the
+    maximum lag of the replica, as a norm.
+    """
 
     kind: Literal["copy"] = "copy"
     number: _Whole
@@ -244,7 +248,7 @@ class Lost(_Message):
 
 
 class Denied(_Message):
-    """A message was refused and changed nothing. `update` is the one or, with `sum`, the sum it was about, if any."""
+    """Refusal of a message, which changed nothing. `update` is its update or, with `sum`, its sum, if any."""
 
     kind: Literal["denied"] = "denied"
     text: str
@@ -253,7 +257,7 @@ class Denied(_Message):
 
 
 class Proceed(_Message):
-    """Answer to a worker that has finished `rounds`: it may read the model now, or has to wait for others."""
+    """Answer to a worker that has finished `rounds`: read the model `now`, or wait for others."""
 
     kind: Literal["proceed"] = "proceed"
     rounds: _Whole
@@ -261,7 +265,9 @@ class Proceed(_Message):
 
 
 class Parting(_Message):
-    """Answer to Bye: the number of others that are `working`, and those that `died`, with whom the job cannot end."""
+    """Answer to Bye: the number of others that are still `working`, and those that have `died`, without whom BytePS's
+    job cannot end.
+    """
 
     kind: Literal["parting"] = "parting"
     working: _Whole
@@ -269,16 +275,16 @@ class Parting(_Message):
 
 
 Request: TypeAlias = Hello | Ask | Done | NicRates | Clock | Beat | Copied | Bye
-"""Any message to the coordinator."""
+"""Messages to the coordinator."""
 Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Collect | Copy | Lost | Denied | Proceed | Parting
-"""Any message to a worker."""
+"""Messages to a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 _ANSWERS: TypeAdapter[Answer] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
 
 
 def encode(message: Request | Answer) -> bytes:
-    """Return one JSON object in UTF-8, for `decode_request` or `decode_answer`."""
+    """Return one JSON object in UTF-8 for `decode_request` or `decode_answer`."""
     return message.model_dump_json().encode()
 
 
@@ -289,7 +295,7 @@ def framed(message: Request | Answer) -> bytes:
 
 
 def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
-    """Takes all whole messages out of what was received. Raises UserError for one of more than `most_bytes`."""
+    """Take all whole messages out of `received`. Raises UserError if one has more than `most_bytes`."""
     while len(received) >= LENGTH_BYTES:
         end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")
         if end > LENGTH_BYTES + most_bytes:
@@ -302,12 +308,12 @@ def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
 
 
 def decode_request(data: bytes) -> Request:
-    """Raises UserError with one line for what is no request or beyond its limits."""
+    """Return a worker's message. Raises UserError with one line if it is none or exceeds a limit."""
     return _decode(_REQUESTS, data, MOST_REQUEST_BYTES)
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Raises UserError with one line for what is no answer or beyond its limits."""
+    """Return a coordinator's message. Raises UserError with one line if it is none or exceeds a limit."""
     return _decode(_ANSWERS, data, MOST_ANSWER_BYTES)
 
 
@@ -323,14 +329,14 @@ def _decode(adapter: TypeAdapter[T], data: bytes, most_bytes: int) -> T:
 
 
 def prove(token: str, nonce: str, hello: Hello) -> str:
-    """The proof that the sender of `hello` has the tenant's token: HMAC-SHA256 (RFC 2104) over nonce and sender.
+    """Return the proof that the sender of `hello` has the tenant's token: HMAC-SHA256 (RFC 2104) over nonce and sender.
 
-    The token itself never travels, and a proof is worth nothing on another connection, which has another nonce.
+    The token itself never travels. Another connection has another nonce, so a proof is worth nothing there.
     """
     who = f"{nonce}|{hello.tenant}|{hello.worker}|{hello.incarnation}|{hello.node}"
     return hmac.new(token.encode(), who.encode(), hashlib.sha256).hexdigest()
 
 
 def proves(token: str, nonce: str, hello: Hello) -> bool:
-    """Return True if `hello` has the right proof, compared in a time that says nothing of how far it is right."""
+    """Return True if `hello` has the right proof. The comparison takes the same time for every wrong one."""
     return hmac.compare_digest(prove(token, nonce, hello).encode(), hello.proof.encode())

@@ -2,13 +2,13 @@
 
 Rule of this file: bandwidths, transfers and reservations. It knows nothing of updates, servers or orders.
 
-Each node has an uplink and a downlink; the core is free of congestion, so the path of a transfer is the uplink of its
-source and the downlink of its destination. A link is a step function: what is left of it in bytes per second from each
-time on. A transfer takes at every moment the whole of the narrower of its two links (figure 4b), so its end follows
-from size and start; reserving it takes that much away from both (figure 4c). Between two transfers on one node nothing
-travels.
+Each node has an uplink and a downlink. The core has no congestion, so the path of a transfer is the uplink of its
+source and the downlink of its destination. A link is a step function: the bytes per second that are left from each time
+on. A transfer always takes the whole rate of the narrower of its two links (figure 4b), so its end follows from size
+and start. A reservation subtracts that rate from both links (figure 4c). Nothing travels between two transfers on one
+node.
 
-Links are values: a reservation replaces two of them, so copying a state or taking a reservation back costs nothing.
+Links are values. A reservation replaces two of them, so copying a state or undoing a reservation costs nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import TypeAlias
 from prophet_scheduler.core.errors import UserError
 
 Node: TypeAlias = int
-"""A place in the list of nodes."""
+"""Place in the list of nodes."""
 
 Piece: TypeAlias = tuple[float, float, float]
-"""Begin and end (seconds) of a part of a transfer, and its bytes per second."""
+"""Begin and end of a part of a transfer (seconds), and its bytes per second."""
 
 ROUNDING = 1e-12
-"""Part of a link or of a transfer below which the rest after a subtraction counts as nothing."""
+"""Fraction of a link or a transfer below which a remainder counts as nothing."""
 
 
 class Link:
-    """A step function: `rates[i]` bytes per second hold from `times[i]` to `times[i + 1]`.
+    """Step function: `rates[i]` bytes per second hold from `times[i]` to `times[i + 1]`. It never changes.
 
-    `times` begins with minus infinity and ends with infinity, one more than `rates`; neighbouring rates differ. It is
-    never changed once made.
+    `times` begins with minus infinity, ends with infinity, and has one value more than `rates`. Neighbouring rates
+    differ.
     """
 
     __slots__ = ("rates", "times")
@@ -49,7 +49,9 @@ class Link:
 
     @classmethod
     def stepwise(cls, changes: Sequence[float], rates: Sequence[float]) -> Link:
-        """`rates[0]` until `changes[0]`, then `rates[1]` until `changes[1]`, and so on: one more rate than changes."""
+        """Return the link with `rates[0]` until `changes[0]`, then `rates[1]` until `changes[1]`, and so on: one rate
+        more than changes.
+        """
         times, steps = [-math.inf], [rates[0]]
         for change, rate in zip(changes, rates[1:], strict=True):
             if rate != steps[-1]:
@@ -58,7 +60,7 @@ class Link:
         return cls([*times, math.inf], steps)
 
     def first_free(self, since_s: float) -> float:
-        """The first moment from `since_s` on with anything left."""
+        """Return the first time from `since_s` on at which anything is left."""
         place = bisect_right(self.times, since_s) - 1
         if self.rates[place] > 0:
             return since_s
@@ -69,11 +71,11 @@ class Link:
         return self.times[place]
 
     def most_since(self, since_s: float) -> float:
-        """The highest rate from `since_s` on."""
+        """Return the highest rate from `since_s` on."""
         return max(self.rates[bisect_right(self.times, since_s) - 1 :])
 
     def without(self, pieces: Sequence[Piece]) -> Link:
-        """This link less the pieces, which are in order and none of which crosses a change of this link."""
+        """Return this link less the pieces, which are in order; none may cross a change of this link."""
         times, rates = self.times, self.rates
         place = bisect_right(times, pieces[0][0]) - 1
         new_times, new_rates = times[:place], rates[:place]
@@ -109,7 +111,7 @@ class Link:
         return Link(new_times + times[place:], new_rates + rates[place:])
 
     def since(self, time_s: float) -> Link:
-        """The same from `time_s` on; what was before is forgotten."""
+        """Return the link from `time_s` on, without its past."""
         place = bisect_right(self.times, time_s) - 1
         return self if place == 0 else Link([-math.inf, *self.times[place + 1 :]], self.rates[place:])
 
@@ -120,7 +122,7 @@ FREE = Link.constant(math.inf)
 def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list[Piece] | None = None) -> float:
     """Return the end of a transfer over both links that starts at `start_s`: t_en of figure 4b, in seconds.
 
-    Infinity where nothing is left for ever. What it takes until then is added to `pieces`.
+    Infinity if it never ends. Its parts are appended to `pieces`.
     """
     up_times, up_rates, down_times, down_rates = up.times, up.rates, down.times, down.rates
     i = bisect_right(up_times, start_s) - 1
@@ -150,12 +152,12 @@ def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list
 
 
 class NetworkState:
-    """Bandwidth left of the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
+    """Bandwidth left on the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
 
     __slots__ = ("downlinks", "uplinks")
 
     def __init__(self, uplinks: Iterable[Link], downlinks: Iterable[Link]) -> None:
-        """Both lists have one link for each node. Raises UserError where they differ in length."""
+        """Both lists have one link for each node. Raises UserError if they differ in length."""
         self.uplinks = list(uplinks)
         self.downlinks = list(downlinks)
         if len(self.uplinks) != len(self.downlinks):
@@ -163,7 +165,9 @@ class NetworkState:
 
     @classmethod
     def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
-        """Rates in bytes per second that hold for ever, one each per node. Raises UserError where one is impossible."""
+        """Return a network with constant rates in bytes per second, one each per node. Raises UserError if one is
+        impossible.
+        """
         for rate in (*up, *down):
             if not 0 < rate < math.inf:
                 raise UserError(f"a NIC of {rate} bytes per second: give every node a positive, finite rate")
@@ -173,13 +177,13 @@ class NetworkState:
         return len(self.uplinks)
 
     def end(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
-        """t_en: when a transfer would end. Nothing travels within a node, so that ends at once."""
+        """Return t_en, the end of a transfer. A transfer within a node ends at once."""
         if source == destination:
             return start_s
         return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
 
     def pieces(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
-        """The same, and what the transfer takes until then; nothing where it never ends."""
+        """Return the end of a transfer and its parts; no parts if it never ends."""
         pieces: list[Piece] = []
         if source == destination:
             return start_s, pieces
@@ -187,13 +191,13 @@ class NetworkState:
         return end, pieces if end < math.inf else []
 
     def take(self, source: Node, destination: Node, pieces: Sequence[Piece]) -> None:
-        """NetUp (figure 4c): what `pieces` of a transfer between these nodes use is no longer left."""
+        """Subtract `pieces` of a transfer between these nodes from both links: NetUp (figure 4c)."""
         if pieces:
             self.uplinks[source] = self.uplinks[source].without(pieces)
             self.downlinks[destination] = self.downlinks[destination].without(pieces)
 
     def reserve(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
-        """Reserves the transfer and returns its end. Raises UserError where it would never end."""
+        """Reserve a transfer and return its end. Raises UserError if it would never end."""
         end, pieces = self.pieces(source, destination, size_bytes, start_s)
         if end == math.inf:
             raise UserError(
@@ -206,10 +210,10 @@ class NetworkState:
         return NetworkState(self.uplinks, self.downlinks)
 
     def reversed(self) -> NetworkState:
-        """Every transfer the other way round: the state that decides how a model is handed out (section 10.3)."""
+        """Return the network with every transfer reversed, as the distribution of a model needs it (section 10.3)."""
         return NetworkState(self.downlinks, self.uplinks)
 
     def forget(self, before_s: float) -> None:
-        """Drops what was before, so that links do not grow with the time a job has run."""
+        """Drop the past, so that links do not grow while a job runs."""
         self.uplinks = [link.since(before_s) for link in self.uplinks]
         self.downlinks = [link.since(before_s) for link in self.downlinks]

@@ -125,7 +125,7 @@ class Collections:
 
 
 class Manner(NamedTuple):
-    """Way of training, the same on all workers of a job: the rounds by which one may lead, and the number of workers."""
+    """Way of training, the same on all workers of a job: the rounds by which one may lead, and the workers."""
 
     staleness: int | None
     workers: int | None

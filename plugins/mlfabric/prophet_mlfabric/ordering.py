@@ -1,18 +1,18 @@
-"""Order of updates to the server, and those that do not travel at all (MLfabric, section 5.1, Algorithms 1, 2).
+"""Order of updates to the server, and the updates that are dropped (MLfabric, section 5.1, Algorithms 1 and 2).
 
 Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication come after.
-docs/policies/mlfabric.md says where this leaves the paper.
+docs/policies/mlfabric.md names the differences from the paper.
 
-Algorithm 1 takes, again and again, the update whose transfer would end first and reserves it. Algorithm 2 adds
-deadlines, dl(g) = v(g) + tau_max - v_init (Eq. 9): the last place of the batch at which g may be applied. An update
-whose place has come is taken although others are shorter; if the next one would end before it, it is dropped at its
-worker (section 5.1.3), as the server would wait for it or apply it too late. Looking ahead goes one update far: if that
-one is dropped later, the one after it is applied with the update that was kept, still at its own place. Ties go to the
-worker that is faster on its own, then to the update that comes first in the batch.
+Algorithm 1 repeatedly takes the update whose transfer would end first, and reserves it. Algorithm 2 adds deadlines,
+dl(g) = v(g) + tau_max - v_init (Eq. 9): the last place of the batch at which g may be applied. An update at its last
+place is taken even if others are shorter. If the next one would end before it, it is dropped at its worker (section
+5.1.3), since the server would have to wait for it or apply it too late. The algorithm looks one update ahead. If that
+one is dropped later, the one after it is applied with the kept update, still at its own place. Ties go to the worker
+that is faster on its own, then to the update that comes first in the batch.
 
-Time: evaluating every remaining update in every round, as in the paper, is quadratic. Three lower bounds leave few
-to evaluate: ends only grow while bandwidth is taken, so an old value bounds the new one; no transfer ends sooner than
-at its worker's full rate from the moment when the server has anything left; none sooner than its bytes take on the
+Cost: the paper evaluates every remaining update in every round, which is quadratic. Three lower bounds leave few to
+evaluate. Ends only grow while bandwidth is taken, so an old value bounds the new one. No transfer ends sooner than at
+its worker's full rate from the moment when the server has anything left. None ends sooner than its bytes take on the
 server's link alone. The first update that meets a bound ends the search.
 """
 
@@ -31,11 +31,11 @@ from prophet_scheduler.core.errors import UserError
 
 @dataclass(frozen=True)
 class Update:
-    """An update that a worker has ready.
+    """An update that is ready at a worker.
 
-    `node` is where it is, `size_bytes` what a transfer of it carries, `version` the model's version from which it was
-    computed (v(g)), `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError where size
-    or norm are negative or no numbers.
+    `node` is its place, `size_bytes` the bytes that travel, `version` the version of the model from which it was
+    computed (v(g)), and `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError if size
+    or norm is negative or not a number.
     """
 
     id: int
@@ -53,7 +53,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Ordered:
-    """An update and when its transfer straight to the server ends, in seconds."""
+    """An update and the end of its transfer straight to the server, in seconds."""
 
     update: Update
     end_s: float
@@ -61,7 +61,7 @@ class Ordered:
 
 @dataclass(frozen=True)
 class Ordering:
-    """The order O(U), what is dropped, and the network with all transfers of the order reserved."""
+    """The order O(U), the dropped updates, and the network with all transfers of the order reserved."""
 
     order: tuple[Ordered, ...]
     dropped: tuple[Update, ...]
@@ -73,7 +73,7 @@ class Ordering:
 
 
 def shortest_first(updates: Sequence[Update], network: NetworkState, server: Node, now_s: float) -> Ordering:
-    """Algorithm 1: the order without deadlines. `network` is left as it is."""
+    """Return the order without deadlines (Algorithm 1). `network` stays unchanged."""
     return order_updates(updates, network, server, now_s, None, 0)
 
 
@@ -85,12 +85,11 @@ def order_updates(
     delay_bound: int | None,
     version: int,
 ) -> Ordering:
-    """Algorithm 2. `network` is left as it is.
+    """Return the order with deadlines (Algorithm 2). `network` stays unchanged.
 
     `delay_bound` is tau_max; None for no bound. `version` is v_init, the model's version once every earlier batch is
-    applied. An update at place p of the order (from 1) is applied with the delay version + p - v(g), which is at most
-    the bound. Transfers start at `now_s` or later. Updates of equal `version` and every size are possible; a size of 0
-    ends at once.
+    applied. An update at place p of the order (from 1) is applied with the delay version + p - v(g), at most the bound.
+    Transfers start at `now_s` or later. Versions may be equal and sizes any; a size of 0 ends at once.
     """
     return _Round(updates, network, server, now_s, delay_bound, version).order()
 
@@ -113,8 +112,8 @@ class _Round:
         self.now_s = now_s
         count = len(updates)
         rates = {node: network.uplinks[node].most_since(now_s) for node in {update.node for update in updates}}
-        # How long each takes at its own node's best; a lower bound whatever is reserved. What is at the server is
-        # there before anything could come.
+        # Best time of each at its own node, a lower bound whatever is reserved. Updates at the server's node are there
+        # before any other.
         self.alone = [-math.inf if u.node == server else u.size_bytes / rates[u.node] for u in updates]
         self.ends = [0.0] * count
         self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
@@ -137,7 +136,7 @@ class _Round:
             node = self.updates[place].node
             before = self.network.uplinks[node], self.network.downlinks[self.server], self.ends.copy()
             self.network.take(node, self.server, pieces)
-            # The shortest of all cannot be overtaken by the next; only a deadline makes looking ahead worth it.
+            # The next update cannot overtake the shortest of all: only a deadline makes looking ahead worth it.
             if forced is not None and self.candidates:
                 self._applied(place)
                 known = self._shortest(self._forced(len(order) + 2))
@@ -154,7 +153,9 @@ class _Round:
         return Ordering(tuple(order), tuple(self.updates[place] for place in dropped), self.network)
 
     def _shortest(self, deadline: int | None) -> tuple[int, float, list[Piece]]:
-        """The one that ends first, its end, and what it takes; of those due by `deadline` if there is one (ShrtUp)."""
+        """Return the update that ends first, its end and its parts; only those due by `deadline` if there is one
+        (ShrtUp).
+        """
         uplinks, down = self.network.uplinks, self.network.downlinks[self.server]
         updates, ends, alone, deadlines = self.updates, self.ends, self.alone, self.deadlines
         free_s = down.first_free(self.now_s)
@@ -178,7 +179,7 @@ class _Round:
         return best, end, pieces
 
     def _floor(self, down: Link) -> float:
-        """No remaining transfer ends sooner."""
+        """Return True if no remaining transfer ends sooner."""
         while self.by_size and self.gone[self.by_size[-1]]:
             self.by_size.pop()
         if not self.by_size:
@@ -190,10 +191,10 @@ class _Round:
         self.candidates.remove(place)
         self.gone[place] = True
 
-    # Slack: how many places up to d are not spoken for, for d = 1 to n. Deadlines after n bind nothing.
+    # Slack: number of free places up to d, for d = 1 to n. Deadlines after n bind nothing.
 
     def _drop_hopeless(self) -> list[int]:
-        """Sets the slack up and drops what cannot be in time in any order."""
+        """Compute the slack and drop what cannot be in time in any order."""
         assert self.deadlines is not None
         count = len(self.updates)
         due = np.bincount(np.clip(np.array(self.deadlines, int), 0, count + 1), minlength=count + 2)
@@ -214,14 +215,16 @@ class _Round:
         return dropped
 
     def _forced(self, position: int) -> int | None:
-        """The deadline by which the update at `position` has to be due; None where any may go there."""
+        """Return the deadline by which the update at `position` has to be due; None if any may go there."""
         if self.deadlines is None:
             return None
         tight = np.flatnonzero(self.slack[position:] == 0)
         return position + int(tight[0]) if tight.size else None
 
     def _applied(self, place: int) -> None:
-        """A place is used up for everyone, and one fewer waits for one up to its own deadline."""
+        """Use up a place: one fewer is left for everyone, and one fewer update waits for a place up to its own
+        deadline.
+        """
         if self.deadlines is not None:
             self.slack[: max(0, self.deadlines[place])] -= 1
 

@@ -3,14 +3,14 @@
 A worker's round, in this order:
 
     asking = coordinator.ask(size_bytes, version, norm)     # at once; the update's gradients may still be moving
-    permission = asking.permission.result()                 # when it may start, to the second; never for ever
+    permission = asking.permission.result()                 # ends when it may start, and always ends
     if not permission.goes: discard the update, pull, compute from there
     push all blocks of it to the server (or send it to worker permission.aggregator at permission.address)
     outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (a member of a sum: not called)
     pull; what is pulled from now on holds at least outcome.version updates
 
 `version` of the next `ask` is that `outcome.version` if the pull began after it, and `permission.version` if pulls
-began before: with those the coordinator never takes an update for fresher than it is, and the delay bound holds.
+began before. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Permission:
-    """Decision about an update or, with `sum`, about the sum of the collection of that number. It is there when it may
-    start: there is nothing left to wait for.
+    """Decision about an update or, with `sum`, about the sum of that number. It comes when the update may start: there
+    is nothing left to wait for.
 
-    `goes`: False where it is dropped, for `reason`, before it costs a byte. `aggregator`: the worker to send it to, at
-    `address`; None for the server. `version`: how many updates the server's model had at least when this was decided.
-    `coordinated`: False where the coordinator is away or slow, and the update goes in arrival order.
+    `goes` is False if the update is dropped, for `reason`, before it costs a byte. `aggregator` is the worker to send
+    it to, at `address`; None for the server. `version` is the minimum number of updates in the server's model at the
+    decision. `coordinated` is False if the coordinator is away or slow, and the update goes in arrival order.
     """
 
     update: int
@@ -41,11 +41,11 @@ class Permission:
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of an update that went, or of a sum.
+    """End of an update or a sum that went.
 
-    `applied`: it is in the server's model, which then had `version` updates, after a delay of `delay` versions (None
-    where the coordinator is away: nobody counted). Where it was lost with its aggregator, `reason` says so: it never
-    will be applied, and may be computed anew.
+    `applied` is True if it is in the server's model, which then had `version` updates, after a delay of `delay`
+    versions (None if the coordinator is away, since nobody counted). If it was lost with its aggregator, `reason` says
+    so: it will never be applied, and may be computed anew.
     """
 
     update: int
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pass:
-    """The model may be read that follows so many rounds; `coordinated`: the bound on leads allows it."""
+    """Permission to read the model after so many rounds; `coordinated` is True if the bound on leads allows it."""
 
     rounds: int
     coordinated: bool
@@ -66,7 +66,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Asking:
-    """An update that was asked for: `permission` as above, `outcome` once it is applied or lost.
+    """An update that was asked for: its `permission`, and its `outcome` once it is applied or lost.
 
     Both always end: without a coordinator `permission` after the client's bound, and `outcome` at `done`.
     """

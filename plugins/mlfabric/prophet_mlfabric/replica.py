@@ -1,11 +1,10 @@
 """A replica of one job's model: a file that is always a whole version, and a worker's way to it.
 
-Rule of this file: which copy takes whose place, and requests of exchange.py. When a copy is due is lag.py's, what is in
-one replica_model.py's.
+Rule of this file: the copy that the file keeps, and requests of exchange.py. lag.py decides when a copy is due;
+replica_model.py has its content.
 
-A copy is written beside the file and takes its place when all of it is there, is a model, and is no older than what is
-there. So whenever this process ends the file is a model, and a worker that was told that its copy is kept was told the
-truth.
+A copy is written beside the file. It replaces the file once it is complete, is a model, and is no older than the
+file's. So the file is a model whenever this process ends, and a copy that was reported as kept is kept.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from prophet_scheduler.core.files import whole_file
 NO_MODEL = 2**64 - 1
 """Number of updates of a replica that has no model yet."""
 MOST_BYTES = 1 << 40
-"""Most bytes of a model."""
+"""Maximum bytes of a model."""
 
 
 class RequestKind(enum.IntEnum):
-    """Requests. Their number, and that of their answers, is how many updates the model has."""
+    """Kinds of requests. Their number, and that of their answers, is the number of updates in the model."""
 
     STATE = 1
     KEEP = 2
@@ -36,18 +35,18 @@ class RequestKind(enum.IntEnum):
 
 
 class KeptModel:
-    """File of a replica. `updates` is the number of updates in its model, None while there is none."""
+    """File of a replica. `updates` is the number of updates in its model; None without one."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UserError where there is a file that is no replica of a model."""
+        """Raises UserError if the file exists and is not a replica of a model."""
         self.path = path
         self.updates = updates_in(path, str(path)) if path.exists() else None
         self.copies = 0
-        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # of a process that was killed
+        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # of a killed process
             left.unlink(missing_ok=True)
 
     def take(self, data: bytes, updates: int) -> None:
-        """Let this model take the place of what was there. Raises UserError where it may not, or cannot be written."""
+        """Replace the model in the file. Raises UserError if this model may not replace it or cannot be written."""
         if self.updates is not None and updates < self.updates:
             raise UserError(
                 f"it has a model with {self.updates} updates, and this one has {updates}: it keeps the newer one"
@@ -86,7 +85,7 @@ class KeptModel:
 def replica_server(
     host: str, port: int, tenant: str, token: str, kept: KeptModel, stranger_s: float = TIMEOUT_S
 ) -> Listener:
-    """Return the listener of a replica. Raises UserError where nothing can listen there."""
+    """Return the listener of a replica. Raises UserError if nothing can listen there."""
     try:
         return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle, stranger_s)
     except OSError as error:
@@ -94,10 +93,10 @@ def replica_server(
 
 
 class ReplicaStore:
-    """The replica of `tenant` at an address. Any thread may use it; each call is a connection of its own.
+    """The replica of `tenant` at an address. Any thread may use it; each call makes its own connection.
 
-    Raises OSError where it cannot be reached or does not answer for `timeout_s`, and UserError where it refuses, or
-    where what answers has not the job's token.
+    Raises OSError if it cannot be reached or does not answer for `timeout_s`, and UserError if it refuses or lacks the
+    job's token.
     """
 
     def __init__(self, host: str, port: int, tenant: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -107,16 +106,16 @@ class ReplicaStore:
         self._timeout_s = timeout_s
 
     def updates(self) -> int | None:
-        """Return the number of updates in the model that it has; None where it has none."""
+        """Return the number of updates in its model; None without one."""
         updates, _ = self._ask(RequestKind.STATE)
         return None if updates == NO_MODEL else updates
 
     def keep(self, data: bytes, updates: int) -> None:
-        """Return when it has this model, with so many updates in it, on its disk."""
+        """Hand it this model with that many updates. Return when the model is on its disk."""
         self._ask(RequestKind.KEEP, data, updates)
 
     def model(self) -> bytes:
-        """Return the model that it has."""
+        """Return its model."""
         return self._ask(RequestKind.MODEL)[1]
 
     def _ask(self, kind: RequestKind, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:

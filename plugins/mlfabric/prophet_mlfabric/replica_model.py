@@ -1,10 +1,10 @@
 """A model as a replica keeps it: one file, which NumPy can read as well.
 
-Rule of this file: weights to bytes and back, and what is said of bytes that are no such file. How they travel is
-exchange.py's, whose weights they are a front end's.
+Rule of this file: weights to bytes and back, and errors about other bytes. exchange.py carries the bytes, and a front
+end has the weights.
 
-The file is NumPy's .npz without pickles: `weights/NAME` for each parameter, and beside them which updates the model
-has. A part of it that was changed or cut off is found by the sums of the ZIP format.
+The file is NumPy's .npz without pickles: `weights/NAME` for each parameter, and the updates in the model. The checksums
+of the ZIP format reveal a part that was changed or cut off.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ WEIGHTS = "weights/"
 class ReplicaModel:
     """One version of a model.
 
-    `weights` are float32 by the parameters' names, in the order of the optimizer. `counts` has how many updates of
-    each worker are in it since its job began, and `before` how many were in what that job began with. `bound` is how
-    far the replica may have been behind its server, as a norm.
+    `weights` are float32 by the parameters' names, in the order of the optimizer. `counts` has the number of updates of
+    each worker since the job began; `before` is the number in the model with which the job began. `bound` is the
+    maximum lag of the replica behind its server, as a norm.
     """
 
     weights: Mapping[str, NDArray[np.float32]]
@@ -42,12 +42,12 @@ class ReplicaModel:
 
     @property
     def updates(self) -> int:
-        """Number of updates in it, of this job and of those that it goes on from."""
+        """Number of updates in it, from this job and the jobs that it continues."""
         return self.before + sum(self.counts)
 
 
 def encoded(model: ReplicaModel) -> bytes:
-    """The file."""
+    """Return the content of the file."""
     file = io.BytesIO()
     about: dict[str, NDArray[np.generic]] = {
         "schema": np.array(SCHEMA),
@@ -60,12 +60,12 @@ def encoded(model: ReplicaModel) -> bytes:
 
 
 def load(source: Path | IO[bytes], where: str) -> ReplicaModel:
-    """Return the model in a file, which `where` names in errors. Raises UserError."""
+    """Return the model in a file; `where` names the file in errors. Raises UserError."""
     return _load(source, where, True)
 
 
 def updates_in(source: Path | IO[bytes], where: str) -> int:
-    """Return the number of updates in the model of a file; its weights are not read. Raises UserError."""
+    """Return the number of updates in the model of a file without reading its weights. Raises UserError."""
     return _load(source, where, False).updates
 
 

@@ -1,15 +1,15 @@
 """Bound on a replica's lag, and the updates that go to it (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
 
-Rule of this file: norms in, positions and transfers out. It sees no model, so what it promises holds for every model
-whose updates have these norms. docs/policies/mlfabric.md says where this leaves the paper.
+Rule of this file: norms in, positions and transfers out. It sees no model, so its bound holds for every model whose
+updates have these norms. docs/policies/mlfabric.md names the differences from the paper.
 
 The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2). Server and replica apply the same updates
-in the same order. H_t = momentum * H_(t-1) + |u_t| bounds the t-th step, and the two are apart by at most the steps
-that one has and the other has not (Eq. 11): a difference of two entries of one running sum, which answers "how far must
-the replica be before update t may be applied" with a binary search.
+in the same order. H_t = momentum * H_(t-1) + |u_t| bounds the t-th step. The two differ by at most the steps that only
+one of them has (Eq. 11): a difference of two entries of one running sum. A binary search in that sum answers "how far
+must the replica be before update t may be applied".
 
-A sum moves its model by all its updates at once, so a run's steps may add up to Div_max at most; then whichever of the
-two is behind may always go on, and neither waits for ever.
+A sum moves its model by all its updates at once, so a run's steps may add up to at most Div_max. Then the one of the
+two that is behind may always go on, and neither waits for ever.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from prophet_mlfabric.ordering import Update
 from prophet_scheduler.core.errors import UserError
 
 ROUNDING = 1e-12
-"""Relative tolerance of running sums: bounds that are met exactly are met."""
+"""Relative tolerance of running sums: a sum equal to the bound is within it."""
 
 
 class DivergenceLedger:
-    """The running sum of step bounds, over all updates that were ever scheduled. Positions count updates from 0.
+    """Running sum of step bounds over all scheduled updates. Positions count updates from 0.
 
-    With `updates_per_step` above 1 that many updates in a row are one step, as a synchronous server applies them
-    (section 6); a position in the middle of a step is that of the last whole one.
+    With `updates_per_step` above 1 that many consecutive updates are one step, as a synchronous server applies them
+    (section 6); a position within a step counts as the end of the last whole one.
     """
 
     def __init__(self, bound: float, momentum: float, updates_per_step: int = 1) -> None:
-        """`bound` is Div_max. Raises UserError where it or the momentum makes no sense."""
+        """`bound` is Div_max. Raises UserError if it or the momentum is impossible."""
         if not bound > 0:
             raise UserError(f"divergence bound {bound}: give a positive number")
         if not 0 <= momentum < 1:
@@ -49,7 +49,7 @@ class DivergenceLedger:
         self._sums = [0.0]
 
     def add(self, norm: float) -> None:
-        """The next update in order. Raises UserError where its step alone moves the server by more than the bound."""
+        """Add the next update in order. Raises UserError if its step alone moves the server by more than the bound."""
         self._count += 1
         self._gathered += norm
         if self._count % self._per_step:
@@ -66,19 +66,19 @@ class DivergenceLedger:
         return self._count
 
     def divergence(self, server: int, replica: int) -> float:
-        """Eq. 11: bound of the distance of the two models, after so many updates each."""
+        """Return the maximum distance of the two models after so many updates each (Eq. 11)."""
         return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
 
     def needed(self, position: int) -> int:
-        """Return the number of updates that one of the two must have before the other may have `position` of them."""
+        """Return the number of updates that one side must have before the other may have `position` of them."""
         steps = position // self._per_step
         reach = self._sums[steps]
         return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
 
     def weights(self, since: int) -> list[float]:
-        """Return how far each update after position `since` moves a model at most, when the earlier ones are there.
+        """Return the maximum movement of the model by each update after position `since`, given the earlier ones.
 
-        Where a step has several updates, its last one moves the model.
+        If a step has several updates, its last one moves the model.
         """
         moves = [0.0] * (self._count - since)
         for step in range(since // self._per_step + 1, len(self._sums)):
@@ -90,9 +90,9 @@ class DivergenceLedger:
 class Replication:
     """Transfers to the replica with a batch.
 
-    `groups` are its transfers in order; `punted` waits for the next batch. `needed[i]` is the position that the
-    replica must have reached before the batch's i-th update is applied at the server, `waits[i]` the place in
-    `groups` that brings it there (None where it is there already).
+    `groups` are its transfers in order; `punted` updates wait for the next batch. `needed[i]` is the position that the
+    replica must have reached before the batch's i-th update is applied at the server. `waits[i]` is the place in
+    `groups` that brings it there (None if it is there already).
     """
 
     groups: tuple[Group, ...]
@@ -110,19 +110,19 @@ def replicate(
     now_s: float,
     busy_until_s: float,
 ) -> Replication:
-    """Section 5.3: the transfers to the replica that start with this batch.
+    """Return the transfers to the replica that start with this batch (section 5.3).
 
-    `pending` are the updates that the replica lacks, in order: those punted before and then those of `server`, the
-    batch's tentative schedule (an update may be in both lists only once). The ledger has all of them.
-    `busy_until_s` is when earlier transfers to the replica end. What the bound needs travels now, and what arrives
-    before the batch's last update is applied at the server; the rest is punted.
+    `pending` are the updates that the replica lacks, in order: those punted before, then those of `server`, the batch's
+    tentative schedule (an update may be in both lists only once). The ledger has all of them. `busy_until_s` is when
+    earlier transfers to the replica end. Updates that the bound needs travel now, and so do those that arrive before
+    the batch's last update is applied at the server. The rest is punted.
 
     The paper checks the bound when the batch's last update is applied, and may delay that one. Here every update is
-    checked, as the replica may lag in the middle of a batch and catch up at its end.
+    checked, since the replica may lag in the middle of a batch and catch up at its end.
     """
     batch = sum(len(group.updates) for group in server.groups)
     total = len(ledger)
-    # Positions: the replica will have `there` updates when what is already under way to it has arrived.
+    # Positions: the replica will have `there` updates when all transfers under way to it have arrived.
     start = there = total - len(pending)
     needed = tuple(ledger.needed(position) for position in range(total - batch + 1, total + 1))
     tentative = aggregate(
@@ -146,10 +146,10 @@ def replicate(
 
 
 def delayed_from(server: Aggregation, replication: Replication) -> int:
-    """The first of the server's groups that would be applied before the replica is where it must be.
+    """Return the first of the server's groups that would be applied before the replica is where it must be.
 
-    It and all after it give way to the replica's transfers (in the paper it is the last one). The number of groups
-    where none has to.
+    It and all later groups give way to the replica's transfers (in the paper only the last one does). Returns the
+    number of groups if none has to.
     """
     place = 0
     for index, group in enumerate(server.groups):
@@ -163,7 +163,7 @@ def delayed_from(server: Aggregation, replication: Replication) -> int:
 def reserve_groups(
     groups: Sequence[Group], network: NetworkState, destination: Node, now_s: float, latest_s: float
 ) -> tuple[tuple[Group, ...], float]:
-    """The same groups reserved again in `network`, which is changed: their new times, and when the last is applied."""
+    """Reserve the groups again in `network`, which changes. Return their new times, and when the last is applied."""
     again = []
     for group in groups:
         arrivals: tuple[float, ...] = ()

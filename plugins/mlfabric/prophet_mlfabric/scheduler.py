@@ -1,12 +1,11 @@
-"""Transfers of a batch of updates: ordering, aggregation, replication, one after another (MLfabric, section 5).
+"""Transfers of a batch of updates: ordering, aggregation and replication in turn (MLfabric, section 5).
 
-Rule of this file: what one batch decides and what it leaves behind for the next. No time passes here: a batch gets the
-network's state and the moment, and answers with transfers.
+Rule of this file: the decision about one batch, and its consequences for the next. It knows no clock: a batch comes
+with the network's state and the time, and transfers go out.
 
-A schedule lists transfers in the order in which they are to be reserved, which is also their priority on the wire:
-each gets what those before it leave. So a network that turns out slower or faster than was
-reported changes times but neither orders nor bounds: delays are places in an order, and a commit names the position
-that the replica must have reached.
+A schedule lists transfers in the order of their reservations, which is also their priority on the wire: each gets what
+the earlier ones leave. A network that turns out slower or faster changes times, but neither orders nor bounds: delays
+are places in an order, and a commit names the position that the replica must have reached.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class PlannedTransfer:
-    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, of whoever carries it out.
+    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, of the caller's clock.
 
-    `after` has to end first. `ready`: for a sum, that its aggregator has all of it. `begin_s` and `end_s` are what is
-    expected, and `pieces` what it takes until then; `started_s` is None before it was let go, and `rated_s` what it
-    should take then by the rates alone.
+    The transfers in `after` end first. A sum is `ready` when its aggregator has all of it. `begin_s` and `end_s` are
+    expected times, and `pieces` the bandwidth used until then. `started_s` is None before the grant; `rated_s` is its
+    expected time at the grant, by the rates alone.
     """
 
     kind: Kind
@@ -56,7 +55,7 @@ class PlannedTransfer:
     pieces: list[Piece] = field(default_factory=list)
 
     def left_bytes(self, now_s: float) -> float:
-        """Return the bytes probably still to come. One that is late is taken to need as long again as it is late."""
+        """Return the bytes probably still to come. A late transfer is expected to need as long again as it is late."""
         if now_s < self.end_s:
             return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
         took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
@@ -64,7 +63,7 @@ class PlannedTransfer:
 
     @property
     def norm(self) -> float:
-        """Greatest distance by which it moves the model."""
+        """Maximum distance by which it moves the model."""
         return math.fsum(update.norm for update in self.updates)
 
     @property
@@ -75,9 +74,9 @@ class PlannedTransfer:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A transfer whose updates are applied together once it has ended and all earlier ones are applied.
+    """Transfer whose updates are applied together once it and all earlier ones have ended.
 
-    `needs` is how many updates the other one, replica or server, must have before (0 without a replica).
+    `needs` is the number of updates that the other side, replica or server, must have before (0 without a replica).
     """
 
     transfer: PlannedTransfer
@@ -88,8 +87,7 @@ class Arrival:
 class BatchSchedule:
     """Decision about one batch.
 
-    `commits` are for the server and `copies` for the replica, both in order. `dropped` updates never leave their
-    workers.
+    `commits` go to the server and `copies` to the replica, both in order. `dropped` updates never leave their workers.
     """
 
     transfers: tuple[PlannedTransfer, ...]
@@ -114,11 +112,11 @@ class Scheduler:
         seed: int = 0,
         most_summed: float = math.inf,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` as in `DivergenceLedger`. Without a
-        `replica` no sum has updates of more than `most_summed` in norm together.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` is as in `DivergenceLedger`. Without
+        a `replica` the norms of a sum's updates add up to at most `most_summed`.
 
-        Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum
-        is no faster than its aggregator. Raises UserError for a delay bound below 1.
+        Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
+        no faster than its aggregator. Raises UserError for a delay bound below 1.
         """
         if delay_bound is not None and delay_bound < 1:
             raise UserError(f"delay bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
@@ -129,14 +127,14 @@ class Scheduler:
         self.replica_aggregators = tuple(replica_aggregators)
         self._most_summed = most_summed
         self.version = 0
-        """v_init: the model's version once everything scheduled so far is applied."""
+        """v_init: the model's version once all scheduled updates are applied."""
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
         self._pending: tuple[Update, ...] = ()
         self._random = np.random.default_rng(seed)
 
     @property
     def punted(self) -> tuple[Update, ...]:
-        """Updates that the replica lacks and that have not been sent to it."""
+        """Updates that the replica lacks and that are not on their way to it."""
         return self._pending
 
     def schedule(
@@ -147,11 +145,11 @@ class Scheduler:
         busy_until_s: float = -math.inf,
         replica_busy_until_s: float = -math.inf,
     ) -> BatchSchedule:
-        """The transfers of one batch.
+        """Return the transfers of one batch.
 
-        `network` is what the monitor reports less what earlier batches still use; it is left as it is.
-        `busy_until_s` and `replica_busy_until_s` are when the last of those is expected at the server and replica.
-        Raises UserError for a node that the network does not have, before anything is changed.
+        `network` is the monitor's report less what earlier batches still use; it stays unchanged. `busy_until_s` and
+        `replica_busy_until_s` are the expected ends of the last of those at the server and replica. Raises UserError
+        for a node that is not in the network, before anything is changed.
         """
         self._check_nodes(updates, network)
         ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
@@ -183,7 +181,7 @@ class Scheduler:
         kept = delayed_from(tentative, replication)
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
-            # What gives way is reserved after the replica's transfers, which then have the wire before it.
+            # Updates that give way are reserved after the replica's transfers, which then come first on the wire.
             state = network.copy()
             early, latest = reserve_groups(groups[:kept], state, self.server, now_s, max(now_s, busy_until_s))
             copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))

@@ -1,10 +1,10 @@
 """The coordinator's end on the network: a socket, a clock, and the jobs behind them.
 
-Rule of this file: bytes between connections of a hub (hub.py) and connections.py. Whoever has not proved that
-it has a tenant's token is a stranger: its connection has STRANGER_S in all, keeps one message, and gives way where
-there are MOST_STRANGERS. A worker that does not read what it is told is disconnected, and asks again.
+Rule of this file: bytes between connections of a hub (hub.py) and connections.py. A connection without a proof of a
+tenant's token is a stranger's: it lasts STRANGER_S, keeps one message, and gives way if there are MOST_STRANGERS. A
+worker that does not read its answers is disconnected, and asks again.
 
-What is said is authenticated and not encrypted: sizes, norms and times, beside gradients that travel in the clear.
+Messages are authenticated, not encrypted: they have sizes, norms and times, and gradients travel in the clear anyway.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 STRANGER_S = 10.0
-"""Longest seconds from a connection to the proof, and of silence after it: workers speak once a second."""
+"""Maximum seconds from a connection to the proof, and of silence after it: workers speak once a second."""
 MOST_STRANGERS = 256
 FILES_OF_OWN = 32
-"""Descriptors that are no connections."""
+"""File descriptors that are not connections."""
 LONGEST_WAIT_S = 0.1
-"""Seconds until `stop` is noticed, and Ctrl-C."""
+"""Maximum seconds until `stop` or Ctrl-C is noticed."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 def coordinator(tokens: Mapping[str, str], terms: Terms) -> Connections[Connection]:
-    """Return the connections of all tenants' jobs with these terms. No tenant can take the others' files."""
+    """Return the connections of all tenants' jobs with these terms. No tenant can use up the others' descriptors."""
     epoch = secrets.randbits(52)  # it is counted up
     share = (_most_files() - MOST_STRANGERS - FILES_OF_OWN) // len(tokens)
     terms = replace(terms, most_workers=max(1, min(terms.most_workers, share)))
@@ -57,9 +57,9 @@ class CoordinatorServer:
         say: Callable[[str], None] = lambda line: None,
         stranger_s: float = STRANGER_S,
     ) -> None:
-        """`listen` is HOST:PORT, port 0 for any; `say` is told what a person should know.
+        """`listen` is HOST:PORT, port 0 for any; `say` gets lines for the operator.
 
-        Raises UserError where nothing can listen there.
+        Raises UserError if nothing can listen there.
         """
         self._connections = connections
         self._clock = clock
@@ -77,17 +77,17 @@ class CoordinatorServer:
 
     @property
     def address(self) -> str:
-        """Address where it listens, with the port that it got."""
+        """Address on which it listens, with its actual port."""
         host, port = self._listener.getsockname()[:2]
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def stop(self) -> None:
-        """`serve` returns soon."""
+        """Have `serve` return soon."""
         self._stopped = True
         self._hub.wake()
 
     def serve(self) -> None:
-        """Answers until `stop` or KeyboardInterrupt, then closes the socket."""
+        """Answer until `stop` or KeyboardInterrupt, then close the socket."""
         connections = self._connections
         try:
             while not self._stopped:
@@ -121,7 +121,9 @@ def _send(outgoing: Iterable[Outgoing[Connection]]) -> None:
 
 
 def _most_files() -> int:
-    """Return the largest number of connections. Each is a file, and many systems allow 1,024 until asked for more."""
+    """Return the maximum number of connections. Each needs a file descriptor; many systems allow 1,024 unless a process
+    asks for more.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

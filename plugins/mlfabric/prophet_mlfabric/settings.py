@@ -1,7 +1,7 @@
-"""Settings of a worker whose job has a coordinator, from the variables that core's settings name; files of tokens.
+"""Settings of a worker whose job has a coordinator, from the variables in core's settings; files of tokens.
 
-What belongs here: defaults and parsing; docs/mlfabric.md has the table for people. With a token a tenant's workers
-prove that they may speak to a coordinator; what a proof is, messages.py says.
+Rule of this file: defaults and parsing; docs/mlfabric.md has the table for users. A tenant's workers prove with a token
+that they may speak to a coordinator; messages.py has the proof.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from prophet_scheduler.core.settings import (
 DEFAULT_COORDINATOR_BOUND_S = 2.0
 MOST_STALENESS = 10**6
 LEAST_TOKEN = 16
-"""Characters of a token: a shorter one could be guessed from one proof that was overheard."""
+"""Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
 _LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, its tenant's token and terms for it (seconds). `node` None: the host's name."""
+    """Place of a worker's coordinator, its tenant and token, and its bound (seconds). `node` None: the host's name."""
 
     address: str
     tenant: str
@@ -49,7 +49,7 @@ class CoordinatorSettings:
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
-    """Return the parts of `HOST:PORT`, before which tcp:// may be. Raises UserError that names `where` it stands."""
+    """Return the parts of `HOST:PORT`, perhaps after tcp://. Raises UserError that names `where` it stands."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
@@ -57,7 +57,7 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
 
 
 def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
-    """Return the replica or the file that the job is to begin with. Raises UserError where it is neither.
+    """Return the replica or the file with which the job begins. Raises UserError if it is neither.
 
     A file is on the machine of worker 0, which alone reads it.
     """
@@ -72,7 +72,7 @@ def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | P
 
 
 def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
-    """Read the settings; None where the job has no coordinator. Raises UserError naming the variable that is wrong."""
+    """Return the settings; None if the job has no coordinator. Raises UserError that names the wrong variable."""
     address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
     if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
         raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
@@ -98,9 +98,9 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
 
 
 def parse_tokens(text: str, where: str) -> dict[str, str]:
-    """Tokens by tenant, from lines `TENANT TOKEN`; empty lines and those that begin with # do not count.
+    """Return tokens by tenant from lines `TENANT TOKEN`; empty lines and lines that begin with # do not count.
 
-    `where` names the text in errors. Raises UserError, which never has a token in it.
+    `where` names the text in errors. Raises UserError, which never contains a token.
     """
     tokens: dict[str, str] = {}
     for place, line in enumerate(text.splitlines(), start=1):
@@ -121,7 +121,7 @@ def parse_tokens(text: str, where: str) -> dict[str, str]:
 
 
 def load_tokens(path: Path) -> dict[str, str]:
-    """The same from a file. Raises UserError."""
+    """Return tokens by tenant from a file. Raises UserError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -131,9 +131,9 @@ def load_tokens(path: Path) -> dict[str, str]:
 
 
 def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
-    """The tenant and its token from a file of tokens; the only one where `tenant` is None. Raises UserError.
+    """Return the tenant and its token from a file of tokens; the only one if `tenant` is None. Raises UserError.
 
-    `where` is the variable or option that says the tenant.
+    `where` is the variable or option that names the tenant.
     """
     tokens = load_tokens(file)
     if tenant is None:

@@ -1,15 +1,15 @@
-"""Sums of several workers' updates at one of them, and the model back to those whose updates are in a sum.
+"""Sums of several workers' updates at one of them, and the model back to their workers.
 
-Rule of this file: what an aggregator does with the updates it gets, and what its members wait for. The coordinator
-decides which updates are summed where (MLfabric, Algorithm 3); exchange.py carries bytes.
+Rule of this file: an aggregator's work on its updates, and its members' waiting. The coordinator decides which updates
+are summed where (MLfabric, Algorithm 3); exchange.py carries bytes.
 
-A member sends its update to the aggregator and waits for the answer, the model. The aggregator, in a thread beside its
+A member sends its update to the aggregator and waits for the answer, the model. A thread of the aggregator, beside its
 training, sums a collection, asks when the sum may go, pushes it as one update, reads the model, and answers its members
-with that. So they get it over a link other than the server's. The counts in the blocks add up in a sum as the weights
-do, so a model also lists the summed updates in it.
+with it. So they get it over a link other than the server's. The counts in the blocks add up in a sum as the weights do,
+so a model also lists the summed updates in it.
 
-Losses: the coordinator tells a member whose update is lost (its aggregator died, or was too late), and the member reads
-the server's model. So does a member whose model does not come within MODEL_S after its update was applied.
+Losses: the coordinator tells a member that its update is lost (its aggregator died or was too late), and the member
+reads the server's model. So does a member whose model does not come within MODEL_S after its update was applied.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 
 UPDATE = 1
-"""Request to sum an update."""
+"""Kind of a request to sum an update."""
 MODEL_S = 10.0
 """Seconds that a member waits for the model once its update is applied."""
 LAST_S = 5.0
-"""Seconds that an ended worker waits for what it was told to sum: it may never come if members have died."""
+"""Seconds that an ended worker waits for updates to sum: members may have died, and theirs never come."""
 CLOSE_S = 30.0
 MOST_KEPT = 64
-"""Most updates kept that are in no collection yet. The oldest beyond goes, and its member is told in the end."""
+"""Maximum updates kept that are in no collection yet. One more replaces the oldest, and the coordinator tells its
+member in the end.
+"""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -48,25 +50,25 @@ logger = logging.getLogger("prophet_scheduler")
 class SummingWorker:
     """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator.
 
-    It listens at `host`, this worker's address for others, who prove with `key`. Where nobody has to wait for others,
-    members get the model that has their sum; else they read the server's. `close` ends its threads.
+    It listens at `host`, this worker's address for others, who prove with `key`. Without a bound on leads, members get
+    the model that has their sum; otherwise they read the server's. `close` ends its threads.
     """
 
     def __init__(self, rounds: AsynchronousRounds, coordinator: CoordinatorClient, key: bytes, host: str) -> None:
-        """Raises OSError where nothing can listen at `host`."""
+        """Raises OSError if nothing can listen at `host`."""
         self._rounds = rounds
         self._coordinator = coordinator
         self._key = key
         self._ended = free_in_forks(threading.Condition())
         self._came: OrderedDict[tuple[int, int], tuple[bytes, Callable[[bytes], None]]] = OrderedDict()
-        """Updates by worker and its number, each with the way of the model to its member."""
+        """Updates by worker and its number, each with the function that sends the model to its member."""
         self._collections: dict[int, Collect] = {}
         self._ready: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         self._summing = 0
-        """Collects that are whole and not at the server yet."""
+        """Number of complete collections that are not at the server yet."""
         self._closing = False
         self.summed = 0
-        """Updates in sums that this worker pushed."""
+        """Number of updates in sums that this worker pushed."""
         self._listener = Listener(host, 0, key, rounds.blocks.size_bytes, self._receive)
         self._threads = [
             threading.Thread(target=self._run, name="prophet-aggregator", daemon=True),
@@ -80,7 +82,7 @@ class SummingWorker:
     # As a member.
 
     def give(self, asking: Asking, permission: Permission, memory: torch.Tensor) -> bool:
-        """Send an update to the aggregator of its permission, which may be this worker, and wait for its outcome.
+        """Send an update to the aggregator of its permission, perhaps this worker, and wait for its outcome.
 
         Returns True if `memory` then is a whole version of the model with the update in it.
         """
@@ -107,7 +109,7 @@ class SummingWorker:
     # As an aggregator.
 
     def collect(self, collection: Collect) -> None:
-        """Note what to sum here, in place of an earlier collection of that number."""
+        """Note a collection to sum here, in place of an earlier one of that number."""
         with self._ended:
             if collection.members:
                 self._collections[collection.number] = collection
@@ -117,7 +119,7 @@ class SummingWorker:
         self._look()
 
     def close(self) -> None:
-        """End what it was told to sum, for at most LAST_S: others have sent their updates here. Then take no more.
+        """Finish the collections, for at most LAST_S, since others have sent their updates here. Then take no more.
 
         Sums on their way to the server get there first, for at most CLOSE_S.
         """
@@ -163,7 +165,7 @@ class SummingWorker:
             try:
                 self._push_sum(collection)
             except Exception as error:
-                # Its members read the server's model when the coordinator has given the sum up.
+                # Its members read the server's model once the coordinator has given up the sum.
                 logger.warning("Prophet could not sum %d updates: %s", len(collection.members), error)
             finally:
                 with self._ended:
@@ -177,7 +179,7 @@ class SummingWorker:
         for payload, _ in parts[1:]:
             memory += _tensor(payload)
         if not self._coordinator.collected(collection.number).result().goes or self._closing:
-            return  # its members are told by the coordinator
+            return  # the coordinator tells its members
         blocks = self._rounds.blocks.views(memory)
         self._rounds.wire.push(blocks)
         self._coordinator.pushed_sum(collection.number, self._rounds.blocks.size_bytes)
