@@ -1,11 +1,11 @@
-"""Connections that anybody may make, all on one thread: how many, for how long, and how much of each is kept.
+"""Connections from anybody, all on one thread, with limits on their number, duration and memory.
 
-Rule of this file: sockets, bytes and deadlines. What is said over a connection is its owner's.
+Rule of this file: sockets, bytes and deadlines. A connection's owner handles what is sent over it.
 
-A connection is a stranger's until its owner admits it. There are at most so many strangers: for one more the oldest
-goes, so whoever only waits keeps nobody out. A stranger has a fixed time in all, whatever it sends; a connection that
-was admitted may last as long as something comes. Of each so many bytes are kept that were received and not taken, and
-that were not sent: with more it is closed. Why so: docs/decisions/strangers-on-a-port.md.
+A connection is a stranger's until its owner admits it. The number of strangers is limited: one more replaces the
+oldest, so idle strangers keep nobody out. A stranger has a fixed time in all, whatever it sends. An admitted connection
+lasts as long as bytes come. Unread and unsent bytes of each connection are limited; beyond the limit it is closed. See
+docs/decisions/strangers-on-a-port.md.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 READ_BYTES = 1 << 20
-"""Read at once from one connection at most; then others have their turn."""
+"""Maximum bytes read from one connection before others have their turn."""
 ACCEPTED_AT_ONCE = 16
-"""Connections that are accepted before others have their turn."""
+"""Maximum connections accepted before others have their turn."""
 NO_FILES_S = 1.0
 """Seconds without accepting anybody if no descriptor is left."""
 LONGEST_WAIT_S = 3600.0
-"""A selector cannot wait for any length of time."""
+"""Maximum wait, since a selector has a limit."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -38,9 +38,9 @@ def _nothing(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Owner:
-    """Callbacks of a connection: when it is made, when bytes have been received, and when it is closed.
+    """Callbacks of a connection: when it is made, when bytes have come, and when it is closed.
 
-    `most_bytes` are kept of a stranger each way.
+    `most_bytes` of a stranger are kept each way.
     """
 
     most_bytes: int
@@ -50,16 +50,16 @@ class Owner:
 
 
 class Connection:
-    """One of a hub's. For the hub's thread only."""
+    """One connection of a hub. Only the hub's thread may use it."""
 
     def __init__(self, hub: Hub, own: socket.socket, owner: Owner, since_s: float) -> None:
         self._hub = hub
         self.socket = own
         self.owner = owner
         self.since_s = since_s
-        """Time at which it was made; once it is admitted, at which something came last."""
+        """Time at which it was made; once it is admitted, at which bytes last came."""
         self.received = bytearray()
-        """Bytes that nobody has taken: whoever takes some deletes them here."""
+        """Bytes that are not handled yet; their reader deletes them here."""
         self.most_received = self.most_unsent = owner.most_bytes
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -67,12 +67,12 @@ class Connection:
         self.open = True
 
     def admit(self, most_received: int, most_unsent: int) -> None:
-        """Make it no stranger's any more."""
+        """Admit the connection: it is no stranger's any more."""
         self.most_received, self.most_unsent = most_received, most_unsent
         self._hub.admitted(self)
 
     def send(self, data: bytes) -> None:
-        """Hands bytes over. Where too many are unsent already, the other end does not read: it is closed."""
+        """Send bytes. If too many are unsent already, the other end does not read, and the connection is closed."""
         if self._unsent and self._unsent_bytes + len(data) > self.most_unsent:
             self.close()
         elif self.open and data:
@@ -81,20 +81,20 @@ class Connection:
             self.flush()
 
     def end(self) -> None:
-        """Send nothing more, and keep nothing that comes; close it when the other end has read all, and closes.
+        """Send nothing more and ignore what comes; close when the other end has read everything and closes.
 
-        Closed before, over bytes that nobody has read, a connection may lose what was sent last.
+        A connection that is closed earlier, over unread bytes, may lose the bytes sent last.
         """
         self._ends = True
         self.flush()
 
     def close(self) -> None:
-        """Closes it now."""
+        """Close it now."""
         if self.open:
             self.release().close()
 
     def release(self) -> socket.socket:
-        """Takes it out of the hub; the socket is the caller's, and does not block."""
+        """Take it out of the hub and return its socket, which does not block."""
         self.open = False
         self._unsent.clear()
         self._hub.released(self)
@@ -102,7 +102,7 @@ class Connection:
         return self.socket
 
     def flush(self) -> None:
-        """Sends what can be sent now."""
+        """Send what can be sent now."""
         try:
             while self._unsent:
                 first = self._unsent[0]
@@ -121,13 +121,13 @@ class Connection:
         if not self._unsent and self._heard_all:
             self.close()
         elif not self._unsent and self._ends:
-            with contextlib.suppress(OSError):  # it has gone
+            with contextlib.suppress(OSError):  # the other end has gone
                 self.socket.shutdown(socket.SHUT_WR)
         if self.open:
             self._hub.waits(self, not self._heard_all, bool(self._unsent))
 
     def read(self) -> None:
-        """Receives what there is, and has the owner take it."""
+        """Receive what has come, and hand it to the owner."""
         try:
             data = self.socket.recv(min(self.most_received - len(self.received), READ_BYTES))
         except (BlockingIOError, InterruptedError):
@@ -148,7 +148,7 @@ class Connection:
 
 
 def listener_at(host: str, port: int) -> socket.socket:
-    """A listener, port 0 for any. Raises OSError with the system's words alone."""
+    """Return a listener, port 0 for any. Raises OSError with the system's words alone."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
@@ -159,7 +159,7 @@ def listener_at(host: str, port: int) -> socket.socket:
 
 
 def lives_or_ends(own: socket.socket) -> None:
-    """Sends at once what is small, and notices within 5 s when the other machine has gone."""
+    """Send small messages at once, and notice within 5 s if the other machine has gone."""
     options = (socket.TCP_NODELAY, 1), (socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 5)
     with contextlib.suppress(OSError):  # it is closed already, as its next use will show
         for option, value in (*options, (socket.TCP_USER_TIMEOUT, 5000)):
@@ -177,7 +177,7 @@ class Hub:
         silent_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A stranger has `stranger_s` in all; a connection that was admitted is closed after `silent_s` of silence."""
+        """A stranger has `stranger_s` in all; an admitted connection is closed after `silent_s` of silence."""
         self._most_strangers = most_strangers
         self._clock = clock
         self._selector = selectors.DefaultSelector()
@@ -202,7 +202,7 @@ class Hub:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def adopt(self, own: socket.socket, owner: Owner) -> Connection:
-        """A connection that was made elsewhere."""
+        """Add a connection that was made elsewhere."""
         own.setblocking(False)
         connection = Connection(self, own, owner, self._clock())
         self._strangers[connection] = None
@@ -211,13 +211,13 @@ class Hub:
         return connection
 
     def wake(self) -> None:
-        """Ends a `turn` that waits. From any thread, also when it is closed already."""
-        # Where its buffer is full, it is awake.
+        """Wake a waiting `turn`. From any thread, also after the hub was closed."""
+        # With a full buffer it is awake already.
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
     def turn(self, until_s: float) -> None:
-        """Waits until something comes, but not beyond `until_s`, and deals with all that has come."""
+        """Wait for bytes or connections, at most until `until_s`, and handle all that have come."""
         now_s = self._clock()
         if self._paused_until_s is not None and now_s >= self._paused_until_s:
             self._paused_until_s = None
@@ -225,7 +225,7 @@ class Hub:
                 self._selector.register(listener, selectors.EVENT_READ)
         for key, events in self._selector.select(self._timeout_s(until_s, now_s)):
             if isinstance(key.data, Connection):
-                # What came first may have closed it.
+                # An earlier event may have closed it.
                 if events & selectors.EVENT_WRITE and key.data.open:
                     key.data.flush()
                 if events & selectors.EVENT_READ and key.data.open:
@@ -241,7 +241,7 @@ class Hub:
                 first.close()
 
     def close(self) -> None:
-        """Closes everything; nothing more is told to owners."""
+        """Close everything without a word to owners."""
         for connection in (*self._strangers, *self._admitted):
             connection.open = False
             connection.socket.close()
@@ -255,7 +255,7 @@ class Hub:
         left_s = min(ends_s) - now_s
         if left_s > LONGEST_WAIT_S:
             return None if left_s == math.inf else LONGEST_WAIT_S
-        # A selector waits whole milliseconds, and rather longer: what is nearer is slept.
+        # A selector waits for whole milliseconds and rounds up: a shorter wait is slept.
         if 0.0 < left_s < 1e-3:
             time.sleep(left_s)
         return math.floor(max(0.0, left_s) * 1e3) / 1e3
@@ -265,16 +265,16 @@ class Hub:
             try:
                 own, _ = listener.accept()
             except OSError as error:
-                # Linux says so also where nobody waits; the first time somebody did.
+                # Linux reports this also if nobody waits; the first time somebody did.
                 if place == 0 and error.errno in _NONE_LEFT:
                     self._without_files()
-                return  # nobody, or somebody who has gone again
+                return  # nobody waits, or somebody has gone again
             if len(self._strangers) >= self._most_strangers:
                 next(iter(self._strangers)).close()
             self.adopt(own, self._listeners[listener])
 
     def _without_files(self) -> None:
-        """A stranger gives way; where there is none, nobody is accepted for a while, instead of again and again."""
+        """Close a stranger to free a descriptor. Without strangers, accept nobody for a while."""
         if self._strangers:
             next(iter(self._strangers)).close()
         elif self._paused_until_s is None:
@@ -282,10 +282,10 @@ class Hub:
             for listener in self._listeners:
                 self._selector.unregister(listener)
 
-    # For connections.
+    # Calls of connections.
 
     def admitted(self, connection: Connection) -> None:
-        """Put it among the admitted, as the one that spoke last."""
+        """Note a connection as admitted, and as the last one that spoke."""
         if not connection.open:
             return
         self._strangers.pop(connection, None)
@@ -294,13 +294,13 @@ class Hub:
         self._admitted[connection] = None
 
     def released(self, connection: Connection) -> None:
-        """Take it out of this hub."""
+        """Take a connection out of this hub."""
         self._strangers.pop(connection, None)
         self._admitted.pop(connection, None)
         self._selector.unregister(connection.socket)
 
     def waits(self, connection: Connection, reads: bool, writes: bool) -> None:
-        """Note if it listens, and if it has something to send; one of both is true."""
+        """Note if a connection reads and if it has something to send; one of both is true."""
         events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)

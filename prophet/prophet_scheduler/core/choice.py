@@ -1,7 +1,7 @@
 """Questions to a policy that predicts, and its answers.
 
-Rule of this file: values and interfaces; the search is in policies/algorithms/chooser.py, what is done with its
-result in session/tuner.py. Units are bytes and seconds.
+Rule of this file: values and interfaces; policies/algorithms/chooser.py has the search, and session/tuner.py uses its
+result. Units are bytes and seconds.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Measured:
 class Question:
     """Estimates of a job, and the possible answers.
 
-    `profile` is in forward order, its ids too. With `arena` they are places in the arena and blocks may lie anywhere in
-    it; without, each gradient travels by itself, in partitions of one size. `cuts` are those to be judged in any case,
-    the one in force first; `anew` says whether others may be thought of. `measured` is what the job does now. With
-    `barrier` an iteration waits for all averages before its next forward pass (learn/barrier.py). `message_s` is the
-    last answer's cost of a message beyond the network's, in seconds; None before the first.
+    `profile` is in forward order, its ids too. With `arena` they are places in the arena, and blocks may lie anywhere
+    in it; without, each gradient travels by itself, in partitions of one size. `cuts` are judged in any case, the one
+    in force first; with `anew` others may be judged too. `measured` is the job's present iteration. With `barrier` an
+    iteration waits for all averages before its next forward pass (learn/barrier.py). `message_s` is the last answer's
+    cost of a message beyond the network's, in seconds; None before the first.
     """
 
     profile: Profile
@@ -59,9 +59,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Choice:
-    """A cut with the credit that is best for it, and the iteration that is predicted.
+    """A cut with its best credit, and the predicted iteration.
 
-    `way`: how its blocks are averaged; an engine may have others than the usual one, which has no name.
+    `way` is how its blocks are averaged; empty for the engine's usual way.
     """
 
     cut: Cut
@@ -81,7 +81,7 @@ class ArmName(NamedTuple):
 class IterationEnd(NamedTuple):
     """End of an iteration: its cut, the way its blocks were averaged, and its seconds.
 
-    `opens`: it is the last of a job's first iterations, all of whose blocks travelled for the first time. It says
+    With `opens` it is the last of a job's first iterations, in which all blocks travelled for the first time, and tells
     nothing else.
     """
 
@@ -92,15 +92,15 @@ class IterationEnd(NamedTuple):
 
 
 class Search(Protocol):
-    """Looks for the best choices, a little at a time."""
+    """Search for the best choices, a little at a time."""
 
     def work(self, events: int) -> bool:
-        """Go on for about so many of the simulation's events. Return True once it has come to an end."""
+        """Go on for about this number of the simulation's events. Return True once the search has ended."""
         ...
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """One for each cut that was judged so far, the best first."""
+        """Choices for the cuts judged so far, the best first."""
         ...
 
     @property

@@ -1,14 +1,14 @@
-"""A cut: where the blocks of a job's gradients begin and end.
+"""A cut: the borders of the blocks of a job's gradients.
 
-Rule of this file: pure functions of sizes. All workers, and the simulator, make the same blocks of the same cut.
+Rule of this file: pure functions of sizes. All workers and the simulator make the same blocks from the same cut.
 
-The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients,
-whatever their kind. A block is a range of what has one kind, and the unit that travels: a slice of a large gradient, or
-many small gradients together, or both. So a block's bytes are there when the most urgent gradient of which it has a
-part is generated, and what it brings back is used when that gradient's layer is next computed.
+The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients of
+any kind. A block is a range of gradients of one kind, and the unit that travels: a slice of a large gradient, several
+small gradients, or both. A block is ready when its most urgent gradient is generated. Its average is used when that
+gradient's layer is next computed.
 
-A cut says how large blocks are along the arena: a list of segments, each with its start and the size of its blocks. No
-block goes across the start of a segment. An engine that can take blocks of any size also takes `Borders`, where each
+A cut gives the size of blocks along the arena: a list of segments, each with its start and the size of its blocks. No
+block crosses the start of a segment. An engine that can take blocks of any size also takes `Borders`, where each
 segment is one block.
 """
 
@@ -24,28 +24,29 @@ from typing import NamedTuple
 UNIT_BYTES = 4096
 """Unit of the starts of segments, the sizes of blocks and the ids of blocks."""
 MOST_BLOCK_BYTES = 4_096_000
-"""Maximum size of a block, except of Borders. It is BytePS's own partition size, so a block is one partition."""
+"""Maximum size of a block, except of Borders: BytePS's own partition size, so that a block is one partition."""
 EARLY_ROUNDS = 32
-"""Number of a job's first rounds after each of which workers look for another cut."""
+"""Number of a job's first rounds that each end with a look for another cut."""
 RECUT_ROUNDS = 4
-"""Number of rounds between two such looks later."""
+"""Number of rounds between two looks later."""
 MOST_SEGMENTS = 339
-"""Maximum segments that fit into a page of the workers (Cut.encode)."""
+"""Maximum segments in a page of the workers (Cut.encode)."""
 LEARNING_BLOCKS = 724
-"""Number of the smallest first blocks that make up the arena. Some 256 of the largest, four times as large, do so: a
-size that is likely to be near the best."""
+"""Number of the smallest first blocks that make up the arena. The largest first blocks are four times as large, so some
+256 of them make it up: a size that is likely to be near the best.
+"""
 LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
 """Minimum length of a stretch of the learning cut."""
 
 ITEM_BYTES = 16
-"""Unit of the places in a gradient at which blocks of Borders begin, so that no element is divided."""
+"""Unit of the starts of Borders' blocks within a gradient, so that no element is divided."""
 
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
 _BORDERS = 0xFFFF
-"""Number of segments that says that Borders follow."""
+"""Number of segments that announces Borders."""
 _BORDER_COUNT = struct.Struct("<I")
 
 
@@ -59,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments by start, the first at 0. Raises ValueError where they cannot be."""
+    """Segments by start, the first at 0. Raises ValueError if they are impossible."""
 
     segments: tuple[Segment, ...]
 
@@ -129,7 +130,7 @@ class Cut:
 class Refusal:
     """A cut that an engine cannot give its job, and `why` in a few words.
 
-    `any_new`: nor any other that the job never had.
+    `any_new` is True if it can give the job no other new cut either.
     """
 
     cut: Cut
@@ -139,17 +140,16 @@ class Refusal:
     def covers(self, cut: Cut, total_bytes: int) -> bool:
         """Return True if another new cut, of gradients of `total_bytes` together, is impossible as well.
 
-        Blocks as small as these need as much of the scarce thing (keys, names, room).
+        Blocks that are at least as small need at least as much of the scarce resource (keys, names, room).
         """
         return self.any_new or cut.typical_bytes(total_bytes) <= self.cut.typical_bytes(total_bytes)
 
 
 @dataclass(frozen=True)
 class Borders(Cut):
-    """A cut at any places of the arena: all between two of them that has one kind is one block, of any size.
+    """A cut with borders at any places of the arena: the gradients of one kind between two borders are one block.
 
-    For engines that need no more of a block than that it does not divide an element. Each segment's `block_bytes` is
-    its length.
+    For engines whose blocks may have any size that divides no element. Each segment's `block_bytes` is its length.
     """
 
     def __post_init__(self) -> None:
@@ -195,10 +195,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Unit that travels: pieces that follow one another in the memory of their kind.
+    """Unit that travels: consecutive pieces in the memory of their kind.
 
-    `id` says where its first byte is in the arena (ids_at): ids rise in forward order, and the id of a place is about
-    the same under every cut.
+    `id` is the place of its first byte in the arena (ids_at). Ids rise in forward order, and a place has about the same
+    id under every cut.
     """
 
     id: int
@@ -210,16 +210,16 @@ class Block:
 
 
 def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
-    """Return the first cut of a job that knows nothing, for gradients of so many bytes together: blocks of `sizes` in
-    turn, by default of the likely best size and of two smaller ones.
+    """Return the first cut of a job without any knowledge, for gradients of `total_bytes` together: blocks of `sizes`
+    in turn, by default of the likely best size and of two smaller ones.
 
-    From one size nobody could tell the cost of a message from the cost of its bytes. Each size comes early and late in
-    backward, so that no change over time is taken for a property of a size.
+    One size alone would not tell the cost of a message from the cost of its bytes. Each size comes early and late in
+    backward, so that a change over time is not taken for a property of a size.
     """
     own = sizes_in_turn(total_bytes) if sizes is None else sizes
     least = max(LEAST_STRETCH_BYTES, *own)
     if sizes is None:
-        # Where new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
+        # If new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
         length = (max(1, total_bytes // LEARNING_STRETCHES // least) - 1 | 1) * least
         stretches = max(1, total_bytes // length)
     else:
@@ -230,8 +230,8 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
 
 
 def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks. Forward needs the smallest first, of which about `blocks` make up the
-    arena. The last one is `largest` times as large.
+    """Return the sizes of a job's first blocks. The smallest is for the front of forward, and about `blocks` of it make
+    up the arena. The last one is `largest` times as large.
     """
     wanted = 1 << max(1, total_bytes // blocks).bit_length() - 1
     least = min(max(wanted, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
@@ -247,8 +247,8 @@ def arena_places(sizes: Iterable[int]) -> list[int]:
 
 
 def ids_at(places: Iterable[int]) -> list[int]:
-    """Return the ids of blocks from these places of the arena on (bytes, ascending): places in UNIT_BYTES, or the next
-    free id.
+    """Return the ids of blocks at these places of the arena (bytes, ascending): places in UNIT_BYTES, or the next free
+    id.
     """
     ids: list[int] = []
     for place in places:
@@ -257,14 +257,14 @@ def ids_at(places: Iterable[int]) -> list[int]:
 
 
 def ids_taken(sizes: Sequence[int]) -> int:
-    """Return the number that all ids of blocks of these gradients are below, whatever the cut."""
+    """Return the exclusive limit of the ids of blocks of these gradients under any cut."""
     return sum(sizes) // UNIT_BYTES + len(sizes) + 1
 
 
 def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -> list[Block]:
     """Return the blocks of a cut, the most urgent first.
 
-    `sizes` are bytes in forward order. Gradients of equal kinds may share a block; a gradient of kind None shares with
+    `sizes` are bytes in forward order. Gradients of equal kinds may share a block. A gradient of kind None shares with
     none, and is cut at multiples of UNIT_BYTES from its beginning only (of ITEM_BYTES by Borders).
     """
     places = arena_places(sizes)
@@ -283,12 +283,13 @@ def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -
         at = 0
         while at < size:
             block = begun.get(key)
-            # Where the block must end in this gradient, counted from its beginning; beyond it for not at all.
+            # Place at which the block must end in this gradient, counted from its beginning; beyond the gradient if
+            # nowhere.
             last = size if block is None or block.ends is None else min(size, block.ends - places[gradient])
             if last < size:
                 last = max(0, last - last % UNIT_BYTES)
             if block is None or last <= at:
-                # A start that was rounded down belongs to the segment that it is the start of.
+                # A start that was rounded down belongs to the segment that it begins.
                 place = places[gradient] + at + UNIT_BYTES - 1
                 block = begun[key] = _Begun([], cut.block_bytes_at(place), cut.next_start(place))
                 done.append(block.pieces)
@@ -304,7 +305,7 @@ def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -
 
 @dataclass
 class _Begun:
-    """A block that has room for so many more bytes, and ends where the next segment starts."""
+    """A block with room for so many more bytes, which ends at the start of the next segment."""
 
     pieces: list[Piece]
     room: int
@@ -332,16 +333,16 @@ def _between_borders(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut
 
 
 class PageRounds:
-    """Count of rounds on one worker. Each of the first EARLY_ROUNDS ends with a page, in which all workers read what
-    the deciding one wants, and then every RECUT_ROUNDS-th. All workers count alike.
+    """Count of rounds on one worker. Each of the first EARLY_ROUNDS ends with a page, in which the deciding worker
+    tells all others its choice, and then every RECUT_ROUNDS-th. All workers count alike.
 
-    `tried`: rounds after a decision that end with a page as well. The page of the first of them is late: it is sent
-    when the next round begins, so that it tells how the first one went, and there is no second bad round.
+    `tried` rounds after a decision also end with a page. The first of these pages is late: it is sent when the next
+    round begins, so that it tells how the first one went, and no second bad round follows.
     """
 
     def __init__(self, tried: int = 0) -> None:
         self.ended = 0
-        """Rounds that have ended."""
+        """Number of ended rounds."""
         self._tried = self._since = tried
 
     def round_ends(self) -> bool:
@@ -353,7 +354,7 @@ class PageRounds:
 
     @property
     def late(self) -> bool:
-        """True if the page of the last round is to be sent before the next one begins."""
+        """True if the page of the last round must be sent before the next one begins."""
         return self._tried > 0 and self._since == 1
 
     def taken_up(self) -> None:

@@ -1,7 +1,7 @@
 """Status of Prophet in a worker: the file that PROPHET_STATUS_OUT asks for.
 
-Rule of this file: immutable values that a training process can make, and nothing else; who reads and checks the file is
-lab/records.py. Fields that came later have a default, so that older files can be read. Times are seconds.
+Rule of this file: immutable values that a training process can make, and nothing else; lab/records.py reads and checks
+the file. Later fields have a default, so that older files can be read. Times are seconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from prophet_scheduler.core.units import format_size
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """The pushes, or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not answered).
+    """State of the pushes or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not
+    answered).
 
-    Of those in flight `oldest_gradient` (the id that events have) is the one that has been for longest, `oldest_s`
-    seconds; both None where nothing is in flight.
+    `oldest_gradient` (an id as in events) has been in flight for longest, for `oldest_s` seconds; both are None if
+    nothing is in flight.
     """
 
     waiting: int = 0
@@ -33,11 +34,11 @@ class LaneStatus:
 class HookStatus:
     """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
 
-    `watchdog_releases`: transfers that were held for PROPHET_WATCHDOG_S with nothing moving, and then let go. Of those
-    `unanswered_releases` were held because of others in flight, none of which had ended for so long; the rest for what
-    was predicted and did not come.
+    `watchdog_releases` counts transfers that were held for PROPHET_WATCHDOG_S without any progress and then released.
+    `unanswered_releases` of them were held because of transfers in flight, none of which had ended for so long; the
+    others were held for predicted ones that did not come.
 
-    `still_s`: seconds since a task last came, left or was answered; None before the first.
+    `still_s` is the time since a task last came, left or was answered; None before the first.
     """
 
     active: bool
@@ -65,10 +66,10 @@ def describe_cut(cut: Sequence[Segment]) -> str:
 
 @dataclass(frozen=True)
 class ArmStatus:
-    """One thing that the job can do: blocks of `cut`, averaged in this `way` (empty for the usual one).
+    """One arm of the job: blocks of `cut`, averaged in this `way` (empty for the usual one).
 
     An iteration was predicted to take `predicted_s`. After `seen` iterations under this arm and those under others, it
-    is believed to take `believed_s`; `error` is the standard error of that, as a share.
+    is believed to take `believed_s`, with the standard error `error`, as a share.
     """
 
     cut: tuple[Segment, ...]
@@ -80,7 +81,7 @@ class ArmStatus:
 
     @property
     def words(self) -> str:
-        """The arm, in a few words."""
+        """Return the arm in a few words."""
         return f"{self.way} {describe_cut(self.cut)}".strip()
 
 
@@ -112,10 +113,10 @@ class ObservedTimes:
 
 @dataclass(frozen=True)
 class Observed:
-    """One job that Prophet only watches (PROPHET_SCHEDULER=observe). `times` is None after too few iterations.
+    """One job under PROPHET_SCHEDULER=observe. `times` is None after too few iterations.
 
     Gradients are in forward order: sizes in bytes, and the times of their generation after backward began.
-    `low_rank_bytes` has for each what PowerSGD of rank 1 sends. `bucket_bytes` is what fills one of
+    `low_rank_bytes` has the bytes that PowerSGD of rank 1 sends for each. `bucket_bytes` fills one of
     DistributedDataParallel's buckets, None for its default.
     """
 
@@ -138,17 +139,17 @@ class Observed:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """One worker at its end. `stepped_aside` is empty, or why the engine went on in its own order.
+    """One worker at its end. `stepped_aside` is empty, or the reason why the engine went on in its own order.
 
-    `plans` is how many plans were taken up after the first, `agent_cpu_s` the processor time of Prophet's thread.
-    Sizes and credits are bytes; a credit of None is no limit. `network` is None where nothing was measured, `hook`
-    where there was none. `partition_bytes` is the size with which BytePS started; without BytePS that of all blocks, or
-    the most that one may have.
+    `plans` is the number of plans after the first, `agent_cpu_s` the processor time of Prophet's thread. Sizes and
+    credits are bytes; a credit of None is no limit. `network` is None if nothing was measured, `hook` if there was
+    none. `partition_bytes` is the size with which BytePS started; without BytePS it is the size of all blocks, or their
+    maximum.
 
-    `arena`: ids of events are places in the arena (core/cut.py); otherwise they count gradients.
-    `cut` has the segments of the first optimizer's cut at the end, none where none had been agreed on. It changed
-    `recuts` times, last at `last_recut_s` on the clock of the events, for `recut_reason`; an iteration was predicted to
-    take `recut_predicted_s` then. On workers that do not decide the reason is empty and nothing was predicted.
+    With `arena`, ids of events are places in the arena (core/cut.py); otherwise they count gradients. `cut` has the
+    segments of the first optimizer's cut at the end, none if none had been agreed on. It changed `recuts` times, last
+    at `last_recut_s` on the clock of the events, for `recut_reason`, when an iteration was predicted to take
+    `recut_predicted_s`. Workers that do not decide have no reason and no prediction.
     """
 
     policy: str
@@ -184,4 +185,4 @@ class AgentStatus:
     half: bool = False
     """True if gradients travel in half precision, so that sizes are half of the gradients' own."""
     observed: Observed | None = None
-    """On the first rank of a job that Prophet only watches: what it has seen."""
+    """Observations on the first rank under PROPHET_SCHEDULER=observe."""

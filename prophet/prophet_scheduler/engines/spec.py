@@ -1,7 +1,7 @@
-"""An engine as a value: all that the rest of Prophet has to know of it.
+"""Description of an engine, for the rest of Prophet.
 
-Rule of this file: the words of a description, and nothing of any engine. A plugin or a job script's part is named by
-its dotted path (`package.module:name`), since neither may be imported where experiments are read.
+Rule of this file: the types of a description, and nothing of any engine. A plugin, or an engine's part in a job script,
+is named by its dotted path (`package.module:name`), since neither may be imported where experiments are read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from prophet_scheduler.engines.topology import Topology
 Framework = Literal["torch", "mxnet"]
 
 STOCK = "stock"
-"""The variant that all others are compared with: the engine whose queues Prophet's hook takes over, without Prophet. In
-a config for another engine the word means that one's first variant."""
+"""Variant with which all others are compared: the engine that Prophet's hook takes over, without Prophet. In a config
+for another engine the word means that engine's first variant.
+"""
 
 
 def is_worker(node: str) -> bool:
@@ -33,10 +34,10 @@ def role_of(node: str) -> str:
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """The network of one run as one of its processes sees it.
+    """Network of one run as one of its processes sees it.
 
-    `addresses` by node, the `interface` of this process's node, the run's `port`, a folder of its own for `sockets`.
-    `rates`, by node, are those of links at the start, in bits per second; None where there is no limit.
+    It has `addresses` by node, the `interface` of this process's node, the run's `port`, and a folder for `sockets`.
+    `rates`, by node, are those of links at the start, in bits per second; None without a limit.
     """
 
     workers: int
@@ -50,10 +51,10 @@ class RunNetwork:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run an engine, by the name that a config gives.
+    """One way to run an engine, by its name in a config.
 
-    `env` is what it sets in every process, unless the config says otherwise; `exchanges` replace the engine's. `policy`
-    is Prophet's that it trains under, None without Prophet; its workers leave Prophet's records.
+    `env` is set in every process, unless the config says otherwise; `exchanges` replace the engine's. `policy` is
+    Prophet's policy, None without Prophet; with one, workers leave Prophet's records.
     """
 
     name: str
@@ -64,14 +65,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Package:
-    """Distribution and Python package of an engine that no framework brings; `install` is the advice."""
+    """Distribution and Python package of an engine that is no part of a framework; `install` is the advice."""
 
     distribution: str
     install: str
 
 
 class TracedWorker(Protocol):
-    """A worker, as the reader of a trace needs it: names of its parameters in order, and the lead of its wall clock."""
+    """A worker for the reader of a trace: names of its parameters in order, and the lead of its wall clock."""
 
     @property
     def parameters(self) -> Sequence[str]: ...
@@ -83,9 +84,9 @@ class TracedWorker(Protocol):
 class EngineTrace:
     """An engine's own record of its transfers, for figures of runs without Prophet's hook.
 
-    A contender with the variable `switch` is traced; `folder` is the variable with a worker's folder, in which `file`
-    appears. `settings` of a number of iterations are the variables that trace as many. `read(file, worker)` makes
-    transfers of it, with what the worker's job script wrote.
+    A contender with the variable `switch` is traced. `folder` is the variable with a worker's folder, in which `file`
+    appears. `settings` maps a number of iterations to the variables that trace as many. `read(file, worker)` returns
+    its transfers, given what the worker's job script wrote.
     """
 
     frameworks: tuple[Framework, ...]
@@ -98,7 +99,7 @@ class EngineTrace:
 
 @dataclass(frozen=True)
 class PartitionSetting:
-    """The size that an engine cuts tensors to, in bytes: the `variable` that sets it, and its own `default_bytes`."""
+    """Size to which an engine cuts tensors, in bytes: the `variable` that sets it, and its `default_bytes`."""
 
     variable: str
     default_bytes: int
@@ -106,48 +107,53 @@ class PartitionSetting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSpec:
-    """One engine: what runs it, what it needs, what it brings to an experiment."""
+    """One engine: how it runs, its needs, and its part in an experiment."""
 
     name: str
     words: str
     """Its name for people."""
     exchanges: Mapping[Framework, str]
-    """Dotted path of the class for job scripts (exchange.py has the protocols), by framework that it serves."""
+    """Dotted path of the class for job scripts (exchange.py has the protocols), by framework."""
     programs: Mapping[str, str] = field(default_factory=dict)
-    """The Python code that each role runs besides the workers, which run the job script."""
+    """Python code that each role runs, except the workers, which run the job script."""
     environment: Callable[[str, RunNetwork], dict[str, str]]
-    """(node, network) -> what its documentation wants in the environment of this node's process."""
+    """Function (node, network) that returns the environment of this node's process, as the engine's documentation has
+    it.
+    """
     prefixes: tuple[str, ...]
-    """Prefixes of the variables that tune it: those of the shell are another job's."""
+    """Prefixes of the variables that tune it. Those in the shell belong to another job."""
     names: tuple[str, ...] = ()
     """Its variables without a common prefix."""
     settings: tuple[str, ...]
-    """Prefixes of the variables that a contender of it may set."""
+    """Prefixes of the variables that a contender may set."""
     variants: tuple[Variant, ...]
-    """Its variants in an experiment, in the order in which they are listed."""
+    """Its variants in an experiment, in the order of lists."""
     topology: Topology
-    """Links that its bytes go through, which tell the narrow one."""
+    """Links that its bytes use, among which the narrow one is."""
     package: Package | None = None
     hook: str | None = None
-    """Dotted path of what says whether Prophet's hook fits: (framework) -> (whether, a line); None: not scheduled."""
+    """Dotted path of a check of Prophet's hook: (framework) -> (True if it fits, a line); None: not scheduled."""
     enable: str = ""
-    """Command that starts a job of it under Prophet; empty if that takes more than one."""
+    """Command that starts a job of it under Prophet; empty if one command is not enough."""
     check: str | None = None
-    """Dotted path of what says how far Prophet can run on it without the hook: (framework) -> rows of (item, whether it
-    is as it must be, a line); None where it cannot."""
+    """Dotted path of a check of Prophet without the hook: (framework) -> rows of (item, True if it is as it must be, a
+    line); None if Prophet cannot run so.
+    """
     faults: str | None = None
-    """Dotted path of what says which of the engine's known faults the installed one has: () -> (whether none, a line,
-    rows of a fault and what it does to a job), or None where it is not installed; None where no faults are known."""
+    """Dotted path of a check for known faults of the installed engine: () -> (True if it has none, a line, rows of a
+    fault and its effect on a job), or None if it is not installed; None if no faults are known.
+    """
     trace: EngineTrace | None = None
     message_loss: Callable[[int], dict[str, str]] | None = None
-    """(percent) -> what makes every role lose so many of the messages that it gets, and send again what is lost; None
-    where it has no such switch."""
+    """Function (percent) that returns the environment in which every role loses that share of its messages, and resends
+    them; None if the engine has no such switch.
+    """
     partition: PartitionSetting | None = None
     """Setting of the size to which it cuts tensors; None if a contender cannot set it."""
     simulated: tuple[Framework, ...] = ()
     """Frameworks in which the simulator knows it."""
     unsimulated: str
-    """Why a contender that the simulator does not know has no simulation, and what to do."""
+    """Reason why a contender has no simulation, and what to do."""
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
@@ -156,7 +162,7 @@ class EngineSpec:
 
     @property
     def scheduled(self) -> bool:
-        """True if Prophet's hook can order its transfers, and so every policy runs on it."""
+        """True if Prophet's hook can order its transfers, so that every policy runs on it."""
         return self.hook is not None
 
     def has_role(self, node: str) -> bool:
@@ -169,7 +175,7 @@ class EngineSpec:
 
     @property
     def stock(self) -> str:
-        """The variant that its others are compared with: as its users run it."""
+        """Variant with which its others are compared: the engine as its users run it."""
         return self.variants[0].name
 
     def called_here(self, base: str) -> str:

@@ -1,9 +1,8 @@
-"""The policies by name: what can be set of each, and how it is made.
+"""The policies by name, with their options and constructors.
 
-Rule of this file: the two types with which a policy's file declares itself, reading options, and which variables mean
-nothing to Prophet. A policy is found by the entry point of its name (plugins.py). Its file is imported only when that
-name is asked for, since a training process needs no other; whatever lists all policies imports all.
-docs/adding-a-policy.md says how to add one.
+Rule of this file: the two types with which a policy's file declares itself, the reading of options, and the check for
+unknown variables. A policy is found by the entry point of its name (plugins.py). A training process imports only the
+file of its own policy; a list of all policies imports all. docs/adding-a-policy.md tells how to add one.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 _OPTION = "option"
 NEARLY = 0.9
-"""Share of letters alike from which a name is taken to be misspelt; BytePS's own variables have less."""
+"""Share of equal letters that makes a name a misspelling; BytePS's own variables have less."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A setting of one policy; its `variable` in a job's environment and its key in a config follow from the name.
+    """Option of one policy. The `variable` in a job's environment and the key in a config follow from its name.
 
     `unit` is "bytes", "s" or another; a config writes bytes as sizes (4MB). `least` is the smallest number allowed.
     """
@@ -60,7 +59,7 @@ class Blocks(Enum):
     ONE_SIZE = "one size"
     """Blocks of DEFAULT_PARTITION_BYTES, small gradients together."""
     WHOLE = "whole"
-    """Each gradient by itself, in parts of MOST_BLOCK_BYTES where it is larger."""
+    """Each gradient by itself, in parts of MOST_BLOCK_BYTES if it is larger."""
     ADAPTIVE = "adaptive"
     """Blocks of the policy's plans (Plan.cut)."""
 
@@ -74,17 +73,17 @@ class NoOptions:
 class Definition:
     """Definition of one policy, in its file.
 
-    `summary` is a phrase for tables and help. `build` makes the policy, from an instance of `options` (a dataclass with
+    `summary` is a phrase for tables and help. `build` makes the policy from an instance of `options` (a dataclass with
     a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
-    config chooses beside the partition size, empty where nothing is to be tuned. `page` is a page of docs/ about it.
-    `blocks` is how it has gradients cut. `traced`: it plans with forward times, which only a trace of operations tells
-    where a job waits for its network; a job of PyTorch traces its first iterations, and a simulation gives it one
-    (simulate/grouped.py). `of_graph`, from options and the graph of the job's model, which is traced there
-    (Pattern.RECEIVE of models, its transfers in the order of the profile's ids), makes it for that graph.
+    config chooses beside the partition size; empty for none. `page` is a page of docs/ about it. `blocks` is how it
+    cuts gradients. A `traced` policy plans with forward times, which only a trace of operations shows in a job that
+    waits for its network. A job of PyTorch traces its first iterations, and a simulation gives the policy a trace
+    (simulate/grouped.py). `of_graph` makes the policy from options and the graph of the job's model, which is traced
+    there (Pattern.RECEIVE of models, its transfers in the order of the profile's ids).
 
-    The rest is read by engines of collectives alone. `groups`: its plans have groups, each of which is one collective
-    there. `waits`: step() waits for all averages, as in the system that it is named after; a parameter server has that
-    barrier for none. `servers_only` is why it does not run there, empty where it does.
+    Only engines of collectives read the rest. `groups`: its plans have groups, each of which is one collective.
+    `waits`: step() waits for all averages, as in the system of the same name; a parameter server has no such barrier.
+    `servers_only` is the reason why it does not run on collectives, empty if it does.
     """
 
     summary: str
@@ -105,20 +104,20 @@ class Definition:
 
 
 def option(default: int | float | bool, help: str, *, unit: str = "", least: float = 0) -> Any:
-    """A field of a policy's dataclass of options; see Option."""
+    """Return a field of a policy's dataclass of options; see Option."""
     said = {"default": default, "help": help, "unit": unit, "least": least}
     return dataclasses.field(default=default, metadata={_OPTION: said})
 
 
 def variable(name: str) -> str:
-    """The environment variable of an option."""
+    """Return the environment variable of an option."""
     return f"{PREFIX}{name.upper()}"
 
 
 def get_definition(name: str, variable: str = "") -> Definition:
     """Return the definition of the policy called `name`; only its own file is imported.
 
-    Raises UserError listing the names, which begins with the `variable` that has `name`.
+    Raises UserError that lists the names and begins with the `variable` that has `name`.
     """
     definitions: Mapping[str, Definition] | None = plugins.load(plugins.POLICIES, name)
     if definitions is not None:
@@ -131,7 +130,7 @@ def get_definition(name: str, variable: str = "") -> Definition:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question with the known name that is nearest to `name`; empty where none is near."""
+    """Return a question with the known name that is nearest to `name`; empty if none is near."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
@@ -150,9 +149,9 @@ def policy_from_environ(
     partition_bytes: int = DEFAULT_PARTITION_BYTES,
     graph: Graph | None = None,
 ) -> Policy:
-    """Return the policy called `name` with the options in `environ`. Raises UserError naming the wrong one.
+    """Return the policy called `name` with the options in `environ`. Raises UserError that names the wrong one.
 
-    `graph` is the job's, where it is known and the policy takes one (Definition.of_graph).
+    `graph` is the job's, if it is known and the policy takes one (Definition.of_graph).
     """
     definition = get_definition(name)
     values = {
@@ -166,11 +165,11 @@ def policy_from_environ(
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return unknown variables among `names` with Prophet's prefix, each with the known one that is spelt most like it,
-    and those that are spelt nearly as BYTEPS_SCHEDULER.
+    """Return unknown variables with Prophet's prefix among `names`, and misspellings of BYTEPS_SCHEDULER, each with the
+    known variable of the most similar spelling.
 
-    "" if none is alike. The variable of any policy's option is known; all policies are imported only where something
-    is in doubt.
+    "" if none is similar. The variable of any policy's option is known; all policies are imported only in case of
+    doubt.
     """
     others = sorted(name for name in names if name not in NAMES and name != SCHEDULER)
     doubtful = [name for name in others if name.startswith(PREFIX)]
@@ -183,7 +182,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str]:
     if not doubtful:
         return unknown
     options = {entry.variable for definition in all_definitions().values() for entry in definition.all_options}
-    # They begin alike, which says nothing of how near they are.
+    # Equal beginnings do not make names similar.
     known = [name.removeprefix(PREFIX) for name in sorted((NAMES - HANDED_ON) | options)]
     for name in doubtful:
         if name not in options:

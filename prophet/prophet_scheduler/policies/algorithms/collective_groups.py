@@ -1,16 +1,16 @@
-"""Policies that group, on an engine of collectives: a group is one collective, and what is one collective is a cut.
+"""Groups of a policy on an engine of collectives: a group is one collective, and its border is a border of the cut.
 
-Rule of this file: pure functions, from what was learned of whole gradients to the blocks, to which of them travel
-together, and to one order for all ranks. Times are seconds, sizes bytes.
+Rule of this file: pure functions, from what was learned of whole gradients to the blocks, their groups, and one order
+for all ranks. Times are seconds, sizes bytes.
 
-Such a policy decides once, from some iterations in which each gradient travelled by itself, as its system does from a
-profile or a trace. A group whose members are neighbours in the arena is a block, and where the policy cuts it, so many
-blocks. One whose members are not (Caramel's batches leave out the large gradients between their small ones) is several
-blocks that travel together: they are copied into one message, as these systems copy all that they fuse. A message has
-one kind of elements, so a group with gradients of two is two messages.
+Such a policy decides once, from some iterations in which each gradient travelled by itself, as its system decides from
+a profile or a trace. A group of neighbours in the arena is a block; if the policy cuts it, it is several blocks. Other
+groups (Caramel's batches leave out the large gradients between their small ones) are several blocks that travel
+together. They are copied into one message, as these systems copy all that they fuse. A message has one kind of
+elements, so a group with two kinds is two messages.
 
-The order is what the queue does with the policy's plan (sequence.py), each message being ready when the last gradient
-of its group is predicted to be.
+The queue's order with the policy's plan is the order of messages (sequence.py). A message is ready when the last
+gradient of its group is predicted to be.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LEARNING_ITERATIONS = 12
 
 @dataclass(frozen=True)
 class Grouping:
-    """`collectives` has, in the order in which they are issued, the places of the blocks of `cut` that travel as one.
+    """`collectives` has, in the order of their start, the places of the blocks of `cut` that travel as one.
 
-    If all goes as predicted each is back `ends_s` after backward began, and an iteration takes `iteration_s`.
+    Predicted: each is back `ends_s` after backward began, and an iteration takes `iteration_s`.
     """
 
     cut: Borders
@@ -78,7 +78,7 @@ def make_grouping(
     order = plan.push.order
     for places in messages:
         first = blocks[places[0]].pieces[0].gradient
-        if group_of[first] in cut_groups:  # Its parts leave once all of it is there.
+        if group_of[first] in cut_groups:  # Its parts leave once all of it is ready.
             first = group_of.index(group_of[first])
         size = sum(blocks[place].size_bytes for place in places)
         forward_s = sum(
@@ -104,7 +104,7 @@ def make_grouping(
 def _borders(
     sizes: Sequence[int], group_of: Sequence[Hashable], cut_groups: dict[Hashable, tuple[int, ...]]
 ) -> list[int]:
-    """Return the places at which a group begins or goes on after others, or is cut."""
+    """Return the places at which a group begins, continues after others, or is cut."""
     places = arena_places(sizes)
     there = [gradient for gradient, size in enumerate(sizes) if size]
     borders = [places[b] for a, b in itertools.pairwise(there) if group_of[a] != group_of[b]]
@@ -113,7 +113,7 @@ def _borders(
         at = places[members[0]]
         for part in parts[:-1]:
             at += part
-            # A part ends when something more urgent is there, and not just before.
+            # A part ends when something more urgent is ready, and not just before.
             gradient = bisect.bisect_right(places, at) - 1
             within = ITEM_BYTES * ((at - places[gradient]) // ITEM_BYTES + 1)
             borders.append(min(places[gradient] + within, places[gradient + 1]))
@@ -150,7 +150,7 @@ def _generated_s(known: dict[int, GradientProfile], id_of: dict[int, int], count
 def _plan_of_messages(plan: Plan, travelling: Profile, ranks: Sequence[int]) -> Plan:
     order = None
     if plan.push.order is not None:
-        # Where deadlines say of which rank they are, ranks are as they were. Else those that are equal go front first.
+        # If deadlines have ranks, ranks stay as they were. Otherwise equal ones go front first.
         in_turn = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
         ranks = ranks if plan.push.deadlines else sorted(range(len(ranks)), key=in_turn.__getitem__)
         order = dict(zip(travelling.ids, ranks, strict=True))
