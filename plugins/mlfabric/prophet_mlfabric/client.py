@@ -92,7 +92,7 @@ class CoordinatorClient:
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
         self._address = address
-        self._place = host_and_port(address, "the coordinator")
+        place = host_and_port(address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
         """Guards what threads share: the conversation and the futures."""
         self._talk = Conversation(hello, token, bound_s, time.monotonic())
@@ -103,10 +103,9 @@ class CoordinatorClient:
         # A restart takes longer than one millisecond an update, so no number is used again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
-        self._nic = NicWatch(interface_towards(self._place[0]) if watch_nic else None)
+        self._nic = NicWatch(interface_towards(place[0]) if watch_nic else None)
         self._connection: Connection | None = None
-        self._connector = _Connector(self._place, self._wake)
-        self._owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
+        self._connector = _Connector(place, self._wake)
         self._hub = Hub(1, math.inf)
         self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
         self._thread.start()
@@ -258,7 +257,8 @@ class CoordinatorClient:
             if made is not None:
                 with self._answered:
                     self._talk.connected()
-                self._connection = self._hub.adopt(made, self._owner)
+                owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
+                self._connection = self._hub.adopt(made, owner)
             with self._answered:
                 self._nic.look(self._talk, now)
                 self._talk.turn(now)

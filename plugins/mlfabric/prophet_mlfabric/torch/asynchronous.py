@@ -87,6 +87,14 @@ class WholePulls:
             blocks[place].zero_()  # where a pull pushes as well, it adds nothing
         self._wire.pull([blocks[place] for place in places], places)
 
+    def begun(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Read all blocks once the root's first weights are there."""
+        self.read(blocks, [0])
+        while not has_begun(counts_of(blocks[0], self._counted)):
+            self._sleep(START_POLL_S)
+            self.read(blocks, [0])
+        self.whole(blocks)
+
     def whole(self, blocks: Sequence[torch.Tensor]) -> int:
         """Read all blocks, then those again that lack another's update. Returns how many were read again."""
         self.read(blocks, range(len(blocks)))
@@ -140,9 +148,7 @@ class AsynchronousRounds:
         self.blocks, self.wire, self.worker, self.staleness = blocks, wire, worker, staleness
         self.pulls = WholePulls(wire, blocks.counted, now, sleep)
         self._coordinator = coordinator
-        self._sleep = sleep
         self._give_to: Give | None = None
-        self._share = 1 / (blocks.counted - 1) if staleness == 0 else 1.0
         self._lost: deque[Asking] = deque()
         self._rounds = self._own_before = 0
         self.version = 0
@@ -160,11 +166,7 @@ class AsynchronousRounds:
         if self.worker == 0:
             self.blocks.hold_weights(before)
             self.wire.push(blocks)
-        self.pulls.read(blocks, [0])
-        while not has_begun(self.blocks.counts(0)):
-            self._sleep(START_POLL_S)
-            self.pulls.read(blocks, [0])
-        self.pulls.whole(blocks)
+        self.pulls.begun(blocks)
         self._take()
         self.resumed = updates_before(self.blocks.counts(0))
         # A worker that was restarted goes on after the rounds it did before.
@@ -181,7 +183,8 @@ class AsynchronousRounds:
         False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
         """
         blocks = self.blocks
-        norm = blocks.hold_update(self.worker, self._share)
+        # In step, an update counts for its worker's share.
+        norm = blocks.hold_update(self.worker, 1 / (blocks.counted - 1) if self.staleness == 0 else 1.0)
         asking = self._ask(norm)
         permission = None if asking is None else self._permission(asking)
         goes = permission is None or permission.goes
