@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 
+import psutil  # noqa: F401  Prophet imports it after some seconds, and its objects are of no model.
 import torch
 import torch.distributed as dist
 from report import report

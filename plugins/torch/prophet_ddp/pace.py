@@ -13,8 +13,9 @@ from prophet_scheduler.core.cut import Cut
 
 WARM_UP = 2
 """First rounds of a module, whose times do not count."""
-KEPT_ITERATIONS = 64
-"""Number of newest iterations whose times are kept."""
+KEPT_ITERATIONS = 1024
+"""Number of newest iterations whose times are kept. On a busy machine the agent may take none for a while, and a look
+whose times are lost is taken again."""
 
 
 class ModulePace:
