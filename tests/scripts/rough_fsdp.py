@@ -56,9 +56,10 @@ def _slow() -> None:
     original: Any = vars(ShardWire)["_begin"]
     reduce: Any = vars(ShardWire)["reduce"]
 
-    def begin(self: ShardWire, urgency: int, place: int, goes: Any, comes: dict[int, Comes]) -> ShardTransfer:
+    def begin(self: ShardWire, urgency: int, place: int, *args: Any) -> ShardTransfer:
+        *others, comes = args
         late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
-        transfer: ShardTransfer = original(self, urgency, place, goes, late)
+        transfer: ShardTransfer = original(self, urgency, place, *others, late)
         return transfer
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:

@@ -27,6 +27,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,16 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
 
+def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
+    """Note the same of more gradients, for what the program does within backward."""
+    more = list(slots)
+    _kept.setdefault(rounds, []).extend(more)
+    with references.unhandled():
+        for slot in more:
+            _add_sent(slot)
+    _watch_references()
+
+
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
     others = _pending.get(key)
     if others is None:
@@ -409,6 +420,11 @@ def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
 
 def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
+
+
+def within_backward(watched: bool) -> AbstractContextManager[None]:
+    """Let a backward pass run in the context, and watch hooks of the program within it if they are to be `watched`."""
+    return references.within_backward(*((_pending, _watched, _learning, _use) if watched else ()))
 
 
 def _thread_begins() -> None:

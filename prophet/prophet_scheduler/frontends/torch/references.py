@@ -242,6 +242,26 @@ def stop_here(for_good: bool = False) -> None:
     _take_off()
 
 
+@contextlib.contextmanager
+def within_backward(*tables: Any) -> Iterator[None]:
+    """Watch all hooks of a backward pass that begins in the context, with what `watch_here` takes; without that, none.
+
+    torch has taken this thread's mode away if it handles `loss.backward()`, and gives each hook the modes that the pass
+    began with.
+    """
+    mode = _References(*tables) if tables else None
+    with aside():
+        before = _here.mode
+        if mode is not None:
+            _enter(mode)
+        try:
+            yield
+        finally:
+            _here.mode = mode
+            _take_off()
+            _here.mode = before
+
+
 def _take_off() -> int | None:
     """Take this thread's mode off the stack. Returns the number of modes above it; None if it is not there."""
     if _here.mode is None:
