@@ -22,7 +22,7 @@ from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
 from prophet_fsdp.stages import Stages
-from prophet_fsdp.wire import Comes, ShardTransfer, ShardWire
+from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
@@ -87,7 +87,9 @@ def _count() -> None:
 
     def count_gathers(self: ModuleOrder, module: Any) -> None:
         count("gathered")
-        count("ahead", bool(self._under_way))
+        state = module._get_fsdp_state()
+        turn, (group,) = state._training_state, state._fsdp_param_groups
+        count("ahead", group._training_state not in (turn, type(turn).IDLE))
         gathers(self, module)
 
     def count_late(self: ShardRounds, *args: Any) -> Stages:

@@ -121,7 +121,8 @@ class Begun:
 
     def __init__(self, rounds: ShardRounds, params: Sequence[Any], elements: int) -> None:
         self._rounds = rounds
-        self._elements = elements
+        self.elements = elements
+        """Those of which there is no gradient yet."""
         self._made: list[ShardSlot] = []
         sizes = [param.padded_sharded_param_size.numel() for param in params]
         starts = itertools.accumulate(sizes, initial=0)
@@ -134,8 +135,7 @@ class Begun:
         self._reduction = self._rounds.left(self, stages)
 
     def makes(self, slot: ShardSlot) -> None:
-        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all: FSDP2
-        itself uses their memory in between.
+        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all.
         """
         grad: Any = slot.param.grad
         param, size, start, base = self._parts.pop(id(slot.param))
@@ -143,8 +143,8 @@ class Begun:
             start = grad._local_tensor.storage_offset()
         slot.promise(self._reduction, self._result.as_strided(*_lies(param), start), base)
         self._made.append(slot)
-        self._elements -= size
-        if not self._elements:
+        self.elements -= size
+        if not self.elements:
             torch_guards.keep_within_backward(self._rounds, self._made)
 
 
@@ -255,6 +255,8 @@ class ShardRounds(AwaitedRounds):
 
     def settle(self, slots: Iterable[Slot]) -> None:
         slots = list(slots)
+        if self._begun is not None and self._begun.elements:
+            return  # FSDP2 itself looks there, between one gradient that it makes and the next.
         if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
             self._begin_last_stages()
             self._end(slots)

@@ -242,6 +242,18 @@ def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
     _watch_references()
 
 
+def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Call `owner.finish(slots)` before a use of these parameters, of which the engine has made copies too soon. Keep
+    `owner` until `release`.
+    """
+    _kept[owner] = list(slots)
+    with references.unhandled():
+        for slot in _kept[owner]:
+            for part in references.parts_of(slot.param):
+                _add_pending(references.storage_key(part), slot)
+    _watch_references()
+
+
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
     others = _pending.get(key)
     if others is None:

@@ -98,6 +98,8 @@ class _Here(threading.local):
     """True while code made by torch.compile is at work."""
     blind = 0
     at_work = 0
+    function: Any = None
+    """Function of torch whose use of tensors is looked at; None for none that is known."""
 
 
 _here = _Here()
@@ -153,7 +155,11 @@ class _References(TorchFunctionMode):
         # At once, since a function that gets many, such as all gradients, then waits once and not for each.
         together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
         if together:
-            self._use(together)
+            _here.function = func
+            try:
+                self._use(together)
+            finally:
+                _here.function = None
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values, whole=False)[0]:
@@ -279,6 +285,12 @@ def look(values: Iterable[Any]) -> None:
     mode = _here.mode
     if mode is not None and not _here.blind:
         mode.look(values)
+
+
+def may_write() -> bool:
+    """True if the use at hand may be a write, by torch's names: in place, or of an item or an attribute."""
+    name = str(getattr(_here.function, "__name__", "_")).partition(".")[0]
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
 
 
 def is_watch(mode: Any) -> bool:
