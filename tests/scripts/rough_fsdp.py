@@ -68,7 +68,7 @@ def _slow() -> None:
         transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
         return transfer
 
-    ShardWire._begin = begin  # type: ignore[method-assign]
+    ShardWire._begin = begin  # type: ignore[method-assign,assignment]
     ShardWire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
 
 

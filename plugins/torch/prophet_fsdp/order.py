@@ -21,7 +21,7 @@ import torch
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.life import LOCAL, PENDING
+from prophet_scheduler.frontends.torch.life import PENDING
 
 AHEAD = 2
 """Modules whose parameters are gathered ahead: one that travels, and one that is there or next."""
@@ -54,9 +54,7 @@ class Ahead:
 
     def over(self) -> None:
         """Note that the module uses it, or that nobody will."""
-        for slot in self._slots:
-            slot.life = LOCAL
-        torch_guards.release(self)
+        torch_guards.release_copies(self, self._slots)
 
 
 class ModuleOrder:
@@ -137,7 +135,7 @@ def _groups(module: Any) -> Any:
 
 
 def _is_ahead(module: Any) -> bool:
-    """True for a gathering of a forward pass before the module's own turn, which the program does not ask for itself."""
+    """Return True for a gathering of a forward pass before the module's turn, unless the program asks for it itself."""
     (group,) = _groups(module)
     gathers, computes = group._training_state, module._get_fsdp_state()._training_state
     return bool(gathers is type(gathers).FORWARD and computes is not gathers)

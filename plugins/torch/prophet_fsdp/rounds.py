@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
 from prophet_fsdp import watching
-from prophet_fsdp.order import order_of
+from prophet_fsdp.order import in_backward, order_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Stage, Stages
 from prophet_fsdp.wire import ShardWire
@@ -135,8 +135,7 @@ class Begun:
         self._reduction = self._rounds.left(self, stages)
 
     def makes(self, slot: ShardSlot) -> None:
-        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all.
-        """
+        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all."""
         grad: Any = slot.param.grad
         param, size, start, base = self._parts.pop(id(slot.param))
         if base is None:  # There may be fewer gradients than parameters.
@@ -210,8 +209,8 @@ class ShardRounds(AwaitedRounds):
             if slot is None or self._has_hooks(slot):
                 return None
         all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
-        if not all_of_them and any(grad is not None for grad in grads_of(params)):  # Without any FSDP2 shows which it makes.
-            return None
+        if not all_of_them and any(grad is not None for grad in grads_of(params)):
+            return None  # Without any FSDP2 shows which it makes.
         return Begun(self, params, elements)
 
     def _has_hooks(self, slot: ShardSlot) -> bool:
@@ -255,7 +254,7 @@ class ShardRounds(AwaitedRounds):
 
     def settle(self, slots: Iterable[Slot]) -> None:
         slots = list(slots)
-        if self._begun is not None and self._begun.elements:
+        if in_backward() and self._begun is not None and self._begun.elements:
             return  # FSDP2 itself looks there, between one gradient that it makes and the next.
         if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
             self._begin_last_stages()

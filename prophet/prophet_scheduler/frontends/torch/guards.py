@@ -244,14 +244,27 @@ def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
 
 def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
     """Call `owner.finish(slots)` before a use of these parameters, of which the engine has made copies too soon. Keep
-    `owner` until `release`.
+    `owner` until `release_copies`.
     """
     _kept[owner] = list(slots)
-    with references.unhandled():
-        for slot in _kept[owner]:
-            for part in references.parts_of(slot.param):
-                _add_pending(references.storage_key(part), slot)
+    for key, slot in _keys_of(slots):
+        _add_pending(key, slot)
     _watch_references()
+
+
+def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Note that `owner` has no copies of these parameters any more."""
+    _kept.pop(owner, None)
+    for key, slot in _keys_of(slots):
+        others = tuple(other for other in _pending.pop(key, ()) if other is not slot)
+        if others:
+            _pending[key] = others
+    leave_references()
+
+
+def _keys_of(slots: Iterable[Slot]) -> list[tuple[references.StorageKey, Slot]]:
+    with references.unhandled():
+        return [(references.storage_key(part), slot) for slot in slots for part in references.parts_of(slot.param)]
 
 
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
