@@ -22,7 +22,7 @@ from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
 from prophet_fsdp.stages import Stages
-from prophet_fsdp.wire import Comes, ShardTransfer, ShardWire
+from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
@@ -56,9 +56,10 @@ def _slow() -> None:
     original: Any = vars(ShardWire)["_begin"]
     reduce: Any = vars(ShardWire)["reduce"]
 
-    def begin(self: ShardWire, urgency: int, place: int, goes: Any, comes: dict[int, Comes]) -> ShardTransfer:
+    def begin(self: ShardWire, urgency: int, place: int, *args: Any) -> ShardTransfer:
+        *others, comes = args
         late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
-        transfer: ShardTransfer = original(self, urgency, place, goes, late)
+        transfer: ShardTransfer = original(self, urgency, place, *others, late)
         return transfer
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:
@@ -67,7 +68,7 @@ def _slow() -> None:
         transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
         return transfer
 
-    ShardWire._begin = begin  # type: ignore[method-assign]
+    ShardWire._begin = begin  # type: ignore[method-assign,assignment]
     ShardWire.reduce = reduce_over_noise  # type: ignore[method-assign,assignment]
 
 
@@ -86,7 +87,9 @@ def _count() -> None:
 
     def count_gathers(self: ModuleOrder, module: Any) -> None:
         count("gathered")
-        count("ahead", bool(self._under_way))
+        state = module._get_fsdp_state()
+        turn, (group,) = state._training_state, state._fsdp_param_groups
+        count("ahead", group._training_state not in (turn, type(turn).IDLE))
         gathers(self, module)
 
     def count_late(self: ShardRounds, *args: Any) -> Stages:

@@ -35,13 +35,13 @@ LIMIT_S = 180.0
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
 RANKS = {
     **{"fsdp_many_ranks": (3,), "fsdp_four_ranks": (4,), "fsdp_hybrid": (4,)},
-    **{"fsdp_hybrid_three": (3,), "fsdp_replicate": (2, 3)},
+    **{"fsdp_hybrid_three": (3,), "fsdp_many_roots": (3,), "fsdp_replicate": (2, 3)},
 }
 AT_ONCE = {"fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"}
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step."""
 SAYS_MORE = {"fsdp_muon", "fsdp_compile"}
 """Scripts that get another line of Prophet's, as with DistributedDataParallel."""
-NOT_AHEAD = {"fsdp_hooks", "fsdp_hybrid_three", "fsdp_replicate", "fsdp_root_only"}
+NOT_AHEAD = {"fsdp_hooks", "fsdp_hybrid_three", "fsdp_many_roots", "fsdp_replicate", "fsdp_root_only"}
 """Scripts that gather one thing or nothing, or say themselves what is gathered ahead."""
 NOT_LATE = {"float16", "sums"}
 """Ways whose reductions have to be there at once: FSDP2 divides their results a second time."""

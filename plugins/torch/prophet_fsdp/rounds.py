@@ -17,7 +17,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,14 +26,14 @@ from torch.distributed.tensor import DTensor
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
 from prophet_fsdp import watching
-from prophet_fsdp.order import order_of
+from prophet_fsdp.order import in_backward, order_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Stage, Stages
 from prophet_fsdp.wire import ShardWire
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, before_backward
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.streams import streams_of
@@ -55,12 +55,17 @@ class ShardSlot(Slot):
     reduction: Stages
     base: torch.Tensor | None = None
     """Gradient to which FSDP2 adds the result; None for none."""
+    made_hook = 0
+    """Number that torch gave to our hook on gradients that are made; 0 for none."""
 
     def promise(self, reduction: Stages, view: torch.Tensor, base: torch.Tensor | None) -> None:
         """Promise the result of a reduction that has begun to the gradient that FSDP2 has made."""
         self.reduction, self.view, self.base = reduction, view, base
-        self.change, self.seen = None, None
+        self.change = None
         move((self,), PROMISE)
+        grad: Any = self.param.grad
+        _first(grad).fill_(torch.nan)  # Until the average is there, so that a write shows.
+        self.see(grad)
 
     def end(self) -> None:
         """Await what was promised."""
@@ -68,14 +73,9 @@ class ShardSlot(Slot):
             if self.param.grad is None:  # The program took it away within backward.
                 move((self,), FORGET)
             move((self,), END)
-            if self.life.due:
-                self.expect()
 
     def expect(self) -> None:
-        grad = self.param.grad
-        if self.seen is None and grad is not None:  # Another backward pass may have ended before.
-            _first(grad).fill_(torch.nan)  # Until the average is there, so that a write shows.
-            self.see(grad)
+        """Leave it as it was promised: a program may have cleared or written it within backward."""
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, as zero_grad() calls it, changes no version of a DTensor.
@@ -117,25 +117,43 @@ def _first(grad: Any) -> torch.Tensor:
 
 
 class Begun:
-    """Reduction of a module's gradients, of which FSDP2 has yet to make `.grad`."""
+    """Reduction of so many elements, gradients of some of `params`, of which FSDP2 has yet to make `.grad`."""
 
-    def __init__(self, rounds: ShardRounds, params: Sequence[Any], bases: Sequence[torch.Tensor | None]) -> None:
-        self._rounds, self._params, self._bases = rounds, params, bases
+    def __init__(self, rounds: ShardRounds, params: Sequence[Any], elements: int) -> None:
+        self._rounds = rounds
+        self.elements = elements
+        """Those of which there is no gradient yet."""
+        self._made: list[ShardSlot] = []
+        sizes = [param.padded_sharded_param_size.numel() for param in params]
+        starts = itertools.accumulate(sizes, initial=0)
+        bases = [None if grad is None else grad._local_tensor.clone() for grad in grads_of(params)]
+        self._parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
         """Begin it, with its stages."""
         self._result = result
         self._reduction = self._rounds.left(self, stages)
 
-    def tell(self, slots: Mapping[int, ShardSlot]) -> None:
-        """Tell each parameter's slot its part of the result."""
-        start = 0
-        for param, base in zip(self._params, self._bases, strict=True):
-            if param.sharded_param.grad is None:
-                continue
-            view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
-            slots[id(param.sharded_param)].promise(self._reduction, view, base)
-            start += param.padded_sharded_param_size.numel()
+    def makes(self, slot: ShardSlot) -> None:
+        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all."""
+        grad: Any = slot.param.grad
+        param, size, start, base = self._parts.pop(id(slot.param))
+        if base is None:  # There may be fewer gradients than parameters.
+            start = grad._local_tensor.storage_offset()
+        slot.promise(self._reduction, self._result.as_strided(*_lies(param), start), base)
+        self._made.append(slot)
+        self.elements -= size
+        if not self.elements:
+            torch_guards.keep_within_backward(self._rounds, self._made)
+
+
+def grads_of(params: Sequence[Any]) -> list[Any]:
+    """Return the sharded gradients of FSDP2's parameters; None for none."""
+    return [param.sharded_param.grad for param in params]
+
+
+def _lies(param: Any) -> tuple[Any, Any]:
+    return param.sharded_size, param.contiguous_sharded_stride
 
 
 class ShardRounds(AwaitedRounds):
@@ -149,7 +167,8 @@ class ShardRounds(AwaitedRounds):
         # FSDP2's way to its parameters is known.
         self._probation = Probation(steps=0)
         self._wires: list[ShardWire] = []
-        self._begun: list[Begun] = []
+        self._begun: Begun | None = None
+        """Reduction of which FSDP2 makes gradients now."""
         self._stages: list[Stages] = []
         """Reductions whose last stage has yet to begin."""
         self._ended = 0
@@ -166,8 +185,6 @@ class ShardRounds(AwaitedRounds):
             slot.streams = streams
         self._attend()
         torch_guards.learned(self)
-        reference = weakref.ref(self)
-        self._unwatch = before_backward(lambda _roots: _backward_begins(reference))
         weakref.finalize(root, self.dropped).atexit = False
 
     # Reductions on their way out.
@@ -175,7 +192,7 @@ class ShardRounds(AwaitedRounds):
     def next_comes(self, params: Sequence[Any]) -> None:
         """Bring home what is still to come to these, since FSDP2 is about to make new gradients or to add."""
         self._reduces = True
-        self._resolve()
+        self._begun = None
         slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
         if any(slot.life.awaited for slot in slots):
             self._begin_last_stages()
@@ -188,13 +205,31 @@ class ShardRounds(AwaitedRounds):
         result has to be there at once: a hook of the program looks there, or it would stay unknown to which it belongs.
         """
         for param in params:
-            if id(param.sharded_param) not in self._by_param or param.sharded_param._post_accumulate_grad_hooks:
+            slot = self._by_param.get(id(param.sharded_param))
+            if slot is None or self._has_hooks(slot):
                 return None
-        grads = [param.sharded_param.grad for param in params]
         all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
-        if not all_of_them and any(grad is not None for grad in grads):  # Without any FSDP2 shows which it makes.
-            return None
-        return Begun(self, params, [None if grad is None else grad._local_tensor.clone() for grad in grads])
+        if not all_of_them and any(grad is not None for grad in grads_of(params)):
+            return None  # Without any FSDP2 shows which it makes.
+        return Begun(self, params, elements)
+
+    def _has_hooks(self, slot: ShardSlot) -> bool:
+        """Return True if the program looks at this gradient when it is made. Have ours called from now on."""
+        param: Any = slot.param
+        if not param._post_accumulate_grad_hooks:
+            param.register_hook(slot.hook("_gradient_comes"))
+            slot.made_hook = param.register_post_accumulate_grad_hook(slot.hook("_made")).id
+        return bool(param._post_accumulate_grad_hooks.keys() - {slot.made_hook})
+
+    def _made(self, slot: ShardSlot, *_param: Any) -> None:
+        """Note that FSDP2 has made the gradient, or that autograd has added to it."""
+        if self._begun is not None and slot.life is not PROMISED:
+            self._begun.makes(slot)
+
+    def _gradient_comes(self, slot: Slot, *gradient: Any) -> None:
+        # Autograd adds to it by itself, where a program uses its own part of a parameter.
+        self._begun = None
+        super()._gradient_comes(slot, *gradient)
 
     def left(self, begun: Begun, stages: Sequence[Stage]) -> Stages:
         """Begin a reduction, and await it."""
@@ -204,7 +239,7 @@ class ShardRounds(AwaitedRounds):
                 wire.log = self.log
         for other in self._stages:
             other.another_begins()
-        self._begun.append(begun)
+        self._begun = begun
         self._left(self._slots[0], in_graph=False)
         reduction = Stages(stages)
         self._stages = [each for each in (*self._stages, reduction) if not each.last]
@@ -217,16 +252,24 @@ class ShardRounds(AwaitedRounds):
                 each.go_on()
             self._stages = [each for each in self._stages if not each.last]
 
-    def _resolve(self) -> None:
-        begun, self._begun = self._begun, []
-        for each in begun:
-            each.tell(self._by_param)
+    def settle(self, slots: Iterable[Slot]) -> None:
+        slots = list(slots)
+        if in_backward() and self._begun is not None and self._begun.elements:
+            return  # FSDP2 itself looks there, between one gradient that it makes and the next.
+        if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
+            self._begin_last_stages()
+            self._end(slots)
+        super().settle(slots)
+
+    def _end(self, slots: Iterable[Slot]) -> None:
+        for slot in slots:
+            assert isinstance(slot, ShardSlot)
+            slot.end()
 
     def _gathered(self) -> None:
+        self._begun = None
         self._begin_last_stages()
-        self._resolve()
-        for slot in self._by_param.values():
-            slot.end()
+        self._end(self._slots)
         self._nothing_came()
 
     def _nothing_came(self) -> None:
@@ -241,12 +284,6 @@ class ShardRounds(AwaitedRounds):
         for each in self.says:
             each.backward_ends(now)
 
-    def backward_begins(self) -> None:
-        """Bring home what autograd may add to by itself, where a program uses its own part of a parameter."""
-        for slot in self._slots:
-            if slot.life.to_come and slot.param.grad is not None:
-                self._bring_home(slot)
-
     def forward_in(self, thread: int) -> None:
         """Note the thread that runs forward."""
         self._forward_thread = thread
@@ -257,7 +294,6 @@ class ShardRounds(AwaitedRounds):
 
     def dropped(self) -> None:
         self._leave()
-        self._unwatch()
         super().dropped()
 
     def end(self) -> None:
@@ -299,12 +335,6 @@ class ShardRounds(AwaitedRounds):
 def name_of(module: Any) -> str:
     """Return the name that the module's class had before it was sharded or replicated."""
     return type(module).__name__.removeprefix("FSDP").removeprefix("Replicate")
-
-
-def _backward_begins(reference: weakref.ref[ShardRounds]) -> None:
-    rounds = reference()
-    if rounds is not None:
-        rounds.backward_begins()
 
 
 def rounds_of(module: Any, begin: bool) -> ShardRounds | None:

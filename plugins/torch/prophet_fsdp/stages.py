@@ -5,7 +5,8 @@ and collectives.py decides what is urgent.
 
 A stage begins when the one before it has come. Ranks must begin collectives in the same order, whatever comes first on
 one of them. So each begins at the same place of the program on all ranks: some reductions later, or where the backward
-pass ends. The last stage of all is what nobody waits for.
+pass ends. The last stage of all is what nobody waits for. A program may look at a gradient on one rank alone, which
+begins its stages there at once. So the numbers of their blocks are reserved beforehand.
 
 Two replicas send each other what they have. More of them reduce a part each and gather, which sends fewer bytes.
 """
@@ -72,17 +73,21 @@ def between_replicas(
     """Return the place of a sum over all replicas of a flat tensor, and the stages that bring it there."""
     if ranks <= FEW:
         result = torch.empty_like(source)
-        return result, [(wire, lambda: wire.reduce(result, source, average, urgency, place, whole=True), PARTS_AFTER)]
+        only = wire.reserve(result)
+        return result, [
+            (wire, lambda: wire.reduce(result, source, average, urgency, place, only, whole=True), PARTS_AFTER)
+        ]
     part = -(-source.numel() // ranks)
     whole = source.new_empty(part * ranks)
+    first, second = (wire.reserve(whole[:part]) for _ in range(2))
 
     def reduce() -> ShardTransfer:
         padded = source.new_zeros(part * ranks)
         padded[: source.numel()] = source
-        return wire.reduce(whole.view(ranks, -1)[rank], padded, average, urgency, place)
+        return wire.reduce(whole.view(ranks, -1)[rank], padded, average, urgency, place, first)
 
     stages: list[Stage] = [
         (wire, reduce, PARTS_AFTER),
-        (wire, lambda: wire.gather(whole, urgency, place), PARTS_AFTER),
+        (wire, lambda: wire.gather(whole, urgency, place, second), PARTS_AFTER),
     ]
     return whole[: source.numel()], stages

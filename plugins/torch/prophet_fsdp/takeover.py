@@ -175,7 +175,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
             watching.stepped_aside(text)
             return None
-    watch_backward()
+    watch_backward(within=True)
     steps.install()
     upward, downward = groups
     wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout), block_bytes)

@@ -10,7 +10,8 @@ The receiver decides the order. Gloo sends a block when its receiver has said th
 all that it sends at once, and asks for a few blocks of each other rank at a time: those of the most urgent collective.
 Data from a lower rank to a higher one has connections of its own, since the receiver's word would queue behind data.
 
-Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
+Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands (but for
+later stages of reductions, stages.py). Take the
 rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
 asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
 """
@@ -139,20 +140,40 @@ class ShardWire:
         for thread in self._threads:
             thread.start()
 
-    def gather(self, output: torch.Tensor, urgency: int, place: int) -> ShardTransfer:
+    def reserve(self, part: torch.Tensor) -> int:
+        """Return the number of the first block of a collective with such parts, which may begin later. All ranks
+        reserve in the same order, and may begin what they have reserved in any.
+        """
+        with self._moved:
+            first, self._tag = self._tag, self._tag + len(self._blocks(part))
+            if self._tag > MOST_TAG:
+                self._tag = 0
+        return first
+
+    def gather(self, output: torch.Tensor, urgency: int, place: int, first: int | None = None) -> ShardTransfer:
         """Begin to fill each rank's part of `output`, a flat tensor in which this rank's own is there.
 
-        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's.
+        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's. `first` is
+        what was reserved for it.
         """
         parts = [self._blocks(part) for part in output.view(self._links.ranks, -1)]
         comes: dict[int, Comes] = {
             other: [(functools.partial(_same, block), _nothing) for block in parts[other]]
             for other in self._links.others()
         }
-        return self._begin(urgency, place, dict.fromkeys(self._links.others(), parts[self._links.rank]), comes)
+        if first is None:
+            first = self.reserve(output.view(self._links.ranks, -1)[0])
+        return self._begin(urgency, place, first, dict.fromkeys(self._links.others(), parts[self._links.rank]), comes)
 
     def reduce(
-        self, output: torch.Tensor, input: torch.Tensor, average: bool, urgency: int, place: int, whole: bool = False
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        average: bool,
+        urgency: int,
+        place: int,
+        first: int | None = None,
+        whole: bool = False,
     ) -> ShardTransfer:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
         average. With `whole` all of it is each rank's. Both are flat tensors, and stay as they are until it has ended.
@@ -167,7 +188,9 @@ class ShardWire:
             other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
             for other in self._links.others()
         }
-        return self._begin(urgency, place, {other: parts[other] for other in self._links.others()}, comes)
+        if first is None:
+            first = self.reserve(output)
+        return self._begin(urgency, place, first, {other: parts[other] for other in self._links.others()}, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
         """Return when all of it has arrived. Raises the first error."""
@@ -218,6 +241,7 @@ class ShardWire:
         self,
         urgency: int,
         place: int,
+        first: int,
         goes: dict[int, Sequence[torch.Tensor]],
         comes: dict[int, Comes],
     ) -> ShardTransfer:
@@ -230,13 +254,10 @@ class ShardWire:
         with self._moved:
             if self.error is not None:
                 raise self.error
-            first, self._begun = self._tag, self._begun + 1
+            self._begun += 1
             now = time.monotonic()
             self.log.added(place, as_bytes, now)
             self.log.started(place, as_bytes, now)
-            self._tag += max(map(len, goes.values()))
-            if self._tag > MOST_TAG:
-                self._tag = 0
             try:
                 with unrecorded():
                     for number in range(max(map(len, goes.values()))):

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
 from prophet_fsdp.order import AHEAD, ModuleOrder
 
 
@@ -20,8 +22,13 @@ class Module:
         self.ahead: list[str] = []
         self.done: list[str] = []
         context = SimpleNamespace(iter_forward_root=self)
+        self.group = SimpleNamespace(_training_state=TrainingState.FORWARD, fsdp_params=[])
         self._state = SimpleNamespace(
-            _state_ctx=context, _states_to_forward_prefetch=[*own], _states_to_backward_prefetch=[]
+            _state_ctx=context,
+            _states_to_forward_prefetch=[*own],
+            _states_to_backward_prefetch=[],
+            _fsdp_param_groups=[self.group],
+            _training_state=TrainingState.IDLE,
         )
 
     def _get_fsdp_state(self) -> Any:
@@ -59,14 +66,18 @@ def test_the_lists_of_a_program_stay() -> None:
     assert not any(module.ahead for module in modules)
 
 
-def test_no_gathering_outlives_its_forward_pass() -> None:
-    used, unused = Module("used"), Module("unused")
+def test_no_gathering_ahead_outlives_its_forward_pass() -> None:
+    used, unused, asked_for = modules = [Module("used"), Module("unused"), Module("asked for")]
     order = ModuleOrder()
-    for module in (used, unused):
+    for module in modules:
+        order.gathers(module)
+    order.settle()
+    asked_for.group._training_state = TrainingState.IDLE
+    for module in modules:
         order.gathers(module)
     order.came(used)
     order.forward_ends(used)
     assert not unused.done, "the pass goes on"
     used._state._state_ctx.iter_forward_root = None
     order.forward_ends(used)
-    assert (used.done, unused.done) == ([], ["unshard", "reshard"])
+    assert (used.done, unused.done, asked_for.done) == ([], ["unshard", "reshard"], [])

@@ -40,6 +40,8 @@ _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads in which Python has begun a backward pass that has not returned."""
 _installed = False
+_looked_at_within = False
+"""True if an engine makes `.grad` within backward, so that the program may look there."""
 
 
 class AwaitedRounds(AverageSource):
@@ -389,9 +391,12 @@ class AwaitedRounds(AverageSource):
                     self.wait_activity(WAIT_LIMIT_S)
 
 
-def watch_backward() -> None:
-    """Tell rounds when a backward pass has returned, however the program got torch's functions."""
-    global _installed
+def watch_backward(within: bool = False) -> None:
+    """Tell rounds when a backward pass has returned, however the program got torch's functions. `within`: watch what
+    the program looks at before that, too.
+    """
+    global _installed, _looked_at_within
+    _looked_at_within |= within
     if _installed:
         return
     _installed = True
@@ -403,15 +408,17 @@ def watch_backward() -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
         if thread in _running:
-            return original(*args, **kwargs)
+            with torch_guards.within_backward(_looked_at_within):
+                return original(*args, **kwargs)
         for tell in list(_before):
             tell(args[0])
         _running.add(thread)
         try:
-            return original(*args, **kwargs)
+            with torch_guards.within_backward(_looked_at_within):
+                return original(*args, **kwargs)
         finally:
             _running.discard(thread)
-            for rounds in list(_living):
+            for rounds in sorted(_living, key=lambda rounds: rounds.number):  # in the same order on all ranks
                 rounds.backward_ends()
             torch_guards.watch_thread()
 

@@ -27,6 +27,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,41 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
 
+def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
+    """Note the same of more gradients, for what the program does within backward."""
+    more = list(slots)
+    _kept.setdefault(rounds, []).extend(more)
+    with references.unhandled():
+        for slot in more:
+            _add_sent(slot)
+    _watch_references()
+
+
+def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Call `owner.finish(slots)` before a use of these parameters, of which the engine has made copies too soon. Keep
+    `owner` until `release_copies`.
+    """
+    _kept[owner] = list(slots)
+    for key, slot in _keys_of(slots):
+        _add_pending(key, slot)
+    _watch_references()
+
+
+def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Note that `owner` has no copies of these parameters any more."""
+    _kept.pop(owner, None)
+    for key, slot in _keys_of(slots):
+        others = tuple(other for other in _pending.pop(key, ()) if other is not slot)
+        if others:
+            _pending[key] = others
+    leave_references()
+
+
+def _keys_of(slots: Iterable[Slot]) -> list[tuple[references.StorageKey, Slot]]:
+    with references.unhandled():
+        return [(references.storage_key(part), slot) for slot in slots for part in references.parts_of(slot.param)]
+
+
 def _add_pending(key: references.StorageKey, slot: Slot) -> None:
     others = _pending.get(key)
     if others is None:
@@ -409,6 +445,11 @@ def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
 
 def _watch_references() -> None:
     references.watch_here(_pending, _watched, _learning, _use)
+
+
+def within_backward(watched: bool) -> AbstractContextManager[None]:
+    """Let a backward pass run in the context, and watch hooks of the program within it if they are to be `watched`."""
+    return references.within_backward(*((_pending, _watched, _learning, _use) if watched else ()))
 
 
 def _thread_begins() -> None:

@@ -98,6 +98,8 @@ class _Here(threading.local):
     """True while code made by torch.compile is at work."""
     blind = 0
     at_work = 0
+    function: Any = None
+    """Function of torch whose use of tensors is looked at; None for none that is known."""
 
 
 _here = _Here()
@@ -153,7 +155,11 @@ class _References(TorchFunctionMode):
         # At once, since a function that gets many, such as all gradients, then waits once and not for each.
         together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
         if together:
-            self._use(together)
+            _here.function = func
+            try:
+                self._use(together)
+            finally:
+                _here.function = None
 
     def _note(self, values: Iterable[Any]) -> None:
         for tensor in _tensors(values, whole=False)[0]:
@@ -242,6 +248,26 @@ def stop_here(for_good: bool = False) -> None:
     _take_off()
 
 
+@contextlib.contextmanager
+def within_backward(*tables: Any) -> Iterator[None]:
+    """Watch all hooks of a backward pass that begins in the context, with what `watch_here` takes; without that, none.
+
+    torch has taken this thread's mode away if it handles `loss.backward()`, and gives each hook the modes that the pass
+    began with.
+    """
+    mode = _References(*tables) if tables else None
+    with aside():
+        before = _here.mode
+        if mode is not None:
+            _enter(mode)
+        try:
+            yield
+        finally:
+            _here.mode = mode
+            _take_off()
+            _here.mode = before
+
+
 def _take_off() -> int | None:
     """Take this thread's mode off the stack. Returns the number of modes above it; None if it is not there."""
     if _here.mode is None:
@@ -259,6 +285,12 @@ def look(values: Iterable[Any]) -> None:
     mode = _here.mode
     if mode is not None and not _here.blind:
         mode.look(values)
+
+
+def may_write() -> bool:
+    """True if the use at hand may be a write, by torch's names: in place, or of an item or an attribute."""
+    name = str(getattr(_here.function, "__name__", "_")).partition(".")[0]
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
 
 
 def is_watch(mode: Any) -> bool:

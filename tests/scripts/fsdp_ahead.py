@@ -1,0 +1,106 @@
+"""Parameters that a program writes, or gathers, while Prophet gathers them ahead of their turn."""
+
+import averaging  # noqa: F401
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from ways import run_fsdp, way
+
+
+def layers():
+    return nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)))
+
+
+class Momentum(nn.Module):
+    """The second encoder follows the first, within the forward pass, as in MoCo."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries, self.keys, self.head = layers(), layers().requires_grad_(False), nn.Linear(40, 7)
+
+    def forward(self, values):
+        queries = self.queries(values)
+        with torch.no_grad():
+            pairs = zip(self.queries.parameters(), self.keys.parameters(), strict=True)
+            for place, (query, key) in enumerate(pairs):
+                if place % 2:
+                    key.lerp_(query, 0.3)
+                else:
+                    torch._foreach_lerp_([key], [query], 0.3)
+            keys = self.keys(values)
+        return self.head(queries) * self.head(keys)
+
+
+def loss_of(model):
+    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
+
+
+def step(optimizer, loss):
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+@way(lambda: fully_shard(Momentum()))
+def written_in_forward(model, optimizer):
+    return [step(optimizer, loss_of(model)) for _ in range(6)]
+
+
+class Parts(nn.Module):
+    fails = False
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder, self.head = fully_shard(layers()), layers(), nn.Linear(40, 7)
+
+    def forward(self, values):
+        values = self.encoder(values)
+        for layer in self.decoder:
+            values = layer(values).relu()
+            if self.fails:
+                raise ValueError("this batch is bad")
+        return self.head(values)
+
+
+@way(lambda: fully_shard(Parts()))
+def asked_for_by_hand(model, optimizer):
+    """A layer is gathered by hand, before a pass of the encoder alone, and before an update."""
+    seen = []
+    for iteration in range(8):
+        loss = loss_of(model)
+        loss.backward()
+        layer = model.decoder[1]
+        if iteration % 2:
+            layer.unshard(async_op=True)
+        optimizer.step()
+        optimizer.zero_grad()
+        handle = None if iteration % 2 else layer.unshard(async_op=True)
+        with torch.no_grad():
+            seen.append(model.encoder(torch.ones(2, 40)))
+        if handle is not None:
+            handle.wait()
+            seen.append(layer.weight.detach().clone())
+            layer.reshard()
+    return seen
+
+
+@way(lambda: fully_shard(Parts()))
+def failed_before_a_step(model, optimizer):
+    """The second batch of an accumulation fails, and the step is made with the first."""
+    losses = []
+    for iteration in range(8):
+        loss = loss_of(model)
+        loss.backward()
+        model.fails = iteration % 3 == 2
+        try:
+            loss_of(model).backward()
+        except ValueError:
+            model.fails = False
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+run_fsdp()

@@ -1,0 +1,70 @@
+"""Gradients that a program reaches within backward: hooks that look at those of later modules, and penalties on this
+rank's own parts of parameters, whose gradients autograd adds by itself.
+"""
+
+import averaging  # noqa: F401
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from ways import run_fsdp, way
+
+
+def layers():
+    return fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
+
+
+def step(model, optimizer, penalty=0.0):
+    loss = nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,))) + penalty
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+@way(layers)
+def looks(model, optimizer):
+    """A module's hook looks at the gradients of another, and one at the end of the pass at all."""
+    seen = []
+
+    def at_the_end():
+        seen.extend(param.grad.to_local().clone() for param in model.parameters())
+
+    def look(module, inner, outer):
+        seen.append(model[3].weight.grad.to_local().clone())
+        torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
+
+    hook = model[0].register_full_backward_hook(look)
+    for iteration in range(6):
+        if iteration == 4:
+            hook.remove()
+        step(model, optimizer)
+    return seen
+
+
+@way(layers)
+def writes(model, optimizer):
+    """A module's hook writes gradients of others, or takes them away."""
+
+    def write(module, inner, outer):
+        model[3].weight.grad.to_local().mul_(0.5)
+        model[2].bias.grad.mul_(0.25)
+        model[1].bias.grad = None
+
+    model[0].register_full_backward_hook(write)
+    return [step(model, optimizer) for _ in range(5)]
+
+
+@way(layers)
+def penalties(model, optimizer):
+    """A penalty comes first in the graph, so its gradients come last in backward; there are averages under way then."""
+    losses = []
+    for iteration in range(6):
+        parts = [param.to_local() if iteration % 2 else param for param in model.parameters()]
+        sums = [part.square().sum() for part in parts]
+        penalty = 1e-2 * sum(each if iteration % 2 else each.full_tensor() for each in sums)
+        losses.append(step(model, optimizer, penalty))
+        optimizer.zero_grad(set_to_none=iteration % 3 == 0)
+    return losses
+
+
+run_fsdp()
