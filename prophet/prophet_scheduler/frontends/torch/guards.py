@@ -448,8 +448,8 @@ def _watch_references() -> None:
 
 
 def within_backward(watched: bool) -> AbstractContextManager[None]:
-    """Let a backward pass run in the context, and watch hooks of the program within it if they are to be `watched`."""
-    return references.within_backward(*((_pending, _watched, _learning, _use) if watched else ()))
+    """Let a backward pass run in the context, and watch its hooks if they are `watched` or an update is pending."""
+    return references.within_backward(*((_pending, _watched, _learning, _use) if watched or _pending else ()))
 
 
 def _thread_begins() -> None:
