@@ -231,6 +231,7 @@ class Updates:
             move(slots, DEFER)
             self._pending = len(slots)
             self._look_at_state(slots)
+            barrier = barrier or self._state_in_hand()
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
@@ -426,6 +427,11 @@ class Updates:
             known = ((slot, state.get(slot.param)) for slot in slots)
             self._state_by_slot = {slot: own for slot, own in known if own}
         self._state_known = list(slots)
+
+    def _state_in_hand(self) -> bool:
+        """True if the program has the dictionary of the optimizer's state in hand, where nobody sees what it does."""
+        state = vars(self._optimizer)["state"]
+        return sys.getrefcount(state) > 3  # by the optimizer, `state` and the call
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
