@@ -90,20 +90,6 @@ def replaced(param):
 
 
 @way()
-def written_without_backward(model, optimizer):
-    """Into the zeros that BytePS begins with, and for half of the parameters."""
-    params = list(model.parameters())
-    for _ in range(6):
-        loss = loss_of(model, *batch())
-        for p, grad in zip(params[:2], torch.autograd.grad(loss, params[:2], retain_graph=True), strict=True):
-            p.grad.copy_(grad)
-        for p in params[2:]:
-            p.grad.zero_()
-        loss.backward(inputs=params[2:])
-        optimizer.step()
-
-
-@way()
 def replaced_after_they_left(model, optimizer):
     """The script finds averages in its own tensors."""
     norms = []

@@ -145,9 +145,9 @@ class Slot:
     def attend(self) -> tuple[Any, Any]:
         """Have `rounds` called when a gradient comes and when it is in `.grad`. Returns the handles of the two hooks.
 
-        The second is a hook of the node that adds to `.grad`, as torch's reducer and BytePS have: it runs after all
-        hooks of the tensor, which may change the gradient. Nobody else keeps the node. If Python alone kept it, each
-        forward pass would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
+        The second is a hook of the node that adds to `.grad`: it runs after all hooks of the tensor, which may change
+        the gradient. Nobody else keeps the node. If Python alone kept it, each forward pass would wait for Python's
+        lock with a mutex of torch's in hand, and a fork would copy the mutex so.
         """
         param: Any = self.param
         comes = param.register_hook(self.hook("_gradient_comes"))

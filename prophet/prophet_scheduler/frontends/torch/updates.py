@@ -225,13 +225,12 @@ class Updates:
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
-            barrier = barrier or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or self._state_in_hand() or not program_state.can_hold_later(self._stepped_in)
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             move(slots, DEFER)
             self._pending = len(slots)
             self._look_at_state(slots)
-            barrier = barrier or self._state_in_hand()
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
@@ -430,8 +429,7 @@ class Updates:
 
     def _state_in_hand(self) -> bool:
         """True if the program has the dictionary of the optimizer's state in hand, where nobody sees what it does."""
-        state = vars(self._optimizer)["state"]
-        return sys.getrefcount(state) > 3  # by the optimizer, `state` and the call
+        return sys.getrefcount(vars(self._optimizer)["state"]) > 2  # by the optimizer and the call
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
