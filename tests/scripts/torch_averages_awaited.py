@@ -1,5 +1,6 @@
 """Averaged gradients that the script awaits and changes, as BytePS documents it: a step without a second wait."""
 
+import byteps.torch as bps
 import torch
 from torch import nn
 from ways import adam, backward, batch, loss_of, run_byteps, train, way
@@ -67,6 +68,31 @@ def noised(model, optimizer):
         awaited_step(optimizer, add_noise)
 
 
+@way()
+def noised_by_each_worker(model, optimizer):
+    """Step and a second wait average once more what each worker has changed."""
+    for iteration in range(6):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.synchronize()
+        for p in model.parameters():
+            p.grad.add_(torch.randn(p.shape), alpha=0.01)
+        if iteration % 3 == 2:
+            awaited_step(optimizer, lambda: None)
+        else:
+            optimizer.step()
+
+
+@way(compression=bps.Compression.fp16)
+def clipped_and_rounded_again(model, optimizer):
+    for _ in range(6):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.synchronize()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+
+
 @way(make=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True), backward_passes_per_step=2)
 def two_passes_a_step(model, optimizer):
     losses = []
@@ -105,6 +131,20 @@ def begun_again_from_a_file(model, optimizer):
         train(model, optimizer)
     state = optimizer.state_dict()["state"]
     return [state[number]["exp_avg"] for number in sorted(state)]
+
+
+@way()
+def written_without_backward(model, optimizer):
+    """Into the zeros that BytePS begins with, and for half of the parameters."""
+    params = list(model.parameters())
+    for _ in range(6):
+        loss = loss_of(model, *batch())
+        for p, grad in zip(params[:2], torch.autograd.grad(loss, params[:2], retain_graph=True), strict=True):
+            p.grad.copy_(grad)
+        for p in params[2:]:
+            p.grad.zero_()
+        loss.backward(inputs=params[2:])
+        optimizer.step()
 
 
 run_byteps()

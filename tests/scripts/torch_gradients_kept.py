@@ -1,6 +1,7 @@
 """Gradients that the script looks at after the step, keeps, or clears itself."""
 
 import numpy as np
+import torch
 from ways import adam, backward, batch, loss_of, run_byteps, train, way
 
 
@@ -69,6 +70,37 @@ def cleared_late(model, optimizer):
             optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
     return losses
+
+
+@way()
+def changed_by_hooks(model, optimizer):
+    """Hooks that the script adds once the optimizer is wrapped run before a gradient leaves."""
+    for number, p in enumerate(model.parameters()):
+        p.register_post_accumulate_grad_hook(in_place if number % 2 else replaced)
+    for _ in range(6):
+        train(model, optimizer)
+
+
+def in_place(param):
+    param.grad.mul_(0.5)
+
+
+def replaced(param):
+    param.grad = param.grad * 0.5
+
+
+@way()
+def replaced_after_they_left(model, optimizer):
+    """The script finds averages in its own tensors."""
+    norms = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        backward(model)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        norms.append([float(p.grad.norm()) for p in model.parameters()])
+    return norms
 
 
 run_byteps()

@@ -23,7 +23,15 @@ for iteration in range(8):
         with ddp.no_sync():
             nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,))).backward()
     loss = nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,)))
-    loss.backward()
+    if iteration == 5:  # averaged by hand, twice
+        with ddp.no_sync():
+            loss.backward()
+        ddp.synchronize()
+        for p in model.parameters():
+            p.grad.add_(torch.randn(p.shape), alpha=0.01)
+        ddp.synchronize()
+    else:
+        loss.backward()
     if iteration % 4 == 3:
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
     optimizer.step()

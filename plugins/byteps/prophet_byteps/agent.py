@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prophet_byteps import agreement, partition
+from prophet_byteps import agreement, meeting, partition
 from prophet_byteps import hook as hook_module
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.hook import Hook
 from prophet_byteps.learning import Learning, Stores
 from prophet_byteps.library import Library
-from prophet_byteps.meeting import attend, not_compared, warn_of_settings
 from prophet_byteps.reports import Reports
 from prophet_scheduler import __version__, plugins
 from prophet_scheduler.core import settings as names
@@ -139,7 +138,7 @@ class Agent:
         try:
             self._agree_at_start(module, layout)
         except Exception as error:
-            not_compared(error)
+            meeting.not_compared(error)
         at_end(self._finish)
         self._thread.start()
 
@@ -160,13 +159,13 @@ class Agent:
 
         def begin() -> None:
             try:
-                warn_of_settings()
+                meeting.warn_of_settings()
                 self._begin()
             except Exception as error:
                 self._give_up(error)
 
         terms = f"Prophet {__version__} for {self._framework}, policy {self._settings.policy}, {self._sizes}{layout}"
-        attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
+        meeting.attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
 
     def step_aside(self, why: str) -> None:
         """Warn once, and run BytePS in order of arrival from here on."""
@@ -246,12 +245,14 @@ class Agent:
 
         push, pull = (oldest(lane, self._learning.stores.arena) for lane in (status.pushes, status.pulls))
         # BytePS opens a key, and waits for all workers, before the key's first transfer is a task that the hook sees.
-        under_way = status.in_flight_bytes > 0 or bool(push or pull) or agreement.under_way()
+        under_way = status.in_flight_bytes > 0 or bool(push or pull) or agreement.under_way() or meeting.ending
         verdict = self._stall.turn(now, finished, under_way)
-        if verdict is Verdict.WARN:
-            logger.warning("Prophet: %s", story(self._stall.stalled_s, push, pull))
-        elif verdict is Verdict.END:
-            end_process(f"{story(self._stall.stalled_s, push, pull)} (PROPHET_STALL_S)", STALLED)
+        if verdict is Verdict.NOTHING:
+            return
+        line = story(self._stall.stalled_s, push, pull, meeting.ending)
+        if verdict is Verdict.END:
+            end_process(f"{line} (PROPHET_STALL_S)", STALLED)
+        logger.warning("Prophet: %s", line)
 
     def _take_up(self, hook: Hook, plan: Plan) -> None:
         self._reports.took_up(hook.set_plan(plan))

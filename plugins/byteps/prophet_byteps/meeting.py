@@ -14,10 +14,12 @@ from typing import Any
 from prophet_byteps import agreement
 from prophet_byteps.place import place_of
 from prophet_scheduler.core import settings as names
-from prophet_scheduler.frontends.ending import finish_first
+from prophet_scheduler.frontends.ending import at_end, finish_first
 
 EXIT_LIMIT_S = 5.0
 """Maximum wait for workers that have yet to answer, before BytePS or the process ends."""
+ending = False
+"""True while BytePS ends: its end waits for all workers and servers, and for its scheduler."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -39,6 +41,7 @@ def attend(
     @functools.wraps(init)
     def init_and_agree(*args: Any, **kwargs: Any) -> Any:
         begin()
+        at_end(_ended)  # Runs after BytePS's own end, which its init() registers.
         result = init(*args, **kwargs)
         # An asynchronous server answers before all have sent, so workers cannot compare through it.
         if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
@@ -62,7 +65,7 @@ def attend(
         return result
 
     module.init, module.resume = init_and_agree, resume_and_agree
-    finish_first(module, answer_before_the_end, agreement.begin_anew)
+    finish_first(module, _answer_before_the_end, _ended)
 
 
 def warn_of_settings() -> None:
@@ -78,9 +81,17 @@ def not_compared(error: Exception) -> None:
     logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
 
 
-def answer_before_the_end() -> None:
+def _answer_before_the_end() -> None:
     """Answer all workers, since another may still wait for this one."""
+    global ending
     try:
         agreement.wait(agreement.at_rest, "all workers", EXIT_LIMIT_S)
     except Exception as error:
         logger.warning("Prophet ended before all workers had answered: %s", error)
+    ending = True
+
+
+def _ended() -> None:
+    global ending
+    ending = False
+    agreement.begin_anew()

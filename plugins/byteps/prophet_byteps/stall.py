@@ -52,8 +52,8 @@ class Oldest:
     what: str = "a tensor"
 
 
-def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
-    """Return one line on what waits for whom.
+def story(stalled_s: float, push: Oldest | None, pull: Oldest | None, ending: bool = False) -> str:
+    """Return one line on what waits for whom. `ending`: BytePS ends.
 
     A server acknowledges a push as soon as it has it, and answers a pull when every worker has pushed that key.
     """
@@ -68,6 +68,8 @@ def story(stalled_s: float, push: Oldest | None, pull: Oldest | None) -> str:
             else "perhaps for the same reason"
         )
         parts.append(f"the pull of {pull.what} is not answered after {pull.age_s:.0f} s, {why}")
+    if ending and not parts:
+        parts.append("BytePS's end waits for all workers and servers and for its scheduler, and one is late or gone")
     if not parts:
         first = "no transfer is under way, and the first one of a tensor waits until all workers have it"
         parts.append(f"{first}; a server, a link or another worker may be gone")

@@ -144,6 +144,31 @@ def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], mo
     assert ended.value.line.endswith("(PROPHET_STALL_S)")
 
 
+def test_the_end_of_byteps_waits_for_all_as_well(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "end_process", end_process)
+    hook = Hook()
+    hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
+    scheduled = job(hook, stall_s=20.0)
+    scheduled._begin()
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            clock[0] += 1.0
+            scheduled._turn()
+
+    lasts = [19]
+    byteps = SimpleNamespace(init=int, resume=int, shutdown=lambda: turns(lasts[0]))
+    scheduled._agree_at_start(byteps, "")
+    turns(60)
+    byteps.shutdown()
+    turns(60)
+    lasts[0] = 21
+    with pytest.raises(ProcessEnded) as ended:
+        byteps.shutdown()
+    assert ended.value.status == STALLED
+    assert ended.value.line.startswith("no transfer has finished for 20 s: BytePS's end waits for all workers")
+
+
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
 @pytest.mark.parametrize(("back_after_s", "waited_s"), [(0.0, 0.0), (1.0, 1.0), (60.0, meeting.EXIT_LIMIT_S)])
 def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(

@@ -48,11 +48,14 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self.watch()
 
     def synchronize(self) -> None:
-        """End the open round: the gradients it still lacks had no part in the loss."""
+        """End the open round: the gradients it still lacks had no part in the loss. Where none is open, all are
+        averaged as they are: the program may have made them within no_sync(), or changed them.
+        """
         with self._lock, references.blind(), torch.no_grad():
-            if self._keyed.staged == 0:
-                return
+            self._keyed.plan()
             missing = [slot for slot in self._slots if not slot.life.staged]
+            for slot in missing:
+                self._bring_home(slot)
             absent = [slot for slot in missing if slot.param.grad is None]
             for slot in missing:
                 self._stage(slot)

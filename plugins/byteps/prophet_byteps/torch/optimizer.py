@@ -36,6 +36,8 @@ def wrap(
     wrapped: Any = object.__new__(wrapped_class)
     vars(wrapped).update(_made_anew(optimizer))
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    for param in trainable.values():
+        param.grad = torch.zeros_like(param)  # as BytePS leaves them
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
     rounds = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half)
     begin(wrapped, rounds)
@@ -70,7 +72,9 @@ class _Methods:
         return self._prophet.step(closure)
 
     def synchronize(self) -> None:
-        """Wait for all averaged gradients and put them in `.grad`; the next step() uses what is there then."""
+        """Wait for all averaged gradients and put them in `.grad`. step() averages what is there then once more, as
+        BytePS's does, but for one within skip_synchronize().
+        """
         self._prophet.synchronize()
 
     def finish_updates(self) -> None:

@@ -62,10 +62,8 @@ class OptimizerRounds(Updates, KeyedWire):
         if torch_guards.after_compilation():
             self.keep_barrier()
         for slot in self._order:
-            param: Any = slot.param
-            slot.watched.memory.note(param)
-            param.register_hook(slot.hook("_gradient_comes"))
-            param.register_post_accumulate_grad_hook(slot.hook("_gradient_ready"))
+            slot.watched.memory.note(slot.param)
+            slot.attend()
 
     # Called by the optimizer's methods.
 
@@ -75,17 +73,18 @@ class OptimizerRounds(Updates, KeyedWire):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.should_synchronize and (closure is not None or self._needs_whole_step()):
+        whole = closure is not None or self._needs_whole_step() or self._gradients_changed()
+        if whole and self.should_synchronize and not (closure is not None and self._synchronized):
             self.synchronize()
         self.flush()
         self._settle_others()
         self._stepped = True
-        if self._synchronized or not self.should_synchronize:
-            if self._synchronized:
+        waited, self._synchronized = self._synchronized, False
+        if whole or not self.should_synchronize:
+            if waited:
                 self._keyed.iterated(waited=True)
                 self._probation.in_vain()
                 torch_guards.note_uses(self, self._probation.watches)
-            self._synchronized = False
             with self._stepping():
                 self._user_class.step(self._optimizer)
             return loss
@@ -95,7 +94,7 @@ class OptimizerRounds(Updates, KeyedWire):
             self._next_round()
         self._defer(self._order, local, barrier=self._probation.barrier or self._keyed.tracing)
         late = self._probation.under_way or self._keyed.tracing or any(slot.life.pending for slot in self._order)
-        self._keyed.iterated(waited=not late)
+        self._keyed.iterated(waited=waited or not late)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
         return None
@@ -103,14 +102,14 @@ class OptimizerRounds(Updates, KeyedWire):
     def synchronize(self) -> None:
         """Wait for everything: afterwards each parameter's `.grad` is its averaged gradient.
 
-        Right after step() it takes only the averages still under way: a round that this worker alone began would end up
-        in the others' next averages.
+        What is in `.grad` is averaged once more where that was done already, as BytePS does: workers may have changed
+        it. Right after step() it takes only the averages still under way: a round that this worker alone began would
+        end up in the others' next averages.
         """
-        if self._synchronized:
-            return
         self.flush()
         if self._stepped and not self._anything_since_step():
             return
+        self._stepped = False
         self._push_missing()
         with self._lock, torch.no_grad():
             for slot in self._order:
@@ -210,9 +209,15 @@ class OptimizerRounds(Updates, KeyedWire):
                         local.setdefault(number, []).append(param)
                 elif param.requires_grad or param.grad is not None:
                     own.group, own.position = number, position
-                    if own.seen is not None and not own.grad_unchanged():
-                        warn_once(
-                            "gradients were changed between backward() and step(), after they had left; "
-                            "call optimizer.synchronize() before changing them"
-                        )
         return local
+
+    def _gradients_changed(self) -> bool:
+        """Return True, with a warning, if the program has changed gradients that have left. They get averages then."""
+        with references.blind():
+            changed = any(slot.life.staged and not slot.grad_as_seen() for slot in self._order)
+        if changed:
+            warn_once(
+                "gradients were changed between backward() and step(), after they had left; "
+                "call optimizer.synchronize() before changing them"
+            )
+        return changed

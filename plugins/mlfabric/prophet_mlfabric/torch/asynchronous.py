@@ -50,8 +50,6 @@ T = TypeVar("T")
 Give: TypeAlias = Callable[[Asking, Permission, torch.Tensor], bool]
 """Sends an update to its aggregator and waits for its outcome (aggregating.py). It returns True if the memory then is a
 whole version of the model with the update in it."""
-START_POLL_S = 0.01
-"""Seconds between a worker's looks for the root's first weights."""
 RETRY_S = 0.002
 MOST_RETRY_S = 0.05
 PATIENCE_S = 10.0
@@ -62,13 +60,18 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class UpdateWire(Protocol):
-    """Asynchronous server as rounds need it. Both methods return when the server has answered."""
+    """Asynchronous server as rounds need it. Its methods return when the server has answered."""
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
         """Add all blocks to the server's, as one."""
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         """Fill the blocks at these places with the server's."""
+
+    def pull_until(
+        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
+    ) -> None:
+        """Pull the first block until `there()`, which `who` brings about."""
 
 
 class WholePulls:
@@ -89,10 +92,8 @@ class WholePulls:
 
     def begun(self, blocks: Sequence[torch.Tensor]) -> None:
         """Read all blocks once the root's first weights are there."""
-        self.read(blocks, [0])
-        while not has_begun(counts_of(blocks[0], self._counted)):
-            self._sleep(START_POLL_S)
-            self.read(blocks, [0])
+        root = "worker 0, which has the first weights,"
+        self._wire.pull_until(blocks[0], lambda: has_begun(counts_of(blocks[0], self._counted)), root, self._sleep)
         self.whole(blocks)
 
     def whole(self, blocks: Sequence[torch.Tensor]) -> int:

@@ -142,6 +142,19 @@ class Slot:
         unserializable_hook(hook)  # type: ignore[no-untyped-call]
         return hook
 
+    def attend(self) -> tuple[Any, Any]:
+        """Have `rounds` called when a gradient comes and when it is in `.grad`. Returns the handles of the two hooks.
+
+        The second is a hook of the node that adds to `.grad`: it runs after all hooks of the tensor, which may change
+        the gradient. Nobody else keeps the node. If Python alone kept it, each forward pass would wait for Python's
+        lock with a mutex of torch's in hand, and a fork would copy the mutex so.
+        """
+        param: Any = self.param
+        comes = param.register_hook(self.hook("_gradient_comes"))
+        with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+            self.path = param.view_as(param).grad_fn
+        return comes, self.accumulation.register_hook(self.hook("_gradient_ready"))
+
     def version_of(self, grad: torch.Tensor) -> int:
         """Return a number that another write to the gradient changes."""
         return grad._version

@@ -83,14 +83,8 @@ class AwaitedRounds(AverageSource):
         """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
         self._attend()
         for slot in self._slots:
-            param: Any = slot.param
-            self._hooks.append(param.register_hook(slot.hook("_gradient_comes")))
-            # A hook of the node that adds to `.grad`, as torch's reducer has: it runs after all hooks of the tensor,
-            # which may change the gradient. Nobody else keeps the node. If Python alone kept it, each forward pass
-            # would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
-            with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-                slot.path = param.view_as(param).grad_fn
-            self._ends.append(slot.accumulation.register_hook(slot.hook("_gradient_ready")))
+            for hooks, handle in zip((self._hooks, self._ends), slot.attend(), strict=True):
+                hooks.append(handle)
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _attend(self) -> None:

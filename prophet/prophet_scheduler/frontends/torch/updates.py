@@ -225,7 +225,7 @@ class Updates:
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
-            barrier = barrier or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or self._state_in_hand() or not program_state.can_hold_later(self._stepped_in)
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             move(slots, DEFER)
@@ -426,6 +426,10 @@ class Updates:
             known = ((slot, state.get(slot.param)) for slot in slots)
             self._state_by_slot = {slot: own for slot, own in known if own}
         self._state_known = list(slots)
+
+    def _state_in_hand(self) -> bool:
+        """True if the program has the dictionary of the optimizer's state in hand, where nobody sees what it does."""
+        return sys.getrefcount(vars(self._optimizer)["state"]) > 2  # by the optimizer and the call
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:

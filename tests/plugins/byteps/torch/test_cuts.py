@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import logging
 import random
 import types
@@ -127,7 +128,8 @@ def play(model: Mixed, optimizer: Any, chance: random.Random, accumulated: int) 
         if step < 0.3:
             optimizer.synchronize()
             seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
-            getattr(optimizer, "optimizer", optimizer).step()
+            with getattr(optimizer, "skip_synchronize", contextlib.nullcontext)():
+                getattr(optimizer, "optimizer", optimizer).step()
         else:
             optimizer.step()
         if chance.random() < 0.2:

@@ -223,10 +223,27 @@ def test_a_branch_that_is_skipped_has_the_others_average_after_synchronize(netwo
         for each, called in ((plain, truth), (optimizer, ddp)):
             each.zero_grad(set_to_none=set_to_none)
             nn.functional.cross_entropy(called(inputs, number % 3 == 1), labels).backward()
-        ddp.synchronize()
+        if number % 3 == 1:
+            ddp.synchronize()
         optimizer.step()
         plain.step()
     assert same_model(model, truth)
+
+
+def test_gradients_of_no_sync_alone_are_averaged_by_synchronize(network: Any) -> None:
+    truth, plain, ddp, optimizer = pair(network)
+    for number in range(5):
+        plain.zero_grad()
+        optimizer.zero_grad()
+        with ddp.no_sync():
+            loss_of(ddp, number).backward()
+        loss_of(truth, number).backward()
+        for _ in range(1 + number % 2):
+            ddp.synchronize()
+            plain.synchronize()
+        optimizer.step()
+        plain.optimizer.step()
+    assert same_model(ddp.module, truth)
 
 
 def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> None:

@@ -56,6 +56,12 @@ class Job:
             for block, place in zip(blocks, places, strict=True):
                 block.copy_(self.sums[place])
 
+    def pull_until(
+        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
+    ) -> None:
+        self.pull([block], [0])
+        assert there()
+
 
 class Coordinator:
     """Its side of one worker."""

@@ -43,6 +43,15 @@ class Server:
             self.pulled += 1
             self.between(place)
 
+    def pull_until(
+        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
+    ) -> None:
+        while True:
+            self.pull([block.zero_()], [0])
+            if there():
+                return
+            sleep(0.01)
+
 
 class Coordinator:
     """Grants everything at once, but for what `drops` has."""
