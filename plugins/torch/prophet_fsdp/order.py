@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import torch
+from prophet_scheduler.frontends.torch.references import in_backward
 
 AHEAD = 2
 """Modules whose parameters are gathered ahead: one that travels, and one that is there or next."""
@@ -87,8 +87,3 @@ def order_of(module: Any) -> ModuleOrder:
 def _context(module: Any) -> Any:
     """Return what FSDP2 keeps for all modules of a model."""
     return module._get_fsdp_state()._state_ctx
-
-
-def in_backward() -> bool:
-    """Return True in a thread that runs a backward pass."""
-    return torch._C._current_graph_task_id() != -1
