@@ -54,6 +54,9 @@ def train(way, frozen=False):
 def between_optimizers():
     """One optimizer updates by the gradients of another one's module, and one has parameters in the same memory."""
     lender, borrower, third = (DistributedDataParallel(nn.Linear(32, 10)) for _ in range(3))
+    with torch.no_grad():
+        lender.module.bias[0] = 0.1
+    rate = torch.optim.SGD(borrower.parameters(), lr=lender.module.bias.data[0], foreach=False)
     views = [nn.Parameter(p.data) for p in lender.parameters()]
     first, second, again = (
         torch.optim.SGD(params, lr=0.1, momentum=0.9)
@@ -71,6 +74,7 @@ def between_optimizers():
             for ours, theirs in zip(borrower.parameters(), lender.parameters(), strict=True):
                 ours.grad = theirs.grad
         second.step()
+        rate.step()
         if iteration % 2 == 0:
             first.step()
         for view in views:

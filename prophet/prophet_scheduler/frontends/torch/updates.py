@@ -275,7 +275,9 @@ class Updates:
         """
         states = vars(self._optimizer)["state"].values() if self.state_seen else ()
         params = [param for _, param in self._grouped()]
-        values = (value for own in states for value in own.values() if isinstance(value, torch.Tensor))
+        # A rate may be another optimizer's parameter.
+        tables = chain(states, self._optimizer.param_groups)
+        values = (value for own in tables for value in own.values() if isinstance(value, torch.Tensor))
         with references.unhandled():
             grads = [(param.grad, torch_guards.slots_of(param)) for param in params]
             borrowed = [grad for grad, own in grads if grad is not None and not any(map(Slot.grad_unchanged, own))]
