@@ -1,5 +1,6 @@
 """Backward passes begun by TorchScript, by a call of the engine itself, for some inputs, and in several threads."""
 
+import sys
 import threading
 
 import torch
@@ -45,12 +46,16 @@ def wrapped(group=None):
 
 def train(ddp, backward, batches, seen):
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    for batch in batches:
+    params = list(ddp.parameters())[::-1]
+    for number, batch in enumerate(batches):
         optimizer.zero_grad()
         backward(ddp(batch).square().mean())
-        seen.append(sum(float(param.grad.double().sum()) for param in ddp.parameters()))
-        nn.utils.clip_grad_norm_(ddp.parameters(), 0.5)
+        if number % 2:
+            seen.append(sum(float(param.grad.double().sum()) for param in params))
+            nn.utils.clip_grad_norm_(params, 0.5)
         optimizer.step()
+        if number % 3:
+            seen.append(sum(float(param.detach().double().sum()) for param in params))
 
 
 weights, gradients = [], []
@@ -63,9 +68,10 @@ for backward in (scripted, engine, in_a_thread, only_some):
 modules = [wrapped(dist.new_group([0, 1])) for _ in range(2)]
 seen = [[], []]
 threads = [
-    threading.Thread(target=train, args=(module, torch.Tensor.backward, torch.randn(10, 8, 16), own))
+    threading.Thread(target=train, args=(module, torch.Tensor.backward, torch.randn(40, 8, 16), own))
     for module, own in zip(modules, seen, strict=True)
 ]
+sys.setswitchinterval(1e-5)
 for thread in threads:
     thread.start()
 for thread in threads:

@@ -53,6 +53,53 @@ def state_held(ddp, optimizer):
     return seen, optimizer.state_dict()
 
 
+kept = {}
+
+
+def with_dictionaries(params):
+    """Return an optimizer whose dictionary of states, and whose rates in tensors, are kept from before its steps."""
+    kept["betas"] = torch.tensor(0.9), torch.tensor(0.99)
+    optimizer = torch.optim.Adam(params, lr=1e-2, betas=kept["betas"], foreach=False)
+    kept["state"] = optimizer.state
+    return optimizer
+
+
+@way(make=with_dictionaries)
+def dictionaries_held(ddp, optimizer):
+    """States read, written and cleared by a dictionary, and rates changed in place."""
+    seen, state, params = [], kept.pop("state"), list(ddp.parameters())[::-1]
+    for iteration in range(12):
+        train(ddp, optimizer)
+        kept["betas"][0].mul_(0.99)
+        if iteration < 3:
+            seen += [state[p]["exp_avg"].sum().item() for p in params]
+        elif iteration == 4:
+            state.clear()
+        elif iteration == 5:
+            own = [state[p] for p in params]
+            del state
+        elif iteration > 8:
+            for each in own:
+                each["exp_avg"] = torch.ones_like(each["exp_avg_sq"])
+    return seen, optimizer.state_dict()
+
+
+class Wrapper(torch.optim.Adam):
+    """Has all attributes of another optimizer, as Lightning's wrapper does."""
+
+    def __init__(self, optimizer):
+        self.__dict__.update(vars(optimizer))
+
+
+@way(make=adam)
+def wrapped(ddp, optimizer):
+    seen, wrapper = [], Wrapper(optimizer)
+    for _ in range(8):
+        train(ddp, optimizer)
+        seen += [state["exp_avg"].sum().item() for state in reversed(wrapper.state.values())]
+    return seen
+
+
 def small():
     return nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 10))
 
@@ -90,6 +137,21 @@ class Decayed(torch.optim.SGD):
 
 @way(small, lambda params: Decayed(params, lr=0.1, momentum=0.9))
 def own_step(ddp, optimizer):
+    return [train(ddp, optimizer) for _ in range(6)]
+
+
+class ByNorm(torch.optim.SGD):
+    """Keeps torch's step(), but for the part that collects the gradients."""
+
+    def _init_group(self, group, params, grads, *others):
+        sparse = super()._init_group(group, params, grads, *others)
+        norm = sum(grad.norm() for grad in grads)
+        grads[:] = [grad / norm for grad in grads]
+        return sparse
+
+
+@way(small, lambda params: ByNorm(params, lr=0.1))
+def own_part_of_step(ddp, optimizer):
     return [train(ddp, optimizer) for _ in range(6)]
 
 
@@ -169,6 +231,28 @@ def hooks(ddp, optimizer):
         train(ddp, optimizer)
     handle.remove()
     return seen, optimizer.state_dict()
+
+
+@way(gradient_as_bucket_view=True)
+def sharpness_aware(ddp, optimizer):
+    """A step by a gradient of elsewhere, and by the first one, which torch has overwritten with it."""
+    params, changes = list(ddp.parameters()), []
+    for _ in range(12):
+        inputs, labels = batch()
+        optimizer.zero_grad()
+        loss_of(ddp, inputs, labels).backward()
+        first = [p.grad for p in params]
+        with torch.no_grad():
+            ascent = [grad * 0.1 for grad in first]
+            torch._foreach_add_(params, ascent)
+        optimizer.zero_grad()
+        loss_of(ddp, inputs, labels).backward()
+        changes += [(p.grad - grad).norm().item() for p, grad in zip(params, first, strict=True)]
+        with torch.no_grad():
+            torch._foreach_sub_(params, ascent)
+            torch._foreach_add_([p.grad for p in params], first, alpha=0.1)
+        optimizer.step()
+    return changes
 
 
 others = []

@@ -23,6 +23,7 @@ def collectives(ddp, optimizer):
             for p in params[::2]:
                 dist.group.WORLD.allreduce([p.grad]).wait()
             dist.group.WORLD.broadcast(params[1].grad, 1).wait()
+            dist.group.WORLD._get_backend(params[3].device).allreduce([params[3].grad]).wait()
         elif iteration % 7 == 2:
             for p in params:
                 dist.all_reduce(p.grad, op=dist.ReduceOp.MAX)
@@ -49,6 +50,8 @@ def collectives(ddp, optimizer):
                 seen.append(received.sum().item())
             dist.group.WORLD.allreduce([kept[4]]).wait()
             kept[4] /= 2
+            seen += [p.sum().item() for p in params[: 3 * dist.get_rank()]]
+            dist._broadcast_coalesced(dist.group.WORLD, kept, 1 << 20, 1)
             gathered = [None, None]
             dist.all_gather_object(gathered, params[5])
             seen += [each.sum().item() for each in gathered]

@@ -160,6 +160,7 @@ def assemble(
         counted=ddp.static_graph,
         arranges=ours,
         divides=ours and group.size() > 1,
+        in_place=ddp.gradient_as_bucket_view,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
     rounds.module = weakref.ref(ddp.module)

@@ -339,6 +339,9 @@ class ModuleRounds(AwaitedRounds):
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
         if self.turns is not None and self.resting:
             self.turns.came = True
+            if self.turns.expects:
+                self._in_place(slot)
+                slot.see(slot.param.grad)
             return
         grad = slot.param.grad
         if grad is None:
@@ -354,12 +357,24 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
+            self._in_place(slot)
             if self.logger.times is not None and not self.uses.counting:
                 self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
             self._stage_all(due)
             if over:
                 raise self._marked_twice(slot)
+
+    def _in_place(self, slot: Slot) -> None:
+        """Put the gradient into the last one's memory if the program still has that one, as torch does in a bucket."""
+        last = slot.seen[0]() if self.terms.in_place and slot.seen is not None else None
+        grad = slot.param.grad
+        moved = self.pace.ended == 1 and not self.uses.found  # torch makes other buckets after the first round.
+        if last is None or grad is None or last is grad or moved or grad.requires_grad or last.requires_grad:
+            return
+        with torch.no_grad(), references.unhandled():
+            last.copy_(grad)
+        slot.param.grad = last
 
     def _marked_twice(self, slot: Slot) -> RuntimeError:
         twice = texts.marked_twice(self.registered.index(slot), slot.name)

@@ -59,7 +59,8 @@ class RoundTerms:
     (find_unused_parameters), and one that no rank used keeps its `.grad`. `counted`: the graph is static, and a
     parameter may get several gradients in a backward pass. `arranges`: from the second round on gradients lie in the
     arena in the order of generation in the first, the last one first; the order of registration is only a guess at
-    that. `divides`: rounds may have two phases (phases.py).
+    that. `divides`: rounds may have two phases (phases.py). `in_place`: all gradients of a parameter are in one memory,
+    as with gradient_as_bucket_view: one that the program kept has the values of the next.
     """
 
     first_cut: Callable[[Sequence[int]], Cut]
@@ -69,6 +70,7 @@ class RoundTerms:
     counted: bool = False
     arranges: bool = False
     divides: bool = False
+    in_place: bool = False
 
 
 class Hardware(Protocol):

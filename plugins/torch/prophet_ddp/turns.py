@@ -44,7 +44,8 @@ class Turns:
         self._late: tuple[Any, Any] | None = None
         """Prophet's reducer and logger, while torch's have their turn."""
         self._left = 0
-        self._expects = False
+        self.expects = False
+        """True if gradients that come are those of a round that torch's reducer has."""
         self.came = False
         """True if a gradient came in the iteration that torch's reducer has."""
 
@@ -79,7 +80,7 @@ class Turns:
 
     def _begin(self, ddp: Any, iterations: int) -> None:
         self._rounds.flush()
-        self.came = self._expects = False
+        self.came = self.expects = False
         self._left = iterations
         self._began_s = None
         self._late = ddp.reducer, ddp.logger
@@ -105,9 +106,9 @@ class Turns:
 
     def torch_forward_begins(self) -> bool:
         """Begin a synchronised forward pass. True if torch's reducer has this one, too."""
-        if not (self._expects and self.came):
+        if not (self.expects and self.came):
             return True
-        self._expects = self.came = False
+        self.expects = self.came = False
         self._left -= 1
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
@@ -125,7 +126,7 @@ class Turns:
 
     def torch_forward_ends(self) -> None:
         """End a forward pass: gradients that come now are those of a round."""
-        self._expects = True
+        self.expects = True
 
     def _end(self, ddp: Any) -> None:
         assert self._late is not None

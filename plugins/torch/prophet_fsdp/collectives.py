@@ -19,11 +19,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
-from prophet_fsdp.order import in_backward, order_of
+from prophet_fsdp.order import order_of
 from prophet_fsdp.rounds import Begun, rounds_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import SHARDS_AFTER, Stage, Stages, between_replicas
 from prophet_fsdp.wire import ShardTransfer, ShardWire
+from prophet_scheduler.frontends.torch.references import in_backward
 
 GATHERS, REDUCES = range(2)
 """Urgency: the computation that comes next waits for a gathering. Of reductions those of the modules that come first in

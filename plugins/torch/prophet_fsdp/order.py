@@ -16,12 +16,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import PENDING
+from prophet_scheduler.frontends.torch.references import in_backward
 
 AHEAD = 2
 """Modules whose parameters are gathered ahead: one that travels, and one that is there or next."""
@@ -144,8 +143,3 @@ def _is_ahead(module: Any) -> bool:
 def _context(module: Any) -> Any:
     """Return what FSDP2 keeps for all modules of a model."""
     return module._get_fsdp_state()._state_ctx
-
-
-def in_backward() -> bool:
-    """Return True in a thread that runs a backward pass."""
-    return torch._C._current_graph_task_id() != -1

@@ -13,6 +13,9 @@ watches. No mode of torch sees the last one, so the patch here counts it as a us
 tells if others still have the memory: torch counts one for the tensor and one for the object that asks. Nothing was
 watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
 
+Memory that torch may not resize is of an array or a buffer of which a tensor was made, and may be used directly. So is
+the memory that NumPy had before the first optimizer was wrapped, as far as this file knows.
+
 A gradient comes and goes. Where the program clears it in place, a lent one counts as lent as long as it is there: an
 array of NumPy keeps the tensor itself, and no other reference to its storage.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,13 +45,14 @@ class Memory:
     def __init__(self) -> None:
         self.sent = False  # to another process
         self.lent = False  # to NumPy or the like, which may have given it back
+        self.foreign = False  # of an array or a buffer, which may have been used directly since
         self._key = 0
 
     def note(self, param: torch.Tensor) -> None:
         """Remember where the parameter is now. Note it as lent if somebody else holds its memory already."""
         if param.is_cpu:
             storage = param.untyped_storage()
-            self._follow(storage._cdata)
+            self._follow(storage)
             self.lent |= _held_by_others(storage._cdata)
 
     def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
@@ -57,12 +61,13 @@ class Memory:
             return self.sent
         key = storage._cdata
         if key != self._key:
-            self._follow(key)
-        return self.sent or (self.lent and _held_by_others(key)) or storage.is_shared()
+            self._follow(storage)
+        return self.sent or (self.lent and _held_by_others(key)) or self.foreign or storage.is_shared()
 
-    def _follow(self, key: int) -> None:
-        self._key = key
-        _memories[key] = self
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        self._key = storage._cdata
+        self.foreign = not storage.resizable()
+        _memories[self._key] = self
 
 
 def _held_by_others(key: int) -> bool:
@@ -93,6 +98,15 @@ def _in_one_variable() -> int:
 _IN_ONE_VARIABLE = _in_one_variable()
 
 
+def holders(place: Mapping[Any, Any], key: Any) -> int:
+    """Return the number of references to a value beside the one that `place` has."""
+    return sys.getrefcount(place[key]) - _ONLY_THERE
+
+
+_ONLY_THERE = 0
+_ONLY_THERE = holders({0: object()}, 0)
+
+
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
 """Memory of parameters on the CPU, by the key of the storage."""
 _lent: dict[int, StorageWeakRef] = {}
@@ -106,7 +120,7 @@ def is_unseen(storage: torch.UntypedStorage) -> bool:
     """True if somebody may use this living storage, which is no parameter's, without being noticed. The caller has it
     in one variable.
     """
-    return sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent
+    return sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent or not storage.resizable()
 
 
 def _note_lent(key: int, storage: torch.UntypedStorage) -> None:

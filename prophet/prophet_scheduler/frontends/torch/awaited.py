@@ -204,7 +204,7 @@ class AwaitedRounds(AverageSource):
             return
         self._fresh = True
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
-        if not begun and torch._C._current_graph_task_id() != -1:
+        if not begun and references.in_backward():
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
             self.keep_barrier()
             engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]

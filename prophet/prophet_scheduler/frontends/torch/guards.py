@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from prophet_scheduler.forks import hold_over_fork
+from prophet_scheduler.forks import free_in_forks, hold_over_fork
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
@@ -62,6 +63,8 @@ _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
 _sent: set[references.StorageKey] = set()
 """Keys of gradients among them, which the program may free. Each has a weak reference of torch's, so that no other
 storage gets its key: an activation of the next forward pass would, and wait for an unrelated parameter."""
+_changing = free_in_forks(threading.RLock())
+"""Held while these change: each thread may train a module of its own."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
 """Owners with pending updates, and their slots."""
@@ -179,10 +182,10 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
     or two of them share state.
     """
     forget_dropped()
-    _kept[owner] = list(slots)
     exposed: set[Slot] = set()
     states: dict[references.StorageKey, Slot] = {}
-    with references.unhandled():
+    with _changing, references.unhandled():
+        _kept[owner] = list(slots)
         for slot in _kept[owner]:
             param = slot.param
             storage = references.storage_of(param)
@@ -223,11 +226,11 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     Returns the slots whose gradient shares memory with another parameter's, and those whose gradient somebody may read
     unseen.
     """
-    _kept[rounds] = list(slots)
-    with references.unhandled():
+    with _changing, references.unhandled():
+        _kept[rounds] = list(slots)
         sent = {slot: _add_sent(slot) for slot in _kept[rounds]}
+        together = [_pending[key] for key in {*chain(*(keys for keys, _ in sent.values()))} if len(_pending[key]) > 1]
     _watch_references()
-    together = [_pending[key] for key in {*chain(*(keys for keys, _ in sent.values()))} if len(_pending[key]) > 1]
     shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
     return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
@@ -278,7 +281,8 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 
 def release(owner: Any) -> None:
     """Note that `owner` has nothing pending any more."""
-    with references.at_work():  # A signal's handler that releases another owner does so before or after.
+    # A signal's handler that releases another owner does so before or after.
+    with references.at_work(), _changing:
         over = [slot for slot in _kept.pop(owner, ()) if not slot.life.to_come]
         if not _kept:
             _pending.clear()
@@ -323,29 +327,25 @@ def awaited_by(gradient: torch.Tensor) -> Slot | None:
     return found[0] if len(found[0].watched.slots) == 1 else None
 
 
-def awaited_in(gradient: torch.Tensor) -> list[Slot]:
-    """Return the slots whose average is under way to the memory of this tensor."""
-    return [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.life.awaited]
-
-
 def owners() -> list[Any]:
     """Return the living `owner` of each `watch`."""
     return list(_owners)
 
 
-def settle(params: Iterable[torch.Tensor], state: Iterable[torch.Tensor], owner: Any) -> None:
-    """Finish what optimizers other than `owner` still have to do to these parameters, or with the memory of `state`."""
+def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finish what is to come to gradients that a step of `owner` borrows, and what other optimizers still have to do
+    with the memory of these and of all that it uses.
+    """
     # A signal's handler may change it meanwhile.
-    others = chain.from_iterable(slots for other, slots in list(_kept.items()) if other is not owner)
-    theirs = [slot for slot in others if slot.life.pending and slot.owner is not owner]
-    if not theirs:
-        return
-    own = set(map(id, params))
+    kept = chain.from_iterable(list(_kept.values()))
+    theirs = any(slot.life.pending and slot.owner is not owner for slot in kept)
     with references.unhandled():
-        keys = {references.storage_key(part) for tensor in state for part in references.parts_of(tensor)}
-    sharing = {slot for key in keys for slot in _pending.get(key, ())}
-    for slot in theirs:
-        if id(slot.param) in own or slot in sharing:
+        tensors = chain(borrowed, used) if theirs else borrowed
+        keys = {references.storage_key(part) for tensor in tensors for part in references.parts_of(tensor)}
+    for slot in {slot for key in keys for slot in _pending.get(key, ())}:
+        if slot.life.awaited:
+            slot.rounds.settle([slot])
+        elif slot.life.pending and slot.owner is not owner:
             slot.owner.finish([slot])
 
 

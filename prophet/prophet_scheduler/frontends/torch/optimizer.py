@@ -74,12 +74,17 @@ def _delete_state(optimizer: torch.optim.Optimizer) -> None:
 
 def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
     """Make all updates, except for a signal's handler in the middle of one and for the optimizer itself at work."""
-    entry = _late.get(id(optimizer))
-    if entry is None or entry[1] is None or entry[1].stepping or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return
-    if not references.is_at_work():
-        entry[1].flush()
-    entry[1].state_seen = True
+    own = vars(optimizer).get("state")
+    for reference, updates in list(_late.values()):
+        late = reference()
+        # A wrapper of an optimizer may have its attributes.
+        if updates is None or updates.stepping or late is None or vars(late).get("state") is not own:
+            continue
+        if not references.is_at_work():
+            updates.flush()
+        updates.state_seen = True
 
 
 def methods_of(namespace: type) -> dict[str, Any]:
@@ -99,13 +104,16 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
     """Return why its own step() cannot update one parameter at a time; None if it can. `shared`: ranks have parts of
     parameters, and begin what communicates in one order.
     """
-    kind = step_owner(type(optimizer)).__name__
+    owner = step_owner(type(optimizer))
+    kind = owner.__name__
     if shared and kind not in BY_ELEMENT:
         return f"{kind} may communicate where ranks have parts of a parameter"
     own_step: Any = vars(optimizer).get("step")
     foreign_step = own_step is not None and not hasattr(own_step, "_wrapped_by_lr_sched")
-    if not f"{step_owner(type(optimizer)).__module__}.".startswith("torch.optim.") or foreign_step:
+    if not _is_of_torch(owner) or foreign_step:
         return f"{type(optimizer).__name__} has a step() that is not of torch.optim"
+    if not all(_is_of_torch(getattr(type(optimizer), name)) for name in vars(owner) if name[:2] != "__"):
+        return f"{type(optimizer).__name__} has a part of step() that is not of torch.optim"
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         return f"{type(optimizer).__name__} cannot update one parameter at a time"
     if any(group.get("differentiable") for group in optimizer.param_groups):
@@ -116,6 +124,10 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
         return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     return None
+
+
+def _is_of_torch(part: Any) -> bool:
+    return f"{part.__module__}.".startswith("torch.optim.")
 
 
 def step_owner(kind: type[torch.optim.Optimizer]) -> type:

@@ -221,10 +221,12 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
     """Call `use` in this thread from now on with the entry of each tensor before its use; with `stays` for the thread's
     life.
 
+    Within a backward pass nothing changes: torch puts the modes of its begin back after each node.
+
     `pending` has entries by `storage_key`, which are tuples; for tensors used together `use` gets one of all. `watched`
     has entries by id and counts only while `learning` is true.
     """
-    if _here.away:
+    if _here.away or in_backward():
         return
     _here.stays = stays
     if _here.mode is None:
@@ -242,7 +244,7 @@ def stop_here(for_good: bool = False) -> None:
 
     Within a call that the mode handles, it goes at the next one.
     """
-    if _here.mode is None or (_here.stays and not for_good):
+    if _here.mode is None or ((_here.stays or in_backward()) and not for_good):
         return
     _here.stays = False
     _take_off()
@@ -296,6 +298,11 @@ def may_write() -> bool:
 def is_watch(mode: Any) -> bool:
     """True if this function mode is one of Prophet's, which changes no result."""
     return isinstance(mode, _References)
+
+
+def in_backward() -> bool:
+    """True if this thread runs a node of a backward pass."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def watching_here() -> bool:

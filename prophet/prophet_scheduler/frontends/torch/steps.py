@@ -75,7 +75,6 @@ class ModuleUpdates(Updates):
                 loss = closure()
         self.flush()
         self._settle_others()
-        self._settle_borrowed()
         late: list[Slot] = []
         local: dict[int, list[torch.Tensor]] = {}
         with references.at_work(), references.unhandled():
@@ -104,17 +103,6 @@ class ModuleUpdates(Updates):
         for each in rounds:
             each.stepped()
         return loss
-
-    def _settle_borrowed(self) -> None:
-        """Settle averages under way to gradients that the program has put in another parameter's `.grad`."""
-        borrowed: list[Slot] = []
-        with references.unhandled():
-            for _, param in self._grouped():
-                own = torch_guards.slots_of(param)
-                if param.grad is not None and not any(slot.grad_unchanged() for slot in own):
-                    borrowed += torch_guards.awaited_in(param.grad)
-        for slot in borrowed:
-            slot.rounds.settle([slot])
 
     def _slots(self) -> Iterator[Slot]:
         for _, param in self._grouped():

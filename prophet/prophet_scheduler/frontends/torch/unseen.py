@@ -5,6 +5,7 @@ Rule of this file: which calls these are. guards.py decides what comes before th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -30,8 +31,10 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
     from torch._functorch import eager_transforms, vmap
 
     if torch.distributed.is_available():
-        for name in _OF_PROCESS_GROUPS:
-            between.call_before(torch.distributed.ProcessGroup, name, _look_at_arguments)
+        kinds = torch.distributed.ProcessGroup, torch._C._distributed_c10d.Backend
+        for kind, name in itertools.product(kinds, _OF_PROCESS_GROUPS):
+            between.call_before(kind, name, _look_at_arguments)
+        between.call_before(torch.distributed, "_broadcast_coalesced", _look_at_arguments)
     for holder, name in (
         *((script, "__call__") for script in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
         # A CUDA graph reads and writes the memory it was captured with.

@@ -16,12 +16,13 @@ One that comes in the middle of an update finds the program's optimizer with all
 from __future__ import annotations
 
 import contextlib
-import sys
+import gc
 import threading
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -144,6 +145,8 @@ class Updates:
         self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
+        self._holders = 0, False
+        """Number of holders of all states besides the optimizer, and True if the program is one of them."""
         self._state_known: list[Slot] = []
         """Slots whose states are known: a parameter has another slot once its module is wrapped again."""
         self._pending = 0
@@ -212,11 +215,18 @@ class Updates:
 
     def state_is_held(self, slot: Slot) -> bool:
         """True if the program, which has dropped the optimizer, holds any of that."""
-        for value in self._state_by_slot.get(slot, {}).values():
-            # Held by its dictionary, by `value` and by the call.
-            if isinstance(value, torch.Tensor) and (sys.getrefcount(value) > 3 or torch_aliases.is_held(value)):
-                return True
-        return False
+        own = self._state_by_slot.get(slot, {})
+        tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
+        return any(torch_aliases.holders(own, name) or torch_aliases.is_held(own[name]) for name in tensors)
+
+    def _state_is_out(self) -> bool:
+        """True if the program has the dictionary of all states, but for optimizers that share it: these ask here."""
+        own = vars(self._optimizer)
+        holders = torch_aliases.holders(own, "state")
+        if holders != self._holders[0]:
+            optimizers = [each for each in gc.get_referrers(own["state"]) if _is_optimizers(each)]
+            self._holders = holders, holders >= len(optimizers)
+        return self._holders[1]
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
         """Leave the updates of these slots pending, but for those that must not be late; with `barrier` none is.
@@ -225,15 +235,20 @@ class Updates:
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
-            barrier = barrier or self._state_in_hand() or not program_state.can_hold_later(self._stepped_in)
+            self.state_seen |= self._state_is_out()
+            barrier = barrier or self._holders[1] or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or references.in_backward()  # Uses are watched only after it.
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             move(slots, DEFER)
             self._pending = len(slots)
             self._look_at_state(slots)
+            states = self._state_by_slot
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
+            # The program may use a parameter's states unseen if it has their dictionary, as all states have it.
+            exposed |= {slot for slot in slots if slot in states and torch_aliases.holders(states, slot) > 1}
             if local:
                 with references.aside():
                     self._run_optimizer(local)
@@ -255,10 +270,18 @@ class Updates:
         )
 
     def _settle_others(self) -> None:
-        """Make another optimizer's earlier step on the same parameters, or with the same state, first."""
+        """Make another optimizer's earlier step on the same memory first, and settle averages under way to gradients
+        that the program has put in another parameter's `.grad`.
+        """
         states = vars(self._optimizer)["state"].values() if self.state_seen else ()
-        tensors = (value for own in states for value in own.values() if isinstance(value, torch.Tensor))
-        torch_guards.settle((param for _, param in self._grouped()), tensors, self)
+        params = [param for _, param in self._grouped()]
+        # A rate may be another optimizer's parameter.
+        tables = chain(states, self._optimizer.param_groups)
+        values = (value for own in tables for value in own.values() if isinstance(value, torch.Tensor))
+        with references.unhandled():
+            grads = [(param.grad, torch_guards.slots_of(param)) for param in params]
+            borrowed = [grad for grad, own in grads if grad is not None and not any(map(Slot.grad_unchanged, own))]
+        torch_guards.settle(borrowed, chain(params, values), self)
 
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (number of its group, parameter) of all that the optimizer updates."""
@@ -427,10 +450,6 @@ class Updates:
             self._state_by_slot = {slot: own for slot, own in known if own}
         self._state_known = list(slots)
 
-    def _state_in_hand(self) -> bool:
-        """True if the program has the dictionary of the optimizer's state in hand, where nobody sees what it does."""
-        return sys.getrefcount(vars(self._optimizer)["state"]) > 2  # by the optimizer and the call
-
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
         """Mark that the optimizer itself, not the program, looks at its state and groups within the context."""
@@ -461,11 +480,15 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
     return late
 
 
+def _is_optimizers(holder: object) -> bool:
+    return isinstance(holder, torch.optim.Optimizer) or (isinstance(holder, dict) and "param_groups" in holder)
+
+
 def _of_now(value: Any) -> Any:
     """Return a hyper-parameter that stays as it is when the program changes its own in place."""
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return [_of_now(each) for each in value] if isinstance(value, list) else value
+    return type(value)(map(_of_now, value)) if type(value) in (list, tuple) else value
 
 
 def _increment_versions(params: list[torch.Tensor]) -> None:
