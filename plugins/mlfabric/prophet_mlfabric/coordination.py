@@ -401,9 +401,7 @@ class Coordination:
         self._say_collect(collection)
 
     def _let_go(self, now_s: float) -> bool:
-        """Grant the transfers that may start. Return True if some were dropped instead, so that starts must be computed
-        again.
-        """
+        """Grant the transfers that may start. Return True if some were dropped instead, which changes later starts."""
         starting, hopeless = self._timetable.due(self.version, now_s)
         for transfer in hopeless:
             reason = f"its delay would be above {self.terms.delay_bound} versions"
@@ -433,9 +431,7 @@ class Coordination:
         return False
 
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
-        """Return True if the replica is near enough for this transfer. If it is not, no later transfer may start
-        either.
-        """
+        """Return True if the replica is near enough for this transfer; if not, no later one may start either."""
         lag = self.lag
         if lag is None or not any(worker.alive and worker.replicates for worker in self._job.workers.values()):
             return True
@@ -477,9 +473,7 @@ class Coordination:
     # Updates that end without being applied.
 
     def _forget(self, worker: JobWorker, reason: str) -> None:
-        """Release the grants of a worker. Its finished updates stay known, since it may come back and repeat its
-        reports.
-        """
+        """Release the grants of a worker. Its finished updates stay known: it may come back and repeat its reports."""
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
             self.lag.gone(worker.number)

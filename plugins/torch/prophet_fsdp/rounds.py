@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
 from prophet_fsdp import watching
-from prophet_fsdp.order import in_backward, order_of
+from prophet_fsdp.order import order_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Stage, Stages
 from prophet_fsdp.wire import ShardWire
@@ -254,7 +254,7 @@ class ShardRounds(AwaitedRounds):
 
     def settle(self, slots: Iterable[Slot]) -> None:
         slots = list(slots)
-        if in_backward() and self._begun is not None and self._begun.elements:
+        if references.in_backward() and self._begun is not None and self._begun.elements:
             return  # FSDP2 itself looks there, between one gradient that it makes and the next.
         if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
             self._begin_last_stages()
