@@ -16,7 +16,7 @@ from torch import nn
 
 from prophet_scheduler.core._native import call_both, method
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
-from prophet_scheduler.frontends.torch import compiled
+from prophet_scheduler.frontends.torch import compiled, references
 
 
 def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
@@ -75,3 +75,24 @@ def patch_parameters(touch: Callable[[torch.Tensor], object]) -> None:
     compiled.leave_alone(attribute)
     nn.Module.__getattr__ = attribute  # type: ignore[method-assign]
     nn.Module.named_parameters = parameters  # type: ignore[method-assign]
+
+
+def patch_zero_grad() -> None:
+    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter. What a
+    program's own class does before or after that may read.
+    """
+    kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
+    for kind in kinds:
+        kind.zero_grad = _blindly(kind.zero_grad)
+
+
+def _blindly(original: Callable[..., None]) -> Callable[..., None]:
+    @passed_over
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return original(*args, **kwargs)
+        with references.blind(), references.swapping:
+            return original(*args, **kwargs)
+
+    return wrapper

@@ -41,7 +41,7 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.between import call_before, patch_parameters
+from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
 
 if TYPE_CHECKING:
@@ -237,31 +237,30 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
 
 def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
     """Note the same of more gradients, for what the program does within backward."""
-    more = list(slots)
-    _kept.setdefault(rounds, []).extend(more)
-    with references.unhandled():
-        for slot in more:
+    with _changing, references.unhandled():
+        for slot in slots:
+            _kept.setdefault(rounds, []).append(slot)
             _add_sent(slot)
     _watch_references()
 
 
 def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
-    """Call `owner.finish(slots)` before a use of these parameters, of which the engine has made copies too soon. Keep
-    `owner` until `release_copies`.
-    """
-    _kept[owner] = list(slots)
-    for key, slot in _keys_of(slots):
-        _add_pending(key, slot)
+    """Call `owner.finish(slots)` before a use of these parameters, copied too early, until `release_copies`."""
+    with _changing:
+        _kept[owner] = list(slots)
+        for key, slot in _keys_of(slots):
+            _add_pending(key, slot)
     _watch_references()
 
 
 def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
     """Note that `owner` has no copies of these parameters any more."""
-    _kept.pop(owner, None)
-    for key, slot in _keys_of(slots):
-        others = tuple(other for other in _pending.pop(key, ()) if other is not slot)
-        if others:
-            _pending[key] = others
+    with _changing:
+        _kept.pop(owner, None)
+        for key, slot in _keys_of(slots):
+            others = tuple(other for other in _pending.pop(key, ()) if other is not slot)
+            if others:
+                _pending[key] = others
     leave_references()
 
 
@@ -569,7 +568,7 @@ def _install() -> None:
     for name in ("__deepcopy__", "__reduce_ex__"):
         call_before(nn.Parameter, name, lambda parameter, *_, **__: _touch(parameter))
     patch_parameters(_touch)
-    _patch_zero_grad()
+    patch_zero_grad()
     unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
     threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
@@ -599,24 +598,3 @@ def _patch_call() -> None:
     compiled.leave_alone(wrapper)
     compiled.leave_alone(_call_compiled)
     nn.Module.__call__ = wrapper  # type: ignore[method-assign]
-
-
-def _patch_zero_grad() -> None:
-    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter. What a
-    program's own class does before or after that may read.
-    """
-    kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
-    for kind in kinds:
-        kind.zero_grad = _blindly(kind.zero_grad)
-
-
-def _blindly(original: Callable[..., None]) -> Callable[..., None]:
-    @passed_over
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        with references.blind(), references.swapping:
-            return original(*args, **kwargs)
-
-    return wrapper
