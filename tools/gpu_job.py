@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -97,6 +98,9 @@ class OnDdp:
 
     def end(self) -> None:
         torch.distributed.destroy_process_group()
+        # Without what Python does at its end: torch would wait there, with Python's lock, for gloo's thread, which may
+        # wait for that lock to free a hook.
+        os._exit(0)
 
 
 class OnByteps(OnDdp):

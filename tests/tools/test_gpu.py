@@ -45,7 +45,11 @@ def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> N
         subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0]
     results = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in gpu.WORKERS]
     for lines, result in zip(said, results, strict=True):

@@ -313,7 +313,8 @@ class Issuer:
             try:
                 future.value()
                 if operation.then is not None:
-                    operation.then()
+                    with unrecorded():  # by an observer that the program may take away meanwhile
+                        operation.then()
             except BaseException as what:
                 error = what
             with self._lock:

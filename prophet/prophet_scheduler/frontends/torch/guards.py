@@ -457,7 +457,7 @@ def _thread_begins() -> None:
 
 def watch_thread() -> None:
     """See uses in this thread too from now on, if anything is to come."""
-    if (_kept or _learning) and not (references.watching_here() or threads.is_own()):
+    if (_kept or _learning) and not (references.watching_here() or threads.is_unwatched()):
         _watch_references()
 
 

@@ -25,9 +25,14 @@ OWN = "prophet-"
 _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
-def is_own() -> bool:
-    """True if this thread is one of ours."""
-    return threading.current_thread().name.startswith(OWN)
+def is_unwatched() -> bool:
+    """True if this thread is one of ours, or Python has not begun it.
+
+    torch would keep a mode in such a thread's memory and free it at its end, which takes Python's lock. Whoever
+    joins the thread may have the lock: MXNet's engine joins its own before each fork.
+    """
+    thread = threading.current_thread()
+    return thread.name.startswith(OWN) or isinstance(thread, threading._DummyThread)
 
 
 def watch_all(
