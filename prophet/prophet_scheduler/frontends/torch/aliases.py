@@ -128,7 +128,8 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
     if key in _lent:
         return
     if len(_lent) >= _most_lent:
-        for other, reference in list(_lent.items()):  # Other threads lend as well.
+        # Other threads lend as well, also while a list of its items is made, which may collect garbage.
+        for other, reference in _lent.copy().items():
             if reference.expired() and _lent.get(other) is reference:
                 _lent.pop(other, None)
         _most_lent = max(_MOST_LENT, 2 * len(_lent))
