@@ -140,7 +140,8 @@ class Begun:
         param, size, start, base = self._parts.pop(id(slot.param))
         if base is None:  # There may be fewer gradients than parameters.
             start = grad._local_tensor.storage_offset()
-        slot.promise(self._reduction, self._result.as_strided(*_lies(param), start), base)
+        view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
+        slot.promise(self._reduction, view, base)
         self._made.append(slot)
         self.elements -= size
         if not self.elements:
@@ -150,10 +151,6 @@ class Begun:
 def grads_of(params: Sequence[Any]) -> list[Any]:
     """Return the sharded gradients of FSDP2's parameters; None for none."""
     return [param.sharded_param.grad for param in params]
-
-
-def _lies(param: Any) -> tuple[Any, Any]:
-    return param.sharded_size, param.contiguous_sharded_stride
 
 
 class ShardRounds(AwaitedRounds):

@@ -11,9 +11,9 @@ all that it sends at once, and asks for a few blocks of each other rank at a tim
 Data from a lower rank to a higher one has connections of its own, since the receiver's word would queue behind data.
 
 Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands (but for
-later stages of reductions, stages.py). Take the
-rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
-asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
+later stages of reductions, stages.py). Take the rank that has begun the fewest: all others have begun those too, and
+have handed over their data. So all that it has asked for comes, then what it asks for next, and whatever it waits for
+ends. It goes on until another has begun fewer.
 """
 
 from __future__ import annotations
@@ -145,9 +145,12 @@ class ShardWire:
         reserve in the same order, and may begin what they have reserved in any.
         """
         with self._moved:
-            first, self._tag = self._tag, self._tag + len(self._blocks(part))
-            if self._tag > MOST_TAG:
-                self._tag = 0
+            return self._reserve(len(self._blocks(part)))
+
+    def _reserve(self, blocks: int) -> int:
+        first, self._tag = self._tag, self._tag + blocks
+        if self._tag > MOST_TAG:
+            self._tag = 0
         return first
 
     def gather(self, output: torch.Tensor, urgency: int, place: int, first: int | None = None) -> ShardTransfer:
@@ -161,8 +164,6 @@ class ShardWire:
             other: [(functools.partial(_same, block), _nothing) for block in parts[other]]
             for other in self._links.others()
         }
-        if first is None:
-            first = self.reserve(output.view(self._links.ranks, -1)[0])
         return self._begin(urgency, place, first, dict.fromkeys(self._links.others(), parts[self._links.rank]), comes)
 
     def reduce(
@@ -188,8 +189,6 @@ class ShardWire:
             other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
             for other in self._links.others()
         }
-        if first is None:
-            first = self.reserve(output)
         return self._begin(urgency, place, first, {other: parts[other] for other in self._links.others()}, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
@@ -241,7 +240,7 @@ class ShardWire:
         self,
         urgency: int,
         place: int,
-        first: int,
+        first: int | None,
         goes: dict[int, Sequence[torch.Tensor]],
         comes: dict[int, Comes],
     ) -> ShardTransfer:
@@ -254,6 +253,8 @@ class ShardWire:
         with self._moved:
             if self.error is not None:
                 raise self.error
+            if first is None:
+                first = self._reserve(max(map(len, goes.values())))
             self._begun += 1
             now = time.monotonic()
             self.log.added(place, as_bytes, now)

@@ -45,48 +45,47 @@ def dies_instead(method: Callable[..., Any]) -> Callable[..., Any]:
     return instead
 
 
-def worker_1_dies_amid_an_update() -> None:
-    """Half of the blocks of its second push are at the server."""
-    from prophet_byteps.hook import PUSH_ONLY
+def die_in_the_second_push(begin: Callable[[Any, Sequence[torch.Tensor]], None]) -> None:
+    """Have worker 1 begin its second push by `begin(wire, blocks)`, and die."""
     from prophet_mlfabric.byteps.wire import BEGINS, BytePSWire
 
     push, pushed = BytePSWire.push, [0]
 
-    def push_half(wire: BytePSWire, blocks: Sequence[torch.Tensor]) -> None:
+    def push_or_die(wire: BytePSWire, blocks: Sequence[torch.Tensor]) -> None:
         pushed[0] += len(blocks) > 1
         if RANK == "1" and pushed[0] == 2:
             wire._say(BEGINS)
-            half = len(blocks) // 2
-            wire._wait([wire._send(b, n, PUSH_ONLY) for b, n in zip(blocks[:half], wire._names[:half], strict=True)])
+            begin(wire, blocks)
             die_first()
         push(wire, blocks)
 
     vars_of: Any = BytePSWire
-    vars_of.push = push_half
+    vars_of.push = push_or_die
+
+
+def send(wire: Any, blocks: Sequence[torch.Tensor]) -> list[int]:
+    """Begin to send the first blocks. Return their handles."""
+    from prophet_byteps.hook import PUSH_ONLY
+
+    return [wire._send(block, name, PUSH_ONLY) for block, name in zip(blocks, wire._names, strict=False)]
+
+
+def worker_1_dies_amid_an_update() -> None:
+    """Half of the blocks of its second push are at the server."""
+    die_in_the_second_push(lambda wire, blocks: wire._wait(send(wire, blocks[: len(blocks) // 2])))
 
 
 def worker_1_dies_before_the_server_answers() -> None:
     """Its second push is at the server, which the test has stopped, and goes on when the worker is gone."""
-    from prophet_byteps.hook import PUSH_ONLY
-    from prophet_mlfabric.byteps.wire import BEGINS, BytePSWire
 
-    push, pushed = BytePSWire.push, [0]
+    def send_all(wire: Any, blocks: Sequence[torch.Tensor]) -> None:
+        print("stop the server", flush=True)
+        wait_until(STOPPED.exists)
+        there = bytes_sent() + sum(block.nbytes for block in blocks)
+        send(wire, blocks)
+        wait_until(lambda: bytes_sent() >= there and all_acknowledged())
 
-    def push_and_die(wire: BytePSWire, blocks: Sequence[torch.Tensor]) -> None:
-        pushed[0] += len(blocks) > 1
-        if RANK == "1" and pushed[0] == 2:
-            wire._say(BEGINS)
-            print("stop the server", flush=True)
-            wait_until(STOPPED.exists)
-            before = bytes_sent()
-            for block, name in zip(blocks, wire._names, strict=True):
-                wire._send(block, name, PUSH_ONLY)
-            wait_until(lambda: bytes_sent() >= before + sum(block.nbytes for block in blocks) and all_acknowledged())
-            die_first()
-        push(wire, blocks)
-
-    vars_of: Any = BytePSWire
-    vars_of.push = push_and_die
+    die_in_the_second_push(send_all)
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -333,15 +333,15 @@ def owners() -> list[Any]:
 
 def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner: Any) -> None:
     """Finish what is to come to gradients that a step of `owner` borrows, and what other optimizers still have to do
-    with the memory of these and of all that it uses.
+    with the memory of these and of all that it uses, in this order, which is the same on all ranks.
     """
     # A signal's handler may change it meanwhile.
     kept = chain.from_iterable(list(_kept.values()))
     theirs = any(slot.life.pending and slot.owner is not owner for slot in kept)
     with references.unhandled():
         tensors = chain(borrowed, used) if theirs else borrowed
-        keys = {references.storage_key(part) for tensor in tensors for part in references.parts_of(tensor)}
-    for slot in {slot for key in keys for slot in _pending.get(key, ())}:
+        keys = dict.fromkeys(references.storage_key(part) for each in tensors for part in references.parts_of(each))
+    for slot in dict.fromkeys(slot for key in keys for slot in _pending.get(key, ())):
         if slot.life.awaited:
             slot.rounds.settle([slot])
         elif slot.life.pending and slot.owner is not owner:
