@@ -77,12 +77,10 @@ class UpdateWire(Protocol):
 class WholePulls:
     """Reader of whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
 
-    def __init__(
-        self, wire: UpdateWire, counted: int, now: Callable[[], float], sleep: Callable[[float], None]
-    ) -> None:
+    def __init__(self, wire: UpdateWire, counted: int, sleep: Callable[[float], None]) -> None:
         self._wire = wire
         self._counted = counted
-        self._now, self._sleep = now, sleep
+        self._sleep = sleep
 
     def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         """Read the blocks at these places, whatever is in them."""
@@ -99,12 +97,14 @@ class WholePulls:
     def whole(self, blocks: Sequence[torch.Tensor]) -> int:
         """Read all blocks, then those again that lack another's update. Returns how many were read again."""
         self.read(blocks, range(len(blocks)))
-        began, wait_s, again = self._now(), RETRY_S, 0
+        waited_s, wait_s, again = 0.0, RETRY_S, 0
         while late := behind([counts_of(block, self._counted) for block in blocks]):
-            if self._now() - began > PATIENCE_S:
+            # Only waits count: a process that was stopped meanwhile has not looked often enough to give up.
+            if waited_s >= PATIENCE_S:
                 warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
                 break
             self._sleep(wait_s)
+            waited_s += wait_s
             wait_s = min(2 * wait_s, MOST_RETRY_S)
             again += len(late)
             self.read(blocks, late)
@@ -142,12 +142,11 @@ class AsynchronousRounds:
         wire: UpdateWire,
         worker: int,
         coordinator: CoordinatorClient | None = None,
-        now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         staleness: int | None = None,
     ) -> None:
         self.blocks, self.wire, self.worker, self.staleness = blocks, wire, worker, staleness
-        self.pulls = WholePulls(wire, blocks.counted, now, sleep)
+        self.pulls = WholePulls(wire, blocks.counted, sleep)
         self._coordinator = coordinator
         self._give_to: Give | None = None
         self._lost: deque[Asking] = deque()

@@ -97,9 +97,6 @@ class Clock:
         self.now_s = 0.0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def now(self) -> float:
-        return self.now_s
-
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.meanwhile()
@@ -115,9 +112,7 @@ class Worker:
         self.blocks = WeightBlocks([self.weights], WORKERS, 8)
         self.clock = Clock()
         known: Any = coordinator
-        self.rounds = AsynchronousRounds(
-            self.blocks, server, number, known, self.clock.now, self.clock.sleep, staleness
-        )
+        self.rounds = AsynchronousRounds(self.blocks, server, number, known, self.clock.sleep, staleness)
 
     def train(self, change: float) -> bool:
         with torch.no_grad():

@@ -87,7 +87,7 @@ class Worker:
         self.wire = Wire(self.blocks.blocks)
         self.coordinator = Coordinator()
         self.store = Store()
-        rounds = AsynchronousRounds(self.blocks, self.wire, 0, now=lambda: 0.0, sleep=lambda seconds: None)
+        rounds = AsynchronousRounds(self.blocks, self.wire, 0, sleep=lambda seconds: None)
         coordinator: Any = self.coordinator
         store: Any = self.store
         self.copying = ReplicatingWorker(rounds, ["first", "second"], coordinator, store)
