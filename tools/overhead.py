@@ -34,7 +34,6 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from tools.overhead_job import ASKED, VARIANTS
 from tools.ports import free_port
-from tools.repeating import repeating
 
 RANKS = 2
 BLOCK_BYTES = 256 * 1024
@@ -135,12 +134,11 @@ def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0)
     limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
     with tempfile.TemporaryDirectory(prefix="prophet-") as name, ranks(out, Path(name), arguments) as started:
         asker = Asker(Path(name, ASKED, "prophet"), port)
-        with repeating(ASK_EVERY_S, asker.ask):
-            deadline = time.monotonic() + limit_s
-            for process in started:
-                try:
-                    process.wait(max(1.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}") from None
+        ends_at = time.monotonic() + limit_s
+        while any(process.poll() is None for process in started):
+            if time.monotonic() >= ends_at:
+                raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}")
+            time.sleep(ASK_EVERY_S)
+            asker.ask()
         asked = {"looks": asker.looks, "look_s": asker.looked_s / max(1, asker.looks), "fetched": asker.fetched}
         return {**read_ranks(out), "seconds": seconds, **asked, "load": os.getloadavg()[0]}

@@ -1,8 +1,8 @@
 """The pictures of docs/watching.md: `prophet top` and a report, of a job that is started for them.
 
-Rule of this file: the job, and from it to docs/images. What is seen is real: an all-reduce job under Prophet on two
-nodes with shaped links, asked while it trains. `make screenshots` runs it, for about two minutes; it needs what
-`prophet run` needs, and chromium for the report.
+Rule of this file: the job, the headless browser, and from them to docs/images. What is seen is real: an all-reduce job
+under Prophet on two nodes with shaped links, asked while it trains. `make screenshots` runs it, for about two minutes;
+it needs what `prophet run` needs, and chromium for the report.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
@@ -23,42 +27,42 @@ from prophet_scheduler.cli.top import Document, ask_all, statuses
 from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.config import experiment_of
 from prophet_scheduler.lab.report import write_report
 from prophet_scheduler.lab.session import run_session
-from tools.browser import INSTALL, find_browser, headless
-from tools.repeating import repeating
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+INSTALL = "on Debian: apt-get install chromium"
 IMAGES = Path("docs/images")
 EVERY_S = 1.0
 WIDTH = 104
 """Letters of the terminal."""
 WINDOW = "1120,2300"
 LIMIT_S = 120
-JOB = """name: watched
-engine: ddp
-repeats: 1
-job: {{kind: replay, profile: resnet50, total_bytes: 25.6MB, backward_s: 0.6, forward_s: 0.3, batch_size: 64,
-      iterations: {iterations}, warmup: 3}}
-cluster: {{workers: 2, servers: 1, bandwidth: 250mbit}}
-policies: [{{name: ddp-prophet, env: {{{record}: {folder}}}}}]
-"""
+JOB: Mapping[str, Any] = {
+    **{"kind": "replay", "profile": "resnet50", "total_bytes": "25.6MB", "backward_s": 0.6, "forward_s": 0.3},
+    **{"batch_size": 64, "warmup": 3},
+}
+CLUSTER = {"workers": 2, "servers": 1, "bandwidth": "250mbit"}
 FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 """Fonts of rich's SVG, which would be fetched; without them the reader's own are used."""
 
 
-class Looks:
-    """Looks at the workers; `last` is the last complete one at both, at `at_s` of Unix time."""
+def find_browser() -> str | None:
+    """Return the first of BROWSERS that is installed."""
+    return next((program for name in BROWSERS if (program := shutil.which(name)) is not None), None)
 
-    def __init__(self, folder: Path) -> None:
-        self.last: list[Document] = []
-        self.at_s = 0.0
-        self._folder = folder
 
-    def look(self) -> None:
-        seen = ask_all([self._folder])
-        if len(seen) == 2 and all(each["forward_waits"] or each["iterations"] < 10 for each in seen):
-            self.last, self.at_s = seen, time.time()
+def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, what: str) -> list[str]:
+    """Return the command that draws `page` and then does `what`, such as --dump-dom. `profile` is a folder for the
+    browser's own use, `window` its size as `width,height`.
+    """
+    return [
+        *(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+        *(f"--user-data-dir={profile}", "--virtual-time-budget=20000", f"--window-size={window}"),
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        *(what, page.resolve().as_uri()),
+    ]
 
 
 def draw_top(documents: list[Document], now: float, out: Path) -> None:
@@ -76,6 +80,16 @@ def draw_report(browser: str, page: Path, out: Path, dark: bool) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
 
 
+def looked(folder: Path, over: threading.Event) -> tuple[list[Document], float]:
+    """Look at the workers until `over`. Returns the last documents complete at both, and their Unix time."""
+    seen, seen_s = list[Document](), 0.0
+    while not over.wait(EVERY_S):
+        documents = ask_all([folder])
+        if len(documents) == 2 and all(each["forward_waits"] or each["iterations"] < 10 for each in documents):
+            seen, seen_s = documents, time.time()
+    return seen, seen_s
+
+
 def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
     """Run the job in `out` and draw into IMAGES. Raises UserError."""
     browser = find_browser()
@@ -84,16 +98,21 @@ def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     record = out.resolve() / "record"
-    config = out / "watched.yaml"
-    config.write_text(JOB.format(iterations=iterations, record=settings.RECORD, folder=record), encoding="utf-8")
-    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime:
+    policy = {"name": "ddp-prophet", "env": {settings.RECORD: str(record)}}
+    config = {"engine": "ddp", "repeats": 1, "cluster": CLUSTER, "policies": [policy]}
+    experiment = experiment_of({**config, "job": {**JOB, "iterations": iterations}}, Path("watched.yaml"))
+    over = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime, ThreadPoolExecutor(1) as pool:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        looks = Looks(Path(runtime) / "prophet")
-        with repeating(EVERY_S, looks.look):
-            failed = run_session(load_experiment(config), out / "run")
-    if failed or not looks.last:
+        looking = pool.submit(looked, Path(runtime, "prophet"), over)
+        try:
+            failed = run_session(experiment, out / "run")
+        finally:
+            over.set()
+        seen, seen_s = looking.result()
+    if failed or not seen:
         raise UserError(f"the job failed, or said nothing; see {out}")
-    draw_top(looks.last, looks.at_s, IMAGES / "top.svg")
+    draw_top(seen, seen_s, IMAGES / "top.svg")
     for file in record.glob("*.jsonl"):  # The folder of this checkout does not interest a reader.
         file.write_text(file.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
     write_report(record, out / "report.html")

@@ -21,7 +21,7 @@ from prophet_scheduler.lab.report.page import MOST_MOMENTS, page, shown_moments
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Moment, Story
 from support.job_records import write_experiment, write_job_record
 from support.results import cell, policy
-from tools.browser import BROWSERS, INSTALL, find_browser, headless
+from tools.screenshots import BROWSERS, INSTALL, find_browser, headless
 
 LIMIT_S = 400
 
