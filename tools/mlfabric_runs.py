@@ -1,6 +1,7 @@
 """MLfabric's runs for the page of the papers' tables, as values that are kept.
 
-Rule of this file: what is simulated and timed, and no text. Times are seconds.
+Rule of this file: what is simulated and timed, and no text. MLfabric's studies (prophet_mlfabric/studies) have no clock
+but the one here. Times are seconds.
 """
 
 from __future__ import annotations
@@ -8,25 +9,29 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from prophet_mlfabric.scheduler import Scheduler
 from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC, mlfabric_a
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
 from prophet_mlfabric.studies.tables import (
+    PAPER_SCHEDULING_MS,
     PAPER_TABLE_2,
+    RATES,
     TableCell,
     iteration_s,
     lda_setting,
+    random_batch,
     replication_savings,
     setting_of,
     table_2_cell,
 )
 from prophet_mlfabric.studies.training import Sgd, SgdProblem, loss_curves
 from prophet_scheduler.core.optional import need_pyplot, save_figure
-from tools.mlfabric import scheduler_times
 
 FIGURE = "mlfabric-delay-bound.png"
 SEEDS = (0, 1, 2)
@@ -36,6 +41,8 @@ CONSTANTS = (0.5, 2.0, 8.0, 32.0)
 NEAR = 0.01
 """Excess loss whose time is in the table of convergence."""
 HORIZON_S = 120.0
+AGGREGATORS = (1, 4, 16)
+"""Numbers of aggregators tried; the paper does not say how many there were."""
 
 
 def table_2_cells() -> list[list[TableCell]]:
@@ -122,21 +129,46 @@ def convergence(figures: Path) -> tuple[float, list[dict[str, Any]]]:
     ]
 
 
+def scheduling_ms(count: int, rates: str, aggregators: int, seed: int) -> float:
+    """Return the milliseconds to schedule a batch of `count` updates (section 7.4).
+
+    They are processor time: what a clock shows on an idle core, whatever else runs meanwhile.
+    """
+    updates, network = random_batch(count, rates, seed)
+    scheduler = Scheduler(len(network) - 1, range(min(aggregators, count // 2)), delay_bound=1)
+    began = time.process_time()
+    scheduler.schedule(updates, network, 0.0)
+    return (time.process_time() - began) * 1e3
+
+
+def scheduler_times(seeds: Sequence[int] = range(5)) -> list[dict[str, Any]]:
+    """Return the median milliseconds by batch size, for each kind of rates and each number of aggregators."""
+
+    def median_ms(count: int, rates: str, aggregators: int) -> float:
+        return statistics.median(scheduling_ms(count, rates, aggregators, seed) for seed in seeds)
+
+    return [
+        {
+            "rates": rates,
+            "aggregators": aggregators,
+            "by_updates_ms": {count: median_ms(count, rates, aggregators) for count in PAPER_SCHEDULING_MS},
+        }
+        for rates in RATES
+        for aggregators in AGGREGATORS
+    ]
+
+
 def measure(figures: Path) -> dict[str, Any]:
     """Run everything. The figure goes into the folder `figures`, which is the page's.
 
     Table 2 is by cell and seed, and scheduling has the machine's load average of the last minute before.
     """
     constant, rows = convergence(figures)
-    load = os.getloadavg()[0]
-    times = [
-        {"rates": rates, "aggregators": aggregators, "by_updates_ms": row}
-        for (rates, aggregators), row in scheduler_times().items()
-    ]
+    scheduling = {"load": os.getloadavg()[0], "times": scheduler_times()}
     return {
         "table_2": [[asdict(cell) for cell in cells] for cells in table_2_cells()],
         "text": text_numbers(),
-        "scheduling": {"load": load, "times": times},
+        "scheduling": scheduling,
         "constant": constant,
         "convergence": rows,
     }
