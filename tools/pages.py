@@ -29,8 +29,7 @@ from tools.changing import Series
 from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
 from tools.kept import Study
-from tools.mlfabric_cells import RealCells
-from tools.mlfabric_simulated import MlfabricSimulated
+from tools.mlfabric_cells import MlfabricSimulated, RealCells
 from tools.papers import PapersData
 from tools.regret import Regrets
 from tools.soak_records import SoakData

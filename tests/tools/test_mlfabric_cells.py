@@ -15,14 +15,15 @@ from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.records import ConvergenceResult
 from support.results import Session, cell, policy
 from tools import kept, measure, mlfabric_cells, studies
-from tools.mlfabric_cells import CELLS, RealCells
-from tools.mlfabric_simulated import (
+from tools.mlfabric_cells import (
+    CELLS,
     IN_STEP,
     OURS,
     RELEASED,
     RING,
     MlfabricSimulated,
     PaperCell,
+    RealCells,
     SimulatedCell,
 )
 
@@ -79,7 +80,7 @@ SIMULATED = SimulatedCell(
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlfabric_cells, "simulated", lambda cell: SIMULATED)
+    monkeypatch.setattr(mlfabric_cells, "simulate_cell", lambda cell: SIMULATED)
     paper = PaperCell([0.5, 0.6, 0.7], replace(COMPARISON, ring_s=0.6))
     monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network: paper)
     monkeypatch.setattr(mlfabric_cells, "CONFIGS", CONFIGS)

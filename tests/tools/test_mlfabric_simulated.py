@@ -17,8 +17,8 @@ from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, SlowComputing
-from tools import mlfabric_cells, mlfabric_simulated
-from tools.mlfabric_simulated import IN_STEP, OURS, RELEASED, RING, DigitsTrainee, cluster_of, simulate
+from tools import mlfabric_cells
+from tools.mlfabric_cells import IN_STEP, OURS, RELEASED, RING, DigitsTrainee, cluster_of, simulate_cell
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / mlfabric_cells.CONFIGS
@@ -89,8 +89,8 @@ def test_an_update_is_torchs_step_on_the_same_samples() -> None:
 
 def test_a_cell_has_what_a_real_one_has_and_one_config_gives_one_result() -> None:
     cell = small()
-    simulated = simulate(cell)
-    assert simulated == simulate(cell)
+    simulated = simulate_cell(cell)
+    assert simulated == simulate_cell(cell)
     assert list(simulated.contenders) == [RELEASED, OURS, IN_STEP, RING]
     for name, result in simulated.contenders.items():
         assert result.update_s is not None and result.update_s > 0
@@ -106,18 +106,18 @@ def test_a_cell_has_what_a_real_one_has_and_one_config_gives_one_result() -> Non
 
 
 def test_a_loss_that_is_not_reached_has_no_time() -> None:
-    result = simulate(small(target_loss=1e-6)).contenders[RING]
+    result = simulate_cell(small(target_loss=1e-6)).contenders[RING]
     assert result.time_to_loss_s is None and result.update_s is not None
 
 
 def test_what_cannot_be_simulated_is_one_line() -> None:
     with pytest.raises(UserError, match="delay_constant"):
-        simulate(small(delay_constant=0.1))
+        simulate_cell(small(delay_constant=0.1))
     (other,) = load_experiment(ROOT / "configs" / "replay-resnet50.yaml").cells
     with pytest.raises(UserError, match="job of kind asynchronous"):
         cluster_of(other)
 
 
 def test_the_papers_cell_is_the_median_seeds() -> None:
-    cell = mlfabric_simulated.paper_cell("C2", "N1", horizon_s=5.0)
+    cell = mlfabric_cells.paper_cell("C2", "N1", horizon_s=5.0)
     assert len(cell.ratios) == 3 and sorted(cell.ratios)[1] == cell.comparison.ratio
