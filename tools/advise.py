@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.lab.advice import advise
@@ -92,5 +90,5 @@ def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> Advised:
     cells = len(load_experiment(Path(config)).cells)
     if cells != 2 * len(CHANGES):
         raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")
-    measured(Path(config), out, None, Console())
+    measured(Path(config), out)
     return Advised([followed(out, number, change) for number, change in enumerate(CHANGES)], at_rest=True)

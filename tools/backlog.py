@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet_scheduler.core.units import parse_rate
 from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.cluster_config import ClusterConfig
@@ -78,7 +76,7 @@ def measure(
     """
     reexec_in_user_namespace()
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
-    env = provide_build(build, out, Console())
+    env = provide_build(build, out)
     job, limits = ManyGradientsJob(gradients, SIZE_BYTES, ITERATIONS), Limits(still, limit)
     file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
     with testbed_of(cluster) as testbed:

@@ -113,7 +113,7 @@ def interface_bytes(text: str) -> int:
     return total
 
 
-def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
+def provide_build(name: str, out: Path) -> dict[str, str]:
     """Return the environment that a job needs for the build `name`; the released one is unpacked under `out`.
 
     Raises UserError if it cannot be built.
@@ -123,7 +123,7 @@ def provide_build(name: str, out: Path, console: Console) -> dict[str, str]:
     toolchain = find_toolchain()
     folder = out / f"byteps-released-{key_of(toolchain, UNCORRECTED)}"
     if not folder.is_dir():
-        wheel = provide(Store.of_user(), toolchain, console, UNCORRECTED)
+        wheel = provide(Store.of_user(), toolchain, Console(), UNCORRECTED)
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out) as half:
             zipfile.ZipFile(wheel).extractall(Path(half, "done"))

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from rich.console import Console
-
 from prophet_scheduler.core.settings import DEFAULT_MONITOR_S
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.core.units import format_rate
@@ -178,7 +176,7 @@ def series_of(
 
 def measure(out: Path, results: Path) -> list[list[Series]]:
     """Return the jobs of each cell, after running the missing ones. Raises UserError."""
-    measured(CONFIG, out, None, Console())
+    measured(CONFIG, out)
     jobs = []
     for number, cell in enumerate(load_experiment(CONFIG).cells):
         of_cell = []
@@ -195,5 +193,5 @@ def simulate(out: Path, results: Path) -> list[list[Series]]:
     """Return the same jobs on the simulator. Raises UserError."""
     return [
         [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
-        for cell in simulated_runs(load_experiment(CONFIG), Console())
+        for cell in simulated_runs(load_experiment(CONFIG))
     ]

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
@@ -73,7 +72,7 @@ def measure(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples
     with testbed_of(CLUSTER) as testbed:
 
         def run(number: int, build: str, policy: str) -> Samples:
-            env = provide_build(build, out, Console())
+            env = provide_build(build, out)
             samples = Samples(build, policy, messages(JOB, POLICIES[policy]))
             limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", FIRST_PORT + number
             ended = run_job(testbed, CLUSTER, unfused(policy, env), JOB.command(), folder, port, limits, samples.look)

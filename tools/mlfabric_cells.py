@@ -22,7 +22,6 @@ from statistics import median
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 from scipy.special import softmax
 
 from prophet_mlfabric.engine import DELAY_BOUND
@@ -252,7 +251,7 @@ def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
     """Run what is missing of these cells, beside what is kept of the others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric", RealCells), chosen(cells)
     studies = {} if stored is None else dict(stored[1].cells)
-    studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name, None, Console()) for name in names}
+    studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in names}
     return RealCells(dict(sorted(studies.items())))
 
 

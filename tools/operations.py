@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.own_script import run_ranks
@@ -72,10 +70,9 @@ def look(way: Way) -> dict[str, Any]:
 
 def measure(out: Path, results: Path) -> list[dict[str, Any]]:
     """Time every operation. Raises UserError."""
-    console = Console()
     reexec_in_user_namespace()
     found = []
     for way in WAYS:
-        console.print(way, markup=False, soft_wrap=True)
+        print(way, flush=True)
         found.append(look(way))
     return found

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tools import mlfabric_runs, paper_orders
 from tools.kept import Study
 from tools.paper_orders import Orders
@@ -32,6 +30,5 @@ class PapersData:
 
 def measure(out: Path, results: Path) -> PapersData:
     """Simulate all; MLfabric's figure goes into `results`. Raises UserError and MissingPackage."""
-    console = Console(stderr=True)
-    studies = {path.name: simulated(path, console) for path in sorted(CONFIGS.glob("*.yaml"))}
+    studies = {path.name: simulated(path) for path in sorted(CONFIGS.glob("*.yaml"))}
     return PapersData(studies, paper_orders.measure(), mlfabric_runs.measure(results))

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from rich.console import Console
-
 from prophet_scheduler.cli.profiles_view import plot_profile
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.steps import find_steps
@@ -90,4 +88,4 @@ def measure(out: Path, results: Path, *, profiles: str = "configs/profiles", whe
         save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where or processor()))
         if profile.name == DRAWN:
             plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
-        Console().print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
+        print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")

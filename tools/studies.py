@@ -82,7 +82,7 @@ STUDIES: Mapping[str, StudyRecipe] = {
 """Studies by the name under which they are kept."""
 
 
-def measured(config: Path, out: Path, repeats: int | None, console: Console) -> Study:
+def measured(config: Path, out: Path, repeats: int | None = None) -> Study:
     """Return what is kept of a config's results, once all of its cells are measured. Runs the missing ones.
 
     Results go to `out`/cellN. Raises UserError if a cell could not be run, after the others were.
@@ -97,7 +97,7 @@ def measured(config: Path, out: Path, repeats: int | None, console: Console) -> 
                 run_session(replace(experiment, cells=(cell,)), folder)
             except UserError as error:
                 refused = refused or str(error)
-                console.print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
+                Console(stderr=True).print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
                 continue
             results = read_results(folder / RESULTS_FILE)
         whole += results.cells
@@ -119,15 +119,15 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
     return results if same and not failures(results) else None
 
 
-def simulated(config: Path, console: Console) -> Study:
+def simulated(config: Path) -> Study:
     """Return what is kept of a config's results on the simulator. Raises UserError."""
     experiment = load_experiment(config)
-    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment, console)))
+    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment)))
 
 
-def simulated_runs(experiment: Experiment, console: Console) -> list[CellRuns]:
+def simulated_runs(experiment: Experiment) -> list[CellRuns]:
     """Return all runs of an experiment on the simulator, with a progress bar. Raises UserError."""
-    planned = prepare_experiment(experiment)
+    planned, console = prepare_experiment(experiment), Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
@@ -162,11 +162,10 @@ def simulate_kept(name: str, results: Path) -> None:
 
 def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
     """Return a study after running what is missing; its figures go beside the page. Raises UserError and OSError."""
-    console = Console(stderr=True)
     if recipe.simulated:
-        return simulated(config, console)
+        return simulated(config)
     if not recipe.figures:
-        data = measured(config, out, repeats, console)
+        data = measured(config, out, repeats)
     else:
         experiment = load_experiment(config, repeats=repeats)
         run_session(experiment, out)
@@ -174,7 +173,7 @@ def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: 
         for file, name in recipe.figures.items():
             shutil.copyfile(out / file, results / name)
     if recipe.beside:
-        both = zip(data.points, simulated(config, console).cells, strict=True)
+        both = zip(data.points, simulated(config).cells, strict=True)
         data = replace(data, points=[replace(point, simulated=kept.small(cell)) for point, cell in both])
     return data
 

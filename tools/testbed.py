@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from prophet_scheduler.lab.testbed import NodeSpec, RelayReport, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.testbed import RAMP_ROUND_TRIPS
 
@@ -47,11 +45,10 @@ def look(bandwidth_bps: float | None, delay_s: float | None) -> MeasuredLink:
 
 def measure(out: Path, results: Path) -> dict[str, Any]:
     """Look at every link; `load` is the load average of the last minute at the end. Raises UserError."""
-    console = Console()
     reexec_in_user_namespace()
     links = []
     for bandwidth_bps in BANDWIDTHS:
         for delay_s in DELAYS_S:
             links.append(link := look(bandwidth_bps, delay_s))
-            console.print(link, markup=False, soft_wrap=True)
+            print(link, flush=True)
     return {"links": [asdict(link) for link in links], "load": os.getloadavg()[0]}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
@@ -46,10 +44,10 @@ def names_of(experiment: Experiment) -> list[list[str]]:
 
 def test_cells_that_are_there_are_not_run_again(session: Session, tmp_path: Path) -> None:
     file = config(tmp_path, "250mbit", "1gbit")
-    once = studies.measured(file, tmp_path / "out", None, Console())
+    once = studies.measured(file, tmp_path / "out")
     assert session.ran == ["cell0", "cell1"]
     assert [dict(point.cell.setting) for point in once.points] == [{"bandwidth": 250e6}, {"bandwidth": 1e9}]
-    assert studies.measured(file, tmp_path / "out", None, Console()) == once
+    assert studies.measured(file, tmp_path / "out") == once
     assert session.ran == ["cell0", "cell1"]
 
 
@@ -57,9 +55,9 @@ def test_a_cell_that_was_refused_is_all_that_is_run_again(session: Session, tmp_
     session.refuses["cell0"] = "bandwidth of worker0: leave the machine idle"
     file = config(tmp_path, "250mbit", "1gbit")
     with pytest.raises(UserError, match="leave the machine idle; run it again"):
-        studies.measured(file, tmp_path / "out", None, Console(quiet=True))
+        studies.measured(file, tmp_path / "out")
     session.refuses.clear()
-    assert len(studies.measured(file, tmp_path / "out", None, Console()).points) == 2
+    assert len(studies.measured(file, tmp_path / "out").points) == 2
     assert session.ran == ["cell0", "cell1", "cell0"]
 
 
@@ -122,7 +120,7 @@ def test_a_study_with_figures_has_them_beside_the_page(tmp_path: Path, monkeypat
 
 def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp_path: Path) -> None:
     file = written(REPLAY, tmp_path)
-    (point,) = studies.simulated(file, Console(file=io.StringIO())).points
+    (point,) = studies.simulated(file).points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
     assert all(shown.over_time is None for shown in point.cell.policies.values())
     (both,) = studies.study(studies.StudyRecipe("", beside=True), file, tmp_path / "out", tmp_path).points
