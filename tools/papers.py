@@ -1,22 +1,118 @@
 """The papers' tables, simulated: runs the configs of configs/papers/ and what is beside them, and keeps what came out.
 
-Rule of this file: which runs there are. MLfabric, whose cluster is no config of the simulator, has its runs from
-mlfabric_runs.py; what orders are worth is paper_orders.py's. `make papers` takes about two minutes.
+Rule of this file: which runs there are, and TicTac's own measure on its own models: the paper's E and S of one worker,
+and the gain of an order. Its graphs are those of MXNet's model zoo (the extra `mxnet`); no network and no framework
+runs, only the model of the paper's section 3 (prophet_papers/algorithms/tictac/worker.py). MLfabric, whose cluster is
+no config of the simulator, has its runs from mlfabric_runs.py. `make papers` takes about two minutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools import mlfabric_runs, paper_orders
+import numpy as np
+
+from prophet_mxnet.graph import graph_of_symbol
+from prophet_papers.algorithms.tictac import Worker, flat_graph, graph_time, sequential_graph, tao, tio
+from prophet_scheduler.core.graph import Graph
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.optional import need
+from prophet_scheduler.models.graph_patterns import Pattern
+from tools import mlfabric_runs
 from tools.kept import Study
-from tools.paper_orders import Orders
 from tools.studies import simulated
 
 CONFIGS = Path("configs/papers")
+NETWORK = Network(bandwidth=125e6)
+"""Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""
+ORDERS = 200
+"""Random orders whose makespan is computed; TensorFlow without TicTac takes any."""
+TIES = 20
+"""Ways to break TIO's ties."""
+ZOO = {"AlexNet": ("alexnet", 224), "Inception-v3": ("inception_v3", 299), "VGG-16": ("vgg16", 224)}
+"""Model of the paper: (name in the model zoo, side of an image). The paper's InceptionV2 cites that of Inception-v3."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One row: S and E as the paper defines them (Eqs. 3 and 4), and how much longer the median random order is."""
+
+    model: str
+    speedup: float
+    chance: float
+    tio: float
+    tao: float
+    gain: float
+
+
+def judge(model: str, graph: Graph, seed: int = 0) -> Order:
+    """Order `graph`'s transfers at random, by TIO and by TAO. The same seed gives the same numbers."""
+    oracle = graph_time(NETWORK)
+    worker, chance = Worker(graph, oracle), np.random.default_rng(seed)
+    efficiency = worker.bounds().efficiency
+    best_s = worker.makespan_s(tao(graph, oracle))
+    by_chance_s = float(np.median([worker.makespan_s(random=chance) for _ in range(ORDERS)]))
+    numbers = tio(graph)
+    tio_s = float(np.median([worker.makespan_s(numbers, chance) for _ in range(TIES)]))
+    return Order(
+        model,
+        worker.bounds().speedup,
+        efficiency(by_chance_s),
+        efficiency(tio_s),
+        efficiency(best_s),
+        by_chance_s / best_s - 1,
+    )
+
+
+def balanced(make: Callable[[float], Graph]) -> float:
+    """Return the rate, in operations a second, at which computing `make(rate)` takes as long as receiving its
+    parameters.
+
+    The paper chooses the batch size for which S exceeds 0.9, which is the same: a batch scales the computing.
+    """
+    oracle = graph_time(NETWORK)
+    graph = make(1.0)
+    return sum(oracle(o) for o in graph.computing) / sum(oracle(o) for o in graph.transfers)
+
+
+def forward_orders() -> list[Order]:
+    """Judge inference: parameters are received, then forward."""
+    layer_s = (2 << 20) / NETWORK.bandwidth
+    toys = [judge("Par-32", flat_graph(time_s=layer_s)), judge("Seq-32", sequential_graph(time_s=layer_s))]
+    return [judge(model, _zoo_graph(model, Pattern.RECEIVE)) for model in ZOO] + toys
+
+
+def training_orders() -> list[Order]:
+    """Judge training with the batch size of inference: the same, then backward, and the gradients are sent."""
+    return [judge(model, _zoo_graph(model, Pattern.WORKER)) for model in ZOO]
+
+
+def _zoo_graph(model: str, pattern: Pattern) -> Graph:
+    """Return the graph of a model. Raises MissingPackage if MXNet is not installed."""
+    mxnet = need("mxnet", "TicTac's models")
+    vision = need("mxnet.gluon.model_zoo.vision", "TicTac's models")
+    name, side = ZOO[model]
+    block = getattr(vision, name)()
+    block.initialize()
+    block.hybridize()
+    symbol = block(mxnet.sym.var("data"))
+    shapes = {"data": (1, 3, side, side)}
+
+    def make(rate: float, pattern: Pattern = Pattern.RECEIVE) -> Graph:
+        return graph_of_symbol(symbol, shapes, pattern=pattern, flops_per_s=rate, name=model)
+
+    return make(balanced(make), pattern)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """TicTac's rows."""
+
+    inference: list[Order]
+    training: list[Order]
 
 
 @dataclass(frozen=True)
@@ -31,4 +127,4 @@ class PapersData:
 def measure(out: Path, results: Path) -> PapersData:
     """Simulate all; MLfabric's figure goes into `results`. Raises UserError and MissingPackage."""
     studies = {path.name: simulated(path) for path in sorted(CONFIGS.glob("*.yaml"))}
-    return PapersData(studies, paper_orders.measure(), mlfabric_runs.measure(results))
+    return PapersData(studies, Orders(forward_orders(), training_orders()), mlfabric_runs.measure(results))

@@ -11,7 +11,7 @@ from prophet_papers.algorithms.tictac import flat_graph, graph_time, sequential_
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 from support.golden import Golden
-from tools.paper_orders import NETWORK, Order, balanced, forward_orders, judge, training_orders
+from tools.papers import NETWORK, Order, balanced, forward_orders, judge, training_orders
 
 LAYER_S = (2 << 20) / NETWORK.bandwidth
 
