@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -87,12 +87,6 @@ def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
 def policies(cells: Iterable[CellResult]) -> list[str]:
     """Return the names of all policies of these cells."""
     return list(dict.fromkeys(name for cell in cells for name in cell.policies))
-
-
-def excess(cells: Iterable[CellResult], name: str, whole: str) -> list[float]:
-    """Return how much longer an iteration of `name` at rest is than that of `whole`, as a share, by cell with both."""
-    times = (cell.rests_s for cell in cells)
-    return [each[name] / each[whole] - 1 for each in times if {name, whole} <= set(each)]
 
 
 def of_bound(cell: CellResult, name: str) -> str:
@@ -302,35 +296,6 @@ def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
     return [(profile, find_steps(profile)) for profile in profiles]
 
 
-def gain(point: Point, name: str, other: str) -> str:
-    """Return the lead of `name` over `other` at rest in one cell, as text."""
-    ratio = speedup(point.cell.rests_s, name, other)
-    return "failed" if ratio is None else f"{ratio - 1:+.0%}"
-
-
-class RealStudies(NamedTuple):
-    """Real studies by name, None for one whose data is not kept, and the points of all."""
-
-    of: dict[str, Any]
-    points: list[Point]
-
-    @property
-    def cells(self) -> list[CellResult]:
-        """All cells."""
-        return [point.cell for point in self.points]
-
-
-def measured(names: Iterable[str], study: Callable[[str], Any]) -> RealStudies:
-    """Return the real studies of these names, as `study` reads them."""
-    of = {name: study(f"real-{name}") for name in names}
-    return RealStudies(of, [point for run in of.values() if run is not None for point in run.data.points])
-
-
-def cells_of(studies: Mapping[str, Study]) -> list[CellResult]:
-    """Return the cells of several studies."""
-    return [cell for study in studies.values() for cell in study.cells]
-
-
 def lost(points: Sequence[Point], name: str) -> float | None:
     """Return the share of a worker's samples a second that is lost from the first point to the last."""
     first, last = (samples_per_s(point.cell, point.workers, name) for point in (points[0], points[-1]))
@@ -370,11 +335,6 @@ def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float
 def needed(comparisons: Iterable[RingComparison], update_s: float, workers: int) -> list[float]:
     """Return the updates a message with which MLfabric would be as fast as the ring, by cell."""
     return [comparison.needed(update_s, workers) for comparison in comparisons]
-
-
-def kibibytes(sizes: Iterable[int]) -> list[str]:
-    """Return sizes in KiB, as text."""
-    return [f"{size >> 10}" for size in sizes]
 
 
 def of_paper(name: str) -> float:
