@@ -56,7 +56,7 @@ def errors_text() -> str:
     ratios: dict[str, list[float]] = {}
     for name in (VALIDATION, *ALL_REDUCES):
         stored = kept.kept(ROOT / kept.RESULTS, name, Study)
-        for cell, point in stored[1].configured() if stored is not None else ():
+        for cell, point in stored.data.configured() if stored is not None else ():
             times = point.real_and_simulated_s
             for contender in cell.policies:
                 if contender.name in times:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -27,6 +27,14 @@ RESULTS = Path("docs/results")
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kept(Generic[T]):
+    """Data that is kept of a measurement, and when and where it was `measured`."""
+
+    measured: Provenance
+    data: T
 
 
 @dataclass(frozen=True)
@@ -121,16 +129,16 @@ def keep(
         (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
 
 
-def kept(results: Path, name: str, kind: type[T]) -> tuple[Provenance, T] | None:
+def kept(results: Path, name: str, kind: type[T]) -> Kept[T] | None:
     """Return what `keep` wrote, None if nothing is kept under that name. Raises UserError."""
     path = data_file(results, name)
     if not path.exists():
         return None
 
-    def check(raw: Any) -> tuple[Provenance, T]:
+    def check(raw: Any) -> Kept[T]:
         whole = TypeAdapter(dict[str, Any]).validate_python(raw)
         measured = TypeAdapter(Provenance).validate_python(whole.get("measured"))
-        return measured, TypeAdapter(kind).validate_python(whole.get("data"))
+        return Kept(measured, TypeAdapter(kind).validate_python(whole.get("data")))
 
     return read(path, check, "kept results")
 

@@ -250,7 +250,7 @@ def chosen(cells: str) -> Sequence[str]:
 def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
     """Run what is missing of these cells, beside what is kept of the others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric", RealCells), chosen(cells)
-    studies = {} if stored is None else dict(stored[1].cells)
+    studies = {} if stored is None else dict(stored.data.cells)
     studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in names}
     return RealCells(dict(sorted(studies.items())))
 
@@ -258,7 +258,7 @@ def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
 def simulate(out: Path, results: Path, *, cells: str = EVERY) -> MlfabricSimulated:
     """Simulate these cells, and the paper's, beside what is kept of the others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric-simulated", MlfabricSimulated), chosen(cells)
-    here, paper = ({}, {}) if stored is None else (dict(stored[1].cells), dict(stored[1].paper))
+    here, paper = ({}, {}) if stored is None else (dict(stored.data.cells), dict(stored.data.paper))
     for name in names:
         here[name] = simulate_cell(load_experiment(CONFIGS / f"{name}.yaml").cells[0])
         compute, network = name.upper().split("-")

@@ -75,8 +75,8 @@ def _environment(results: Path) -> jinja2.Environment:
     )
     env.filters.update(f=figures.shown, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
     env.globals.update(
-        data=lambda name: _read(results, name, KINDS.get(name, Any)),
-        study=lambda name: _read(results, name, Study),
+        data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
+        study=lambda name: kept.kept(results, name, Study),
         note=lambda name: kept.note(results, name),
         basis=basis,
         setting=describe_setting,
@@ -92,18 +92,6 @@ def _environment(results: Path) -> jinja2.Environment:
         benchmark=lambda: last(kept.read_pieces(history_file(results), Entry)),
     )
     return env
-
-
-class _Kept:
-    """Data kept under a name, with the time and place of the measurement."""
-
-    def __init__(self, measured: Any, data: Any) -> None:
-        self.measured, self.data = measured, data
-
-
-def _read(results: Path, name: str, kind: Any) -> _Kept | None:
-    stored = kept.kept(results, name, kind)
-    return None if stored is None else _Kept(*stored)
 
 
 def attribute(value: Any, name: str) -> Any:

@@ -276,7 +276,7 @@ class Regrets:
 def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
     """Run `jobs` of each family at each noise. Raises UserError."""
     before = kept.kept(results, "regret", Regrets)
-    judges = {(row.family, row.noise): row.judge for row in (before[1].rows if before else ())}
+    judges = {(row.family, row.noise): row.judge for row in (before.data.rows if before else ())}
     rows = []
     for family, noise in track([(family, noise) for noise in NOISES for family in FAMILIES], "regret"):
         found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))

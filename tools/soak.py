@@ -158,7 +158,7 @@ def measure(
     if {"training", "faults"} & set(chosen):
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
-    data = SoakData() if stored is None else stored[1]
+    data = SoakData() if stored is None else stored.data
     soak = Soak(out, SHORT if short else Amounts(), seconds)
     for part in chosen:
         data = soak.run(part, data)

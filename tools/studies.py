@@ -155,9 +155,8 @@ def simulate_kept(name: str, results: Path) -> None:
     stored = kept.kept(results, name, Study)
     if stored is None:
         raise UserError(f"{kept.data_file(results, name)} is missing; measure first: make {name}")
-    measured, data = stored
-    points = [replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in data.configured()]
-    kept.keep(results, name, Study, replace(data, points=points), measured)
+    points = [replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in stored.data.configured()]
+    kept.keep(results, name, Study, replace(stored.data, points=points), stored.measured)
 
 
 def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
@@ -211,7 +210,7 @@ def real_names() -> Sequence[str]:
 def is_kept(name: str, config: Path, results: Path) -> bool:
     """True if results of this very config are kept. Raises UserError."""
     stored = kept.kept(results, name, Study)
-    return stored is not None and stored[1].config == to_jsonable_python(load_experiment(config).source)
+    return stored is not None and stored.data.config == to_jsonable_python(load_experiment(config).source)
 
 
 def run(name: str, config: Path, out: Path, results: Path, repeats: int | None) -> None:
@@ -220,7 +219,7 @@ def run(name: str, config: Path, out: Path, results: Path, repeats: int | None) 
     data = study(recipe, config, out, results, repeats)
     former = kept.kept(results, name, Study)
     if former is not None:
-        data = kept.still_simulated(data, former[1])
+        data = kept.still_simulated(data, former.data)
     kept.keep(results, name, Study, data, replaces=recipe.replaces)
 
 

@@ -116,9 +116,9 @@ def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture
     kept.keep(tmp_path, "allreduce", Study, study, where)
     assert studies.main(arguments) == 0
     stored = kept.kept(tmp_path, "allreduce", Study)
-    assert stored is not None and stored[0] == where
-    assert [point.cell for point in stored[1].points] == [point.cell for point in points], "what was measured stays"
-    assert len(compared(stored[1].points)) == 5
+    assert stored is not None and stored.measured == where
+    assert [point.cell for point in stored.data.points] == [point.cell for point in points], "what was measured stays"
+    assert len(compared(stored.data.points)) == 5
 
 
 def test_processors_copy_update_and_issue(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_the_simulators_numbers_follow_from_operations_alone() -> None:
 def test_the_simulator_has_what_was_measured() -> None:
     stored = kept.kept(ROOT / kept.RESULTS, "operations", list[dict[str, Any]])
     assert stored is not None
-    so = figures.follows(stored[1])
+    so = figures.follows(stored.data)
     assert so.ways_a_message == pytest.approx(simulated_ddp.WAYS_A_MESSAGE, rel=0.05)
     assert so.message_s == pytest.approx(simulated_ddp.MESSAGE_S, rel=0.02)
     assert so.moved_rate == pytest.approx(simulated_ddp.MOVED_RATE, rel=0.02)

@@ -70,7 +70,7 @@ def test_a_job_has_the_ratio_that_it_is_drawn_at() -> None:
 def curves() -> list[Curve]:
     stored = kept.kept(ROOT / kept.RESULTS, "map", list[Curve])
     assert stored is not None
-    return stored[1]
+    return stored.data
 
 
 def test_a_job_is_simulated_with_every_size_and_prophet(monkeypatch: pytest.MonkeyPatch) -> None:

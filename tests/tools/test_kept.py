@@ -29,7 +29,7 @@ class Numbers:
 def test_what_is_kept_comes_back_with_its_provenance(tmp_path: Path) -> None:
     assert kept.kept(tmp_path, "numbers", Numbers) is None
     kept.keep(tmp_path, "numbers", Numbers, Numbers([1.0, 2.5e-07, 3.0]), PROVENANCE)
-    assert kept.kept(tmp_path, "numbers", Numbers) == (PROVENANCE, Numbers([1.0, 2.5e-07, 3.0]))
+    assert kept.kept(tmp_path, "numbers", Numbers) == kept.Kept(PROVENANCE, Numbers([1.0, 2.5e-07, 3.0]))
     assert "[1.0, 2.5e-07, 3.0]" in kept.data_file(tmp_path, "numbers").read_text(), "numbers are on one line"
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["numbers.json"]
 
@@ -42,7 +42,7 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     kept.keep(tmp_path, "study", Study, study, PROVENANCE)
     shown = kept.kept(tmp_path, "study", Study)
     assert shown is not None
-    (point,) = shown[1].points
+    (point,) = shown.data.points
     before = results.cells[0].policies["prophet"]
     assert point.workers == 2 and point.simulated == point.cell
     times = point.cell.rests_s

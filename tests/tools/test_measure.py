@@ -25,7 +25,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_measured_is_kept(tmp_path: Path) -> None:
     assert measure.main(["guard", "starts=2", "rate=slow", "--results", str(tmp_path)]) == 0
     stored = kept.kept(tmp_path, "guard", list[str])
-    assert stored is not None and stored[1] == ["slow", "slow"]
+    assert stored is not None and stored.data == ["slow", "slow"]
 
 
 @pytest.mark.usefixtures("made_up")

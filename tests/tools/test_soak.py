@@ -173,7 +173,7 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     stored = kept.kept(results, "soak", SoakData)
     assert stored is not None
-    data = stored[1]
+    data = stored.data
     assert [(part.engine, part.prophet, part.wrong) for part in data.starts] == [
         *(("byteps", False, []), ("byteps", True, [])),
         *(("ddp", False, []), ("ddp", True, [])),

@@ -84,17 +84,16 @@ def test_a_cell_that_is_measured_anew_leaves_what_was_simulated_of_the_others(se
     run("allreduce", *options)
     stored = kept.kept(tmp_path, "allreduce", Study)
     assert stored is not None
-    where, study = stored
-    simulated = replace(study, points=[replace(point, simulated=point.cell) for point in study.points])
-    kept.keep(tmp_path, "allreduce", Study, simulated, where)
+    points = [replace(point, simulated=point.cell) for point in stored.data.points]
+    kept.keep(tmp_path, "allreduce", Study, replace(stored.data, points=points), stored.measured)
 
     shutil.rmtree(tmp_path / "out" / "allreduce" / "cell1")
     session.point = cell(stock=policy(1.5), prophet=policy(0.9))
     run("allreduce", *options)
     stored = kept.kept(tmp_path, "allreduce", Study)
     assert stored is not None
-    first, second = stored[1].points
-    assert first == simulated.points[0]
+    first, second = stored.data.points
+    assert first == points[0]
     assert second.cell.times_s == {"stock": 1.5, "prophet": 0.9}
     assert second.simulated is None
     session.ran.clear()
