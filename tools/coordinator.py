@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -146,17 +147,6 @@ def handed(seconds: float) -> dict[str, float]:
     return {"workers": WIRE_WORKERS, "push_s": WIRE_PUSH_S, **shown, **percentiles("idle", seen.idle_s)}
 
 
-class Warnings(logging.Handler):
-    """Counter of Prophet's warnings."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.count += 1
-
-
 class Outliving:
     """Real clients, each in a thread that asks again and again."""
 
@@ -200,7 +190,8 @@ def outlived(seconds: float) -> dict[str, Any]:
     `longest_wait_s` is the longest that one update waited for it meanwhile, for its grant and for its Done to be heard;
     `counted_of` has the updates that the second one has counted, and all that were pushed.
     """
-    logger, warnings = logging.getLogger("prophet_scheduler"), Warnings()
+    logger, warnings = logging.getLogger("prophet_scheduler"), BufferingHandler(sys.maxsize)
+    warnings.setLevel(logging.WARNING)
     logger.addHandler(warnings)
     logger.propagate = False
     try:
@@ -225,7 +216,12 @@ def outlived(seconds: float) -> dict[str, Any]:
         logger.removeHandler(warnings)
         logger.propagate = True
     return {
-        **{"bound_s": OUTLIVING_BOUND_S, "away_s": seconds, "longest_wait_s": longest, "warnings": warnings.count},
+        **{
+            "bound_s": OUTLIVING_BOUND_S,
+            "away_s": seconds,
+            "longest_wait_s": longest,
+            "warnings": len(warnings.buffer),
+        },
         **{"applied_before": before, "applied_away": away - before, "counted_of": [counts["version"], workers.pushed]},
     }
 

@@ -110,20 +110,6 @@ def load() -> Any:
     return instantiate_parametrized_tests(kind)
 
 
-class Outbox:
-    """File for the traceback that ended a test's rank, read by its parent."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def send(self, text: str) -> None:
-        """Keep a traceback."""
-        self._path.write_text(text)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
 def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
     """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of why."""
     from torch.testing._internal import common_distributed
@@ -151,7 +137,9 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
             os.dup2(log, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         kind._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
-        kind._run(rank, name, str(folder / "meeting"), Outbox(folder / f"error{rank}"))
+        # Torch sends the traceback that ended a rank to its parent, which reads this file.
+        outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
+        kind._run(rank, name, str(folder / "meeting"), outbox)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
