@@ -26,7 +26,7 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.session import testbed_of
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
-from tools.builds import Limits, run_job
+from tools.jobs import Limits, run_job
 from tools.kept import resumed
 from tools.provenance import Provenance, here
 

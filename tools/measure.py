@@ -22,14 +22,14 @@ from tools.provenance import here
 
 MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
-    "backlog": "backlog.measure",
+    "backlog": "released.backlog",
     "changing": "changing.measure",
     "changing-simulated": "changing.simulate",
     "coordinator": "coordinator.measure",
     "gpu": "gpu.measure",
     "guard": "guard.measure",
     "map": "gain_map.measure",
-    "memory": "memory.measure",
+    "memory": "released.memory",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
     "operations": "operations.measure",

@@ -36,8 +36,8 @@ from prophet_scheduler.lab.runner import last_words
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
-from tools.builds import ONE_THREAD
 from tools.ddp_stress import StressJob, Wrong
+from tools.jobs import ONE_THREAD
 from tools.kept import add_piece, read_pieces
 from tools.ports import free_port
 from tools.soak_records import ENGINES, SoakStart

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import backlog, kept, measure, memory
-from tools.builds import Ended, ManyGradientsJob, Marks
+from tools import kept, measure, released
+from tools.jobs import Marks
 
 
 def measured(out: Path, results: Path, *, starts: int = 5, rate: str = "fast") -> list[str]:
@@ -46,25 +46,13 @@ def test_every_measurement_says_what_it_keeps(name: str) -> None:
     assert measure.options_of(function, []) == {}
 
 
-def test_a_start_is_kept_with_how_it_ended() -> None:
-    ended = Ended("stopped", Marks(True, 2), "nothing moved for 30 s")
-    start = backlog.counted("stock", ended, 12.0)
-    assert (start.end, start.stage, start.iteration, start.seconds) == ("stopped", "in training", 2, 12.0)
-
-
-def test_the_messages_of_an_iteration() -> None:
-    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 131_072) == 16
-    assert memory.messages(ManyGradientsJob(4, 262_145, 1), 131_072) == 24
-    assert memory.messages(ManyGradientsJob(4, 262_144, 1), 4_096_000) == 8
-
-
 def test_a_sample_an_iteration_until_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = memory.Samples("corrected", "stock", 8)
+    run = released.Samples("corrected", "stock", 8)
     with subprocess.Popen(["sleep", "60"]) as process:
-        processes = dict.fromkeys(memory.ROLES.values(), process)
+        processes = dict.fromkeys(released.ROLES.values(), process)
         assert [run.look(Marks(True, n), processes) for n in (0, 1, 1, 2)] == [None] * 4
-        monkeypatch.setattr(memory, "MOST_BYTES", 1.0)
+        monkeypatch.setattr(released, "MOST_BYTES", 1.0)
         assert run.look(Marks(True, 3), processes) is not None
         process.kill()
     assert run.iterations == [1, 2, 3]
-    assert all(len(run.resident[role]) == 3 and min(run.resident[role]) > 0 for role in memory.ROLES)
+    assert all(len(run.resident[role]) == 3 and min(run.resident[role]) > 0 for role in released.ROLES)

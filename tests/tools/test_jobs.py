@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import builds
-from tools.builds import Ended, Limits, Marks
+from tools import jobs
+from tools.jobs import Ended, Limits, Marks
 
 NET_DEV = """\
 Inter-|   Receive                                                |  Transmit
@@ -23,26 +23,26 @@ NEVER = Limits(still_s=60.0, whole_s=60.0)
 
 
 def test_marks_say_how_far_a_worker_is_and_where() -> None:
-    assert builds.read_marks("some line\nconnected\niterat") == Marks(connected=True)
-    training = builds.read_marks("connected\niteration 1\niteration 12\niteration 13")
+    assert jobs.read_marks("some line\nconnected\niterat") == Marks(connected=True)
+    training = jobs.read_marks("connected\niteration 1\niteration 12\niteration 13")
     assert training == Marks(True, 12)
-    done = builds.read_marks("connected\niteration 1\nweights 12ab\n")
+    done = jobs.read_marks("connected\niteration 1\nweights 12ab\n")
     assert done == Marks(True, 1, "12ab")
     assert [mark.stage for mark in (Marks(), Marks(True), training)] == [
         "at the start",
         "in training",
         "in training",
     ]
-    assert builds.least([training, done]) == done
-    assert builds.least([Marks(True), Marks()]) == Marks()
+    assert jobs.least([training, done]) == done
+    assert jobs.least([Marks(True), Marks()]) == Marks()
 
 
 def test_the_loopback_is_no_network() -> None:
-    assert builds.interface_bytes(NET_DEV) == 1545
+    assert jobs.interface_bytes(NET_DEV) == 1545
 
 
 @contextmanager
-def worker(folder: Path, said: str, program: str) -> Iterator[dict[str, builds.Process]]:
+def worker(folder: Path, said: str, program: str) -> Iterator[dict[str, jobs.Process]]:
     """A process of one worker that has said this."""
     (folder / "worker0.log").write_text(said, encoding="utf-8")
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE)
@@ -53,9 +53,9 @@ def worker(folder: Path, said: str, program: str) -> Iterator[dict[str, builds.P
         process.communicate()
 
 
-def watched(folder: Path, said: str, program: str, limits: Limits, look: builds.Look) -> Ended:
+def watched(folder: Path, said: str, program: str, limits: Limits, look: jobs.Look) -> Ended:
     with worker(folder, said, program) as processes:
-        return builds.watched(processes, ["worker0"], folder, limits, look)
+        return jobs.watched(processes, ["worker0"], folder, limits, look)
 
 
 WAITS = "input()"
@@ -79,7 +79,7 @@ def test_standing_still_is_not_being_late(tmp_path: Path, monkeypatch: pytest.Mo
     still = watched(tmp_path, "connected\n", WAITS, Limits(still_s=0.0, whole_s=60.0), nobody)
     assert (still.end, still.marks.stage) == ("stopped", "in training")
     moving = iter(range(1_000_000))
-    monkeypatch.setattr(builds, "moved", lambda processes, workers: next(moving))
+    monkeypatch.setattr(jobs, "moved", lambda processes, workers: next(moving))
     late = watched(tmp_path, "connected\n", WAITS, Limits(still_s=60.0, whole_s=0.0), nobody)
     assert late.end == "late"
 

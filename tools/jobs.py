@@ -1,8 +1,8 @@
-"""Jobs that maintainers time, and either build of BytePS: with the corrections, as installed, and as it was released.
+"""Jobs of a maintainer's own script on the testbed.
 
-Rule of this file: where a build is, one job on it from start to end, and how that ended. The tools that run jobs count
-the results (backlog.py, memory.py, gpu.py). The network tells a hung job from a slow one: nothing of note has gone
-through any worker's interface for a while.
+Rule of this file: one job from start to end, and how that ended. The tools that run jobs count the results
+(released.py, gpu.py). The network tells a hung job from a slow one: nothing of note has gone through any worker's
+interface for a while.
 """
 
 from __future__ import annotations
@@ -12,27 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
-from prophet_byteps.build.build import provide
-from prophet_byteps.build.recipe import UNCORRECTED, key_of
-from prophet_byteps.build.store import Store
-from prophet_byteps.build.toolchain import find_toolchain
-from prophet_scheduler.core.settings import FUSION, SCHEDULER
-from prophet_scheduler.engines.spec import STOCK, RunNetwork, is_worker
+from prophet_scheduler.engines.spec import RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
 from prophet_scheduler.lab.runner import Watch, last_words
 from prophet_scheduler.lab.testbed import Testbed
 
-BUILDS = ("corrected", "released")
 POLL_S = 0.1
 ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
 """BytePS's own setting for sums and copies: the threads of OpenMP, four for each of its own, wait for work without ever
@@ -42,20 +33,6 @@ NOISE_BYTES = 10_000
 
 Process = subprocess.Popen[bytes]
 End = Literal["trained", "failed", "stopped", "late", "ended"]
-
-
-@dataclass(frozen=True)
-class ManyGradientsJob:
-    """Job of tools/many_gradients.py: `gradients` of `size_bytes` each, for so many iterations."""
-
-    gradients: int
-    size_bytes: int
-    iterations: int
-
-    def command(self) -> list[str]:
-        """Return the script with its arguments."""
-        sizes = (self.gradients, self.size_bytes, self.iterations)
-        return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
 
 
 @dataclass(frozen=True)
@@ -111,29 +88,6 @@ def interface_bytes(text: str) -> int:
             fields = counts.split()
             total += int(fields[0]) + int(fields[8])
     return total
-
-
-def provide_build(name: str, out: Path) -> dict[str, str]:
-    """Return the environment that a job needs for the build `name`; the released one is unpacked under `out`.
-
-    Raises UserError if it cannot be built.
-    """
-    if name == "corrected":
-        return {}
-    toolchain = find_toolchain()
-    folder = out / f"byteps-released-{key_of(toolchain, UNCORRECTED)}"
-    if not folder.is_dir():
-        wheel = provide(Store.of_user(), toolchain, Console(), UNCORRECTED)
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out) as half:
-            zipfile.ZipFile(wheel).extractall(Path(half, "done"))
-            Path(half, "done").rename(folder)
-    return {"PYTHONPATH": str(folder.resolve())}
-
-
-def unfused(policy: str, env: Mapping[str, str]) -> Contender:
-    """Return a policy whose gradients travel one by one, with the environment of its build."""
-    return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
 
 
 @dataclass(frozen=True)

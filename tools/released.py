@@ -1,0 +1,196 @@
+"""Jobs of many gradients on either build of BytePS: with the corrections, as installed, and as it was released.
+
+Rule of this file: where a build is, which jobs are run on it, and what is counted of them. `backlog` counts the ends of
+jobs whose workers have more messages to send than a socket of the released ps-lite bears. `memory` samples what a
+message costs: a push or a pull of one partition. What is counted already is not run again, so both can be interrupted,
+and no job is repeated for how it ended.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from prophet_byteps.build.build import provide
+from prophet_byteps.build.recipe import UNCORRECTED, key_of
+from prophet_byteps.build.store import Store
+from prophet_byteps.build.toolchain import find_toolchain
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, FUSION, SCHEDULER
+from prophet_scheduler.core.units import parse_rate
+from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.session import testbed_of
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
+from tools.jobs import Limits, Marks, Process, run_job
+from tools.kept import resumed
+
+BUILDS = ("corrected", "released")
+BACKLOG_POLICIES = (STOCK, "fifo", "p3", "prophet")
+BACKLOG_PORT = 24700
+PORTS = 250
+"""Number of ports taken in turn, since one stays busy for a while."""
+MEMORY_POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": DEFAULT_PARTITION_BYTES}
+"""Policies that are compared, with the bytes of a partition."""
+MEMORY_PORT = 24600
+ROLES = {"worker": "worker0", "server": "server0"}
+MOST_BYTES = 4e9
+"""Resident bytes of a process at which a run ends."""
+
+
+@dataclass(frozen=True)
+class ManyGradientsJob:
+    """Job of tools/many_gradients.py: `gradients` of `size_bytes` each, for so many iterations."""
+
+    gradients: int
+    size_bytes: int
+    iterations: int
+
+    def command(self) -> list[str]:
+        """Return the script with its arguments."""
+        sizes = (self.gradients, self.size_bytes, self.iterations)
+        return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
+
+
+def provide_build(name: str, out: Path) -> dict[str, str]:
+    """Return the environment that a job needs for the build `name`; the released one is unpacked under `out`.
+
+    Raises UserError if it cannot be built.
+    """
+    if name == "corrected":
+        return {}
+    toolchain = find_toolchain()
+    folder = out / f"byteps-released-{key_of(toolchain, UNCORRECTED)}"
+    if not folder.is_dir():
+        wheel = provide(Store.of_user(), toolchain, Console(), UNCORRECTED)
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out) as half:
+            zipfile.ZipFile(wheel).extractall(Path(half, "done"))
+            Path(half, "done").rename(folder)
+    return {"PYTHONPATH": str(folder.resolve())}
+
+
+def unfused(policy: str, env: Mapping[str, str]) -> Contender:
+    """Return a policy whose gradients travel one by one, with the environment of its build."""
+    return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
+
+
+def cluster_of(rate: str) -> ClusterConfig:
+    """Return two workers on links of `rate`, and a server."""
+    return ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
+
+
+@dataclass(frozen=True)
+class Start:
+    """One job and how it ended; `seconds` is its duration."""
+
+    policy: str
+    end: str
+    stage: str
+    iteration: int
+    weights: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Data of the page: which job was started how often, and each end. `rate` is in bits per second."""
+
+    build: str
+    job: ManyGradientsJob
+    rate: float
+    limits: Limits
+    starts: Sequence[Start]
+
+
+def backlog(
+    out: Path,
+    results: Path,
+    *,
+    build: str = "released",
+    gradients: int = 3000,
+    rate: str = "100mbit",
+    starts: int = 5,
+    still: float = 30.0,
+    limit: float = 240.0,
+) -> Starts:
+    """Make the missing ones of so many `starts` of each policy, interleaved, on workers' links of `rate`.
+
+    A start has stopped after `still` seconds without traffic, and is late after `limit` seconds. Raises UserError.
+    """
+    reexec_in_user_namespace()
+    cluster, env = cluster_of(rate), provide_build(build, out)
+    job, limits = ManyGradientsJob(gradients, size_bytes=4_096, iterations=3), Limits(still, limit)
+    with testbed_of(cluster) as testbed:
+
+        def start(number: int, policy: str) -> Start:
+            folder, port, began = out / f"{policy}-{number}", BACKLOG_PORT + number % PORTS, time.monotonic()
+            ended = run_job(testbed, cluster, unfused(policy, env), job.command(), folder, port, limits)
+            marks, took_s = ended.marks, time.monotonic() - began
+            return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, took_s, ended.why)
+
+        works = [(policy, partial(start, number, policy)) for number, policy in enumerate(BACKLOG_POLICIES * starts)]
+        file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
+        return Starts(build, job, parse_rate(rate), limits, resumed(file, Start, works, lambda each: each.policy))
+
+
+@dataclass
+class Samples:
+    """One run: `resident[role]` has the bytes at each of `iterations`; `why` it ended early, in one line."""
+
+    build: str
+    policy: str
+    messages: int
+    """Messages of one worker in an iteration; a server has those of all workers."""
+    iterations: list[int] = field(default_factory=list)
+    resident: dict[str, list[int]] = field(default_factory=lambda: {role: [] for role in ROLES})
+    why: str = ""
+
+    def look(self, marks: Marks, processes: Mapping[str, Process]) -> str | None:
+        """Take a sample when another iteration is over. Returns a reason to end the run if memory runs out."""
+        if marks.iteration > (self.iterations[-1] if self.iterations else 0):
+            try:
+                memory = {role: psutil.Process(processes[node].pid).memory_info().rss for role, node in ROLES.items()}
+            except psutil.Error:  # it has just ended
+                return None
+            self.iterations.append(marks.iteration)
+            for role, resident in memory.items():
+                self.resident[role].append(resident)
+            if max(memory.values()) > MOST_BYTES:
+                return f"ended at {MOST_BYTES / 1e9:g} GB"
+        return None
+
+
+def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]:
+    """Make the missing runs, nothing fused, each for `seconds` at most. Raises UserError if one failed or stood still.
+
+    A run that needs too much time or memory is ended, and kept as far as it came.
+    """
+    reexec_in_user_namespace()
+    cluster, job = cluster_of("none"), ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
+    with testbed_of(cluster) as testbed:
+
+        def run(number: int, build: str, policy: str) -> Samples:
+            env = provide_build(build, out)
+            samples = Samples(build, policy, 2 * job.gradients * math.ceil(job.size_bytes / MEMORY_POLICIES[policy]))
+            limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", MEMORY_PORT + number
+            ended = run_job(testbed, cluster, unfused(policy, env), job.command(), folder, port, limits, samples.look)
+            if ended.end in ("failed", "stopped"):
+                raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
+            samples.why = ended.why
+            return samples
+
+        wanted = enumerate((build, policy) for build in BUILDS for policy in MEMORY_POLICIES)
+        works = [(key, partial(run, number, *key)) for number, key in wanted]
+        return resumed(out / "runs.jsonl", Samples, works, lambda each: (each.build, each.policy))
