@@ -32,14 +32,14 @@ MEASUREMENTS: Mapping[str, str] = {
     "memory": "released.memory",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
-    "operations": "operations.measure",
+    "operations": "testbed.operations",
     "papers": "papers.measure",
     "profiles": "record.measure",
     "regret": "regret.measure",
     "scaling": "scaling.measure",
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
-    "testbed": "testbed.measure",
+    "testbed": "testbed.links",
     "watching": "overhead.measure",
 }
 """Function of each measurement, by the name of its data."""

@@ -1,4 +1,4 @@
-"""One rank that times gloo's all-reduces: started by tools/operations.py, once in each node.
+"""One rank that times gloo's all-reduces: started by tools/testbed.py, once in each node.
 
 Rule of this file: what is timed. Prints one JSON line on rank 0.
 """
