@@ -86,7 +86,7 @@ class _Worker:
         hello = Hello(tenant=TENANT, worker=number, incarnation=os.getpid(), node=f"machine{number}")
         self.conversation = Conversation(hello, load.token, BOUND_S, now_s)
         self.updates = 0
-        self.asked_s = math.inf
+        self.asked_s = 0.0
 
 
 def drive(load: WorkerLoad) -> Seen:
@@ -160,13 +160,9 @@ class _Process:
             self._take(worker, result)
 
     def _ask(self, worker: _Worker) -> None:
-        now = time.monotonic()
-        if worker.asked_s < math.inf:  # its last update is still open: it asks when that is through
-            self._agenda.at(now + 0.01, partial(self._ask, worker))
-            return
-        worker.asked_s = now
-        talk = worker.conversation
-        talk.ask(worker.updates, self._load.size_bytes, talk.version, 1.0, now)
+        """Ask for the next update: the last one is through."""
+        talk, worker.asked_s = worker.conversation, time.monotonic()
+        talk.ask(worker.updates, self._load.size_bytes, talk.version, 1.0, worker.asked_s)
         worker.updates += 1
         self._look(worker)
 
@@ -183,7 +179,6 @@ class _Process:
         elif isinstance(result, Outcome):
             self._seen.updates += 1
             next_s = now if not load.rate else max(now, worker.asked_s + load.workers / load.rate)
-            worker.asked_s = math.inf
             self._agenda.at(next_s, partial(self._ask, worker))
 
     def _pushed(self, worker: _Worker, update: int) -> None:

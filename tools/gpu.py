@@ -35,7 +35,7 @@ WORKERS = ("worker0", "worker1")
 SCHEDULED, REDUCING = scheduled_engine(), engines()["ddp"]
 BASES: Mapping[str, tuple[str, str]] = {
     SCHEDULED.name: (STOCK, PROPHET),
-    REDUCING.name: (REDUCING.variants[0].name, next(one.name for one in REDUCING.variants if one.policy == PROPHET)),
+    REDUCING.name: (REDUCING.stock, REDUCING.called_here(PROPHET)),
 }
 """Policies without and with Prophet, by engine. Those named after gloo use NCCL here, since the script asks for it."""
 FIRST_PORT = 24900

@@ -11,7 +11,7 @@ import statistics
 import time
 import types
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -157,4 +157,4 @@ def measure(out: Path, results: Path) -> dict[str, Any]:
         *(cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
     ]
     load = os.getloadavg()[0]
-    return {"costs": [asdict(cost) for cost in costs], "repeats": REPEATS, "torch": torch.__version__, "load": load}
+    return {"costs": costs, "repeats": REPEATS, "torch": torch.__version__, "load": load}

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def measure(figures: Path) -> dict[str, Any]:
     constant, rows = convergence(figures)
     scheduling = {"load": os.getloadavg()[0], "times": scheduler_times()}
     return {
-        "table_2": [[asdict(cell) for cell in cells] for cells in table_2_cells()],
+        "table_2": table_2_cells(),
         "text": text_numbers(),
         "scheduling": scheduling,
         "constant": constant,

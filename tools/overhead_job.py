@@ -189,7 +189,7 @@ def main() -> None:
     rank = dist.get_rank()
     job = WatchedJob(options.out / "record", options.port + rank)
     times = job.iterate(SETTLE_ITERATIONS)
-    count = math.ceil(options.seconds / agreed(sorted(times)[len(times) // 2]))
+    count = math.ceil(options.seconds / agreed(statistics.median(times)))
     calls = job.time_calls()
     turns = []
     for cycle in range(options.cycles):
@@ -207,7 +207,7 @@ def main() -> None:
             row = {name: (clock() - before[name]) / count for name, clock in clocks.items()}
             turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, **row})
     job.say("nothing")
-    text = json.dumps({"rank": rank, "pid": os.getpid(), "turns": turns, "calls": calls})
+    text = json.dumps({"turns": turns, "calls": calls})
     (options.out / f"rank{rank}.json").write_text(text, encoding="utf-8")
     dist.destroy_process_group()
 

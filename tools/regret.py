@@ -16,19 +16,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.progress import track
 
 from prophet_scheduler.session.tuner import Arm, Model, Tuner
 from tools import kept
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
-
+Array = NDArray[np.float64]
 SIZES = tuple(64 << 10 << place for place in range(7))
 """Sizes of blocks, in bytes."""
 ITERATIONS = 500

@@ -64,7 +64,7 @@ STUDIES: Mapping[str, StudyRecipe] = {
         figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
     ),
     "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
-    VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True, replaces=("replay-bandwidths",)),
+    VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
     "real-peers": StudyRecipe(
         "peers.yaml",
         figures={
