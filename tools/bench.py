@@ -20,8 +20,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies import get_policy
 from tools.command_line import exit_status, page_parser
-from tools.kept import add_piece, read_pieces
-from tools.provenance import Provenance, here
+from tools.kept import Provenance, add_piece, here, read_pieces
 
 PENDING = 10_000
 """Tasks that wait while the queue is measured."""

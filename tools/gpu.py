@@ -27,8 +27,7 @@ from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.session import testbed_of
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools.jobs import Limits, run_job
-from tools.kept import resumed
-from tools.provenance import Provenance, here
+from tools.kept import Provenance, here, resumed
 
 PROPHET = "prophet"
 WORKERS = ("worker0", "worker1")

@@ -1,14 +1,18 @@
-"""Data of the pages of results: data/NAME.json beside the pages, and dated notes.
+"""Data of the pages of results: data/NAME.json beside the pages, with its time, place and commit, and dated notes.
 
 Rule of this file: reading and writing what is kept, and no page. A tool that measures keeps its numbers here, so that
-`make pages` needs no measurement. `notes/NAME.md` is written by hand and says when it was measured: numbers whose data
-is gone, and single observations.
+`make pages` needs no measurement; a page says in Provenance's one line where they come from. `notes/NAME.md` is written
+by hand and says when it was measured: numbers whose data is gone, and single observations.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,13 +24,59 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.lab.config import Cell, Experiment, experiment_of
 from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, first_error, read
-from tools.provenance import Provenance, here
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """`date` is a day (ISO), `commit` short, with `+` if tracked files had changes."""
+
+    date: str
+    commit: str
+    processor: str
+    cores: int
+
+    @property
+    def machine(self) -> str:
+        """Return the machine as far as others' results can be compared with it."""
+        return f"{self.processor}, {self.cores} core{'' if self.cores == 1 else 's'}"
+
+    def line(self, done: str = "Measured") -> str:
+        """Return the line of a page; `done` is what was done."""
+        return f"{done} on {self.date} at commit {self.commit} on {self.machine}."
+
+
+def here() -> Provenance:
+    """Return the provenance of what this process measures now."""
+    return Provenance(datetime.date.today().isoformat(), commit(), processor(), os.cpu_count() or 1)
+
+
+def commit() -> str:
+    """Return the commit of the checkout, or `unknown`. Files that measurements write are no change."""
+    try:
+        name = _git("rev-parse", "--short", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return name + ("+" if changes else "")
+
+
+def processor() -> str:
+    """Return the machine's name of its processor, from Linux, or the architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from typing import Any
 from prophet_scheduler.core.errors import UserError
 from tools import kept
 from tools.command_line import exit_status, page_parser
-from tools.provenance import here
 
 MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
@@ -71,7 +70,7 @@ def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
     measure = function_of(name)
     data, kind = measure(out, results, **options_of(measure, given)), typing.get_type_hints(measure)["return"]
     if kind is not type(None):
-        where = inspect.getmodule(measure).__dict__.get("where", here)
+        where = inspect.getmodule(measure).__dict__.get("where", kept.here)
         kept.keep(results, name, kind, data, where())
     return 0
 

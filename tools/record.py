@@ -19,7 +19,7 @@ from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.records import read_worker
 from prophet_scheduler.lab.session import run_session
 from prophet_scheduler.models.profiles import load_profile, save_profile
-from tools.provenance import processor
+from tools.kept import processor
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}

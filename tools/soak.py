@@ -19,9 +19,8 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
-from tools.kept import add_piece, read_pieces, resumed
+from tools.kept import add_piece, here, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
-from tools.provenance import here
 from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 NAME = "soak"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from prophet_scheduler.engines.registry import engines, scheduled_engine
+from tools.kept import Provenance
 from tools.native_stress import StressRun
-from tools.provenance import Provenance
 
 BYTEPS, DDP = scheduled_engine(), engines()["ddp"]
 ENGINES = (BYTEPS.name, DDP.name)

@@ -27,8 +27,7 @@ from support.results import cell as result
 from support.results import failed, policy
 from tools import kept, studies
 from tools.figures import compared
-from tools.kept import Point, Study
-from tools.provenance import Provenance
+from tools.kept import Point, Provenance, Study
 from tools.studies import simulated_cell
 
 SMALL: dict[str, Any] = {**REPLAY["job"], "profile": "resnet18", "iterations": 6}

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import bench
-from tools.kept import read_pieces
-from tools.provenance import Provenance
+from tools.kept import Provenance, read_pieces
 
 MINE = Provenance("2026-01-02", "abc1234", "a processor", 2)
 OTHER = Provenance("2026-01-03", "abc1235", "another", 64)

@@ -11,9 +11,8 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.records import read_results
 from prophet_scheduler.lab.session import simulate_session
 from support.configs import REPLAY, changed, loaded
-from tools import kept, provenance
-from tools.kept import Study
-from tools.provenance import Provenance
+from tools import kept
+from tools.kept import Provenance, Study
 
 PROVENANCE = Provenance("2026-01-02", "abc1234", "a processor", 2)
 
@@ -80,10 +79,10 @@ def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -
 
 def test_the_line_names_day_commit_and_machine() -> None:
     assert PROVENANCE.line() == "Measured on 2026-01-02 at commit abc1234 on a processor, 2 cores."
-    here = provenance.here()
+    here = kept.here()
     assert here.cores >= 1 and here.processor and here.commit
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.commit() == "unknown"
+    assert kept.commit() == "unknown"

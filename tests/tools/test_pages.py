@@ -13,8 +13,7 @@ from pydantic_core import to_jsonable_python
 from prophet_scheduler.lab.config import load_experiment
 from support.results import cell, failed, policy
 from tools import kept, pages
-from tools.kept import Point, Study
-from tools.provenance import Provenance
+from tools.kept import Point, Provenance, Study
 from tools.studies import CONFIGS, STUDIES, real_names
 
 HERE = Path(__file__).parents[2]

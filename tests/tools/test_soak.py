@@ -16,8 +16,8 @@ from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
 from tools import kept, pages, soak, soak_jobs, soak_starts
+from tools.kept import Provenance
 from tools.native_stress import StressRun
-from tools.provenance import Provenance
 from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 CHECKOUT = Path(__file__).parents[2]
