@@ -5,9 +5,7 @@ Rule of this file: the text of each file. `make pages` writes them; a test check
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
@@ -75,9 +73,8 @@ def derived() -> dict[Path, str]:
     return {**schemas, ENABLING: with_tables(ENABLING.read_text(encoding="utf-8")), FILE: errors_text()}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Write all of them."""
-    argparse.ArgumentParser(prog="python -m tools.derived", description=__doc__).parse_args(arguments)
     for path, text in {**derived(), ROOT / picture.PICTURE: picture.drawing(picture.panels())}.items():
         path.write_text(text, encoding="utf-8")
 

@@ -377,8 +377,9 @@ class Follows(NamedTuple):
     updated_rate: float
 
 
-def follows(data: Sequence[Mapping[str, Any]], delay_s: float = 0.005) -> Follows:
+def follows(data: Sequence[Mapping[str, Any]]) -> Follows:
     """Derive them from small operations on a link with a delay, from many at once without one, and from large ones."""
+    delay_s = 0.005
     plain, delayed = (
         next(one for one in data if one["way"] == {"ranks": 2, "bandwidth_bps": None, "delay_s": delay})
         for delay in (None, delay_s)

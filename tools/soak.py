@@ -32,8 +32,6 @@ RUN_TASKS = 500_000
 """Tasks of one run of the stress program: it steps aside once in each run. With a check a tenth, which is as slow."""
 PIECE_S = 900.0
 """Seconds of one job of long training."""
-EVERY_S = 10.0
-"""Mean seconds that a rate stays in long training."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ class Soak:
         wanted = [*self._amounts.training_policies] * max(1, round(self._amounts.training_s / each_s))
 
         def train(number: int, policy: str) -> LongTraining:
-            experiment = soak_jobs.long_training(policy, each_s, number, EVERY_S)
+            experiment = soak_jobs.long_training(policy, each_s, number)
             return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
 
         works = [(policy, partial(train, number, policy)) for number, policy in enumerate(wanted)]

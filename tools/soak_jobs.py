@@ -35,6 +35,8 @@ RATES_BPS = (50e6, 400e6)
 """Limits between which each worker's rate jumps, evenly in their logarithm."""
 ITERATION_S = 0.25
 """Approximate seconds of an iteration at these rates, for the number of iterations of a piece."""
+EVERY_S = 10.0
+"""Mean seconds that a rate stays in long training."""
 LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
@@ -133,24 +135,24 @@ def left_weights(folder: Path, workers: int) -> str | list[str]:
     return "".join(digests) if all(file.exists() for file in files) else ""
 
 
-def long_training(policy: str, seconds: float, seed: int, every_s: float) -> Experiment:
-    """Return a job of about `seconds` under `policy`, whose rates change at random about every `every_s` seconds."""
+def long_training(policy: str, seconds: float, seed: int) -> Experiment:
+    """Return a job of about `seconds` under `policy`, whose rates change at random about every EVERY_S."""
     experiment = load_experiment(TRAINING, [policy], 1)
     (cell,) = experiment.cells
     job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
-    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds, every_s)})
+    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds)})
     return replace(experiment, cells=(replace(cell, job=job, cluster=cluster),))
 
 
-def changing_bandwidth(seed: int, seconds: float, every_s: float) -> Bandwidth:
-    """Return rates in bits per second for so long, each for a random time of `every_s` on average."""
+def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
+    """Return rates in bits per second for so long, each for a random time of EVERY_S on average."""
     choices = random.Random(seed)
     low, high = np.log(RATES_BPS)
     points: list[tuple[float, float]] = []
     at_s = 0.0
     while at_s < seconds:
         points.append((at_s, float(np.exp(choices.uniform(low, high)))))
-        at_s += every_s * choices.uniform(0.5, 1.5)
+        at_s += EVERY_S * choices.uniform(0.5, 1.5)
     return Bandwidth(points[0][1], changes=tuple(points[1:]))
 
 

@@ -47,6 +47,8 @@ KINDS = (0, 1, 0, 2)
 ITERATIONS = 6
 WORKERS = 2
 NODES = ("scheduler", "server0", "worker0", "worker1")
+LIMIT_S = 60.0
+"""Longest seconds of one start."""
 STOCK_EVERY = 3
 """Number of starts of which one is of the engine alone."""
 
@@ -112,12 +114,12 @@ def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[s
 STARTERS = dict(zip(ENGINES, (start_in_byteps, ddp_stress.start), strict=True))
 
 
-def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path, limit_s: float) -> SoakStart:
+def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> SoakStart:
     """Make one start. A hang or a failure is kept as its result."""
     job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
     began = time.monotonic()
     try:
-        results = STARTERS[engine](job, folder, limit_s)
+        results = STARTERS[engine](job, folder, LIMIT_S)
     except Wrong as wrong:
         (folder / f"wrong-{engine}-{seed}.txt").write_text(str(wrong))
         lines = str(wrong).splitlines()
@@ -146,7 +148,6 @@ def main() -> None:
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--starts", type=int, required=True, help="under Prophet, with those before")
     parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after so many seconds")
-    parser.add_argument("--limit-s", type=float, default=60.0, help="for one start")
     parser.add_argument("--file", type=Path, required=True, help="what is kept: a line for each start")
     options = parser.parse_args()
     os.environ[settings.CACHE] = settings.OFF
@@ -163,7 +164,7 @@ def main() -> None:
     ends_at = time.monotonic() + options.seconds
     while sum(s.engine == options.engine and s.prophet for s in done) < options.starts and time.monotonic() < ends_at:
         prophet, kind = next_start(options.engine, done)
-        made = judged(start(options.engine, prophet, kind, len(done), folder, options.limit_s), done)
+        made = judged(start(options.engine, prophet, kind, len(done), folder), done)
         add_piece(options.file, made)
         done.append(made)
 

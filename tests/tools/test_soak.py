@@ -126,7 +126,7 @@ def test_growth_is_the_slope_of_the_second_half() -> None:
 
 
 def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
-    bandwidth = soak_jobs.changing_bandwidth(3, 200.0, 10.0)
+    bandwidth = soak_jobs.changing_bandwidth(3, 200.0)
     times = [at_s for at_s, _ in bandwidth.changes]
     rates = [bandwidth.default, *(rate for _, rate in bandwidth.changes)]
     assert times == sorted(times) and 150 < times[-1] <= 200 and 10 <= len(times) <= 40
