@@ -6,9 +6,9 @@ on a quiet machine; it can be interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_size
@@ -44,15 +44,6 @@ class Followed:
     """True if it was said to help."""
 
 
-@dataclass(frozen=True)
-class Advised:
-    """All followed advice."""
-
-    rows: Sequence[Followed]
-    at_rest: bool = False
-    """True if times are means at rest. Older measurements have medians."""
-
-
 def followed(out: Path, number: int, change: str) -> Followed:
     """Return the pair of that number, of the runs in `out`. Raises UserError."""
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
@@ -85,10 +76,10 @@ def _suggestion(advice: Advice, change: str) -> Suggestion:
     return suggestion
 
 
-def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> Advised:
-    """Run what is missing, and advise. Raises UserError."""
+def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> dict[str, Any]:
+    """Run what is missing, and advise. Times are `at_rest`: older measurements have medians. Raises UserError."""
     cells = len(load_experiment(Path(config)).cells)
     if cells != 2 * len(CHANGES):
         raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")
     measured(Path(config), out)
-    return Advised([followed(out, number, change) for number, change in enumerate(CHANGES)], at_rest=True)
+    return {"rows": [followed(out, number, change) for number, change in enumerate(CHANGES)], "at_rest": True}

@@ -8,13 +8,13 @@ watches is timed call by call, before the first turn.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
 import math
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -178,21 +178,16 @@ def agreed(seconds: float) -> float:
 
 
 def main() -> None:
-    """Train in turns, and leave the times of each."""
-    parser = argparse.ArgumentParser(prog="python -m tools.overhead_job", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--cycles", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
+    """Train in turns, and leave the times of each. Arguments: a folder, cycles, seconds of a turn, rank 0's port."""
+    out, cycles, seconds, port = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    job = WatchedJob(options.out / "record", options.port + rank)
+    job = WatchedJob(out / "record", port + rank)
     times = job.iterate(SETTLE_ITERATIONS)
-    count = math.ceil(options.seconds / agreed(statistics.median(times)))
+    count = math.ceil(seconds / agreed(statistics.median(times)))
     calls = job.time_calls()
     turns = []
-    for cycle in range(options.cycles):
+    for cycle in range(cycles):
         # Each cycle begins with another one, so that none always comes after the same.
         for variant in VARIANTS[cycle % len(VARIANTS) :] + VARIANTS[: cycle % len(VARIANTS)]:
             job.say(variant)
@@ -208,7 +203,7 @@ def main() -> None:
             turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, **row})
     job.say("nothing")
     text = json.dumps({"turns": turns, "calls": calls})
-    (options.out / f"rank{rank}.json").write_text(text, encoding="utf-8")
+    (out / f"rank{rank}.json").write_text(text, encoding="utf-8")
     dist.destroy_process_group()
 
 

@@ -12,10 +12,11 @@ import math
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -103,17 +104,6 @@ class Start:
     why: str
 
 
-@dataclass(frozen=True)
-class Starts:
-    """Data of the page: which job was started how often, and each end. `rate` is in bits per second."""
-
-    build: str
-    job: ManyGradientsJob
-    rate: float
-    limits: Limits
-    starts: Sequence[Start]
-
-
 def backlog(
     out: Path,
     results: Path,
@@ -124,10 +114,11 @@ def backlog(
     starts: int = 5,
     still: float = 30.0,
     limit: float = 240.0,
-) -> Starts:
+) -> dict[str, Any]:
     """Make the missing ones of so many `starts` of each policy, interleaved, on workers' links of `rate`.
 
-    A start has stopped after `still` seconds without traffic, and is late after `limit` seconds. Raises UserError.
+    A start has stopped after `still` seconds without traffic, and is late after `limit` seconds. The rate is kept in
+    bits per second. Raises UserError.
     """
     reexec_in_user_namespace()
     cluster, env = cluster_of(rate), provide_build(build, out)
@@ -141,8 +132,8 @@ def backlog(
             return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, took_s, ended.why)
 
         works = [(policy, partial(start, number, policy)) for number, policy in enumerate(BACKLOG_POLICIES * starts)]
-        file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
-        return Starts(build, job, parse_rate(rate), limits, resumed(file, Start, works, lambda each: each.policy))
+        made = resumed(out / f"starts-{build}-{gradients}-{rate}.jsonl", Start, works, lambda each: each.policy)
+    return {"build": build, "job": job, "rate": parse_rate(rate), "limits": limits, "starts": made}
 
 
 @dataclass

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
     if new.wrong or reference is None or reference.result == new.result:
         return new
     of = "Prophet" if reference.prophet else "the engine alone"
-    return SoakStart(**{**vars(new), "wrong": f"other losses or weights than a start of {of}"})
+    return replace(new, wrong=f"other losses or weights than a start of {of}")
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def test_every_pair_runs_and_is_advised_on(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(advise, "CHANGES", ("prophet",))
     out = tmp_path / "out"
     advised = advise.measure(out, tmp_path, config=str(config))
-    (followed,) = advised.rows
+    (followed,) = advised["rows"]
     assert (followed.change, followed.now_s, followed.real_s, followed.helped) == ("prophet", 1.0, 1.0, True)
     assert followed.predicted_s < 0.95 and followed.predicted_s != followed.uncalibrated_s
     monkeypatch.setattr(advise, "CHANGES", CHANGES)
