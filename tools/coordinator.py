@@ -159,7 +159,7 @@ class Outliving:
         self.longest_s = 0.0
         self.stopping = False
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self._work, args=(client,)) for client in self.clients]
+        self.threads = [threading.Thread(target=self._work, args=(client,), daemon=True) for client in self.clients]
         for client in self.clients:
             client.wait_welcome(START_S)
         for thread in self.threads:

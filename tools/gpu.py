@@ -115,6 +115,8 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
 
 def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
     """Make the runs that are not there yet, of one engine or of both. Raises UserError."""
+    if engine not in ("", *BASES):
+        raise UserError(f"engine={engine}: its engines are {', '.join(BASES)}")
     if not torch.cuda.is_available():
         raise UserError("there is no GPU here that PyTorch can use")
     reexec_in_user_namespace()

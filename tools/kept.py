@@ -135,12 +135,12 @@ def study_of(experiment: Experiment, results: Results, simulated: Results | None
 
 
 def still_simulated(study: Study, former: Study) -> Study:
-    """Return `study`, with the simulated results of cells whose measurements are those of the `former` one."""
+    """Return `study`, with the `former` simulated results of cells that were measured alike and not simulated anew."""
 
     def simulated(point: Point) -> CellResult | None:
         cell = point.cell
         alike = (old for old in former.points if old.cell.setting == cell.setting and old.cell.times_s == cell.times_s)
-        return next((old.simulated for old in alike), point.simulated)
+        return point.simulated or next((old.simulated for old in alike), None)
 
     return replace(study, points=[replace(point, simulated=simulated(point)) for point in study.points])
 

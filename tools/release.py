@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -204,7 +205,7 @@ def release(folder: Path, pythons: Iterable[str]) -> int:
             problems += [f"{wheel.name}: {line}" for line in wheel_problems(files, tracked)]
             if not problems:
                 check_installed(wheel, plugins, python, place)
-            wheel.rename(folder / wheel.name)
+            shutil.move(wheel, folder / wheel.name)  # which may be on another disk
         print(folder / wheel.name, flush=True)
     if problems:
         raise UserError("; ".join(problems))

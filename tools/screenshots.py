@@ -30,6 +30,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import experiment_of
 from prophet_scheduler.lab.report import write_report
 from prophet_scheduler.lab.session import run_session
+from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 INSTALL = "on Debian: apt-get install chromium"
@@ -95,6 +96,7 @@ def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
     browser = find_browser()
     if browser is None:
         raise UserError(f"a picture of the report needs a browser; {INSTALL}")
+    reexec_in_user_namespace()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     record = out.resolve() / "record"

@@ -36,6 +36,12 @@ def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out").exists()
 
 
+def test_an_unknown_engine_is_one_line_and_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure.main(["gpu", "engine=horovod", "--results", str(tmp_path)]) == 2
+    assert "engine=horovod: its engines are byteps, ddp" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     port = str(free_port())
     job = GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
