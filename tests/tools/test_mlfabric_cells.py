@@ -1,4 +1,4 @@
-"""The page of MLfabric on real transfers: what its configs compare, what is counted, and what is simulated beside."""
+"""MLfabric's cells: what their configs compare, what is kept, and the same cluster, job and sums simulated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK
+from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Computations
 from prophet_mlfabric.studies.tables import RingComparison
-from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
+from prophet_scheduler.lab.jobs.datasets import batches, digits
+from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, SlowComputing
 from prophet_scheduler.lab.records import ConvergenceResult
 from support.results import Session, cell, policy
 from tools import kept, measure, mlfabric_cells, studies
@@ -21,13 +27,17 @@ from tools.mlfabric_cells import (
     OURS,
     RELEASED,
     RING,
+    DigitsTrainee,
     MlfabricSimulated,
     PaperCell,
     RealCells,
     SimulatedCell,
+    cluster_of,
+    simulate_cell,
 )
 
-CONFIGS = Path(__file__).parents[2] / mlfabric_cells.CONFIGS
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / mlfabric_cells.CONFIGS
 
 
 def came_to(time_s: float | None, **more: Any) -> dict[str, Any]:
@@ -106,3 +116,102 @@ def test_a_cell_is_kept_beside_the_others(name: str, monkeypatch: pytest.MonkeyP
 def test_an_unknown_cell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert measure.main(["mlfabric", "cells=c9-n1"]) == 2
     assert "c9-n1 is no cell; they are c1-n1, " in capsys.readouterr().err
+
+
+def small(name: str = "c2-n3", **job: Any) -> Cell:
+    """A config's cell with a small update, on links as much slower, and few iterations."""
+    (cell,) = load_experiment(CONFIGS / f"{name}.yaml").cells
+    changed = {"features": 64, "iterations": 6, "warmup": 1, "target_loss": 2.0, "learning_rate": 2.0, **job}
+    link = cell.cluster.bandwidth
+    rates = {node: None if rate is None else rate / 256 for node, rate in link.nodes.items()}
+    slower = replace(link, default=None if link.default is None else link.default / 256, nodes=rates)
+    cluster = cell.cluster.model_copy(update={"bandwidth": slower})
+    return replace(cell, job=cell.job.model_copy(update=changed), cluster=cluster)
+
+
+def asynchronous(cell: Cell) -> AsynchronousJob:
+    assert isinstance(cell.job, AsynchronousJob)
+    return cell.job
+
+
+def test_rates_are_the_configs_draw_over_time() -> None:
+    (cell,) = load_experiment(CONFIGS / "c1-n2.yaml").cells
+    _, setting, rates = cluster_of(cell)
+    mix = cell.cluster.rate_mix
+    assert mix is not None
+    for at_s, worker, share in mix.draw(cell.cluster.workers):
+        up, down = rates.at(at_s + 0.1)
+        assert up[worker] == down[worker] == pytest.approx(share * 25e6 / 8)
+        assert up[setting.server] == 25e6 / 8
+    assert setting.model_bytes == 655_360
+
+
+def test_slow_computations_are_those_of_the_real_job() -> None:
+    job, setting, _ = cluster_of(small())
+    simulated = Computations(setting)
+    for rank in range(setting.workers):
+        real = SlowComputing(job.compute_s, job.slow_chance, job.slow_factor, job.seed, rank)
+        assert [simulated.next_s(rank) for _ in range(60)] == [real.next_s() for _ in range(60)]
+
+
+def test_an_update_is_torchs_step_on_the_same_samples() -> None:
+    job = asynchronous(small())
+    trainee = DigitsTrainee(job, 5)
+    worker = 3
+    data, features = digits(worker, 5), Features(job.features)
+    model = nn.Linear(job.features, CLASSES, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=job.learning_rate)
+    order = batches(len(data.images), job.batch_size, job.seed + worker)
+    for _ in range(3):
+        chosen = torch.from_numpy(next(order))
+        inputs = features.of(torch.from_numpy(data.images)[chosen])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), torch.from_numpy(data.labels)[chosen]).backward()
+        optimizer.step()
+        update, norm = trainee.compute(worker, trainee.read())
+        assert norm == pytest.approx(float(np.linalg.norm(update)))
+        trainee.apply([update])
+        assert np.allclose(trainee.read(), model.weight.detach().numpy().T, atol=1e-5)
+    every = digits()
+    with torch.no_grad():
+        seen = features.of(torch.from_numpy(every.images[:LOOKED_AT]))
+        loss = nn.functional.cross_entropy(model(seen), torch.from_numpy(every.labels[:LOOKED_AT]))
+    trainee.begin(worker, trainee.read(), 1.0)
+    assert trainee.convergence[worker].losses == pytest.approx([float(loss)], rel=1e-5)
+
+
+def test_a_cell_has_what_a_real_one_has_and_one_config_gives_one_result() -> None:
+    cell = small()
+    simulated = simulate_cell(cell)
+    assert simulated == simulate_cell(cell)
+    assert list(simulated.contenders) == [RELEASED, OURS, IN_STEP, RING]
+    for name, result in simulated.contenders.items():
+        assert result.update_s is not None and result.update_s > 0
+        assert result.time_to_loss_s is not None
+        counted = (result.sent or 0) + (result.dropped or 0)
+        assert counted == (5 * 6 if name == OURS else 0)
+    ours = simulated.contenders[OURS]
+    assert ours.greatest_delay is not None and ours.greatest_delay <= 10
+    assert (ours.uncoordinated, ours.applied_otherwise) == (0, 0)
+    # What trains in step trains alike: the same losses, at other times.
+    assert simulated.contenders[IN_STEP].least_loss == simulated.contenders[RING].least_loss
+    assert simulated.comparison.ring_s == pytest.approx(5 * (simulated.contenders[RING].update_s or 0), rel=0.3)
+
+
+def test_a_loss_that_is_not_reached_has_no_time() -> None:
+    result = simulate_cell(small(target_loss=1e-6)).contenders[RING]
+    assert result.time_to_loss_s is None and result.update_s is not None
+
+
+def test_what_cannot_be_simulated_is_one_line() -> None:
+    with pytest.raises(UserError, match="delay_constant"):
+        simulate_cell(small(delay_constant=0.1))
+    (other,) = load_experiment(ROOT / "configs" / "replay-resnet50.yaml").cells
+    with pytest.raises(UserError, match="job of kind asynchronous"):
+        cluster_of(other)
+
+
+def test_the_papers_cell_is_the_median_seeds() -> None:
+    cell = mlfabric_cells.paper_cell("C2", "N1", horizon_s=5.0)
+    assert len(cell.ratios) == 3 and sorted(cell.ratios)[1] == cell.comparison.ratio
