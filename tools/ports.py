@@ -21,11 +21,10 @@ def free_port() -> int:
     Nothing holds it until it is used. The kernel hands out ports of its own range to whoever connects, so it is one
     before that range. Raises OSError if there is none.
     """
-    chance = random.SystemRandom()
-    first_of_kernel = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
-    for _ in range(TRIES if first_of_kernel > FIRST else 0):
+    before = range(FIRST, int(RANGE.read_text().split()[0]))
+    for port in random.SystemRandom().sample(before, min(TRIES, len(before))):
         with contextlib.suppress(OSError):
-            return _bound(chance.randrange(FIRST, first_of_kernel))
+            return _bound(port)
     return _bound(0)
 
 

@@ -41,13 +41,8 @@ class SizeCost:
 def profile(gradients: int) -> Profile:
     """Return `gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
-    return Profile(
-        "even",
-        tuple(
-            GradientProfile(f"g{i}", 100_000, step_s * math.ceil((gradients - i) / 10), forward_s)
-            for i in range(gradients)
-        ),
-    )
+    ends_s = [step_s * math.ceil((gradients - i) / 10) for i in range(gradients)]
+    return Profile("even", tuple(GradientProfile(f"g{i}", 100_000, ends_s[i], forward_s) for i in range(gradients)))
 
 
 def cost_of(workers: int, gradients: int) -> SizeCost:
@@ -60,9 +55,8 @@ def cost_of(workers: int, gradients: int) -> SizeCost:
     # The second iteration's forward pass needs every transfer of the first.
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=2))
     wall_s = time.perf_counter() - began
-    return SizeCost(
-        workers, gradients, wall_s, run.happenings, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return SizeCost(workers, gradients, wall_s, run.happenings, peak_bytes)
 
 
 def draw(rows: list[SizeCost], path: Path) -> None:

@@ -193,9 +193,8 @@ class SoakData:
 
 def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
     """Return what is kept of starts."""
-    groups = dict.fromkeys((start.engine, start.prophet) for start in starts)
     summed = []
-    for engine, prophet in sorted(groups):
+    for engine, prophet in sorted({(start.engine, start.prophet) for start in starts}):
         mine = [start for start in starts if (start.engine, start.prophet) == (engine, prophet)]
         summed.append(
             StartsOf(
@@ -215,10 +214,8 @@ def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
     summed = []
     for check in dict.fromkeys(run.check for run in runs):
         mine = [run for run in runs if run.check == check]
-        tasks, plans, suspensions, asides = (
-            sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")
-        )
+        counts = {key: sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")}
         seconds = round(sum(run.seconds for run in mine), 1)
         wrong = [run.wrong for run in mine if run.wrong]
-        summed.append(TasksOf(check, len(mine), tasks, plans, suspensions, asides, seconds, wrong))
+        summed.append(TasksOf(check, len(mine), **counts, seconds=seconds, wrong=wrong))
     return summed
