@@ -121,8 +121,11 @@ def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
         raise UserError("there is no GPU here that PyTorch can use")
     reexec_in_user_namespace()
     chosen = [(job, policy) for job in JOBS for policy in BASES[job.engine] if engine in ("", job.engine)]
-    works = [(key, partial(run_of, *key, out, FIRST_PORT + number)) for number, key in enumerate(chosen)]
-    return resumed(out / "runs.jsonl", GpuRun, works, lambda run: (run.job, run.policy))
+
+    def run(number: int, key: tuple[GpuJob, str]) -> GpuRun:
+        return run_of(*key, out, FIRST_PORT + number)
+
+    return resumed(out / "runs.jsonl", GpuRun, chosen, run, lambda run: (run.job, run.policy))
 
 
 def where() -> Provenance:

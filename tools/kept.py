@@ -225,21 +225,22 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
 def resumed(
     path: Path,
     kind: type[T],
-    works: Iterable[tuple[Any, Callable[[], T]]],
+    keys: Iterable[Any],
+    make: Callable[[int, Any], T],
     key_of: Callable[[T], Any],
     goes_on: Callable[[], bool] = lambda: True,
 ) -> list[T]:
-    """Return the pieces in `path`, after making the missing ones of `works` while `goes_on`.
+    """Return the pieces in `path`, after making those that are missing of `keys` while `goes_on`.
 
-    A work is (key of its piece, function that makes it); several may have the same key. Raises UserError.
+    `make` gets the place of a key and the key. Several pieces may have the same key. Raises UserError.
     """
     pieces = read_pieces(path, kind)
     there = [key_of(piece) for piece in pieces]
-    for key, make in works:
+    for number, key in enumerate(keys):
         if key in there:
             there.remove(key)
         elif goes_on():
-            pieces.append(make())
+            pieces.append(make(number, key))
             add_piece(path, pieces[-1])
             print(f"{path.name}: {pieces[-1]}", flush=True)
     return pieces

@@ -8,13 +8,13 @@ and no job is repeated for how it ended.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ def backlog(
             marks, took_s = ended.marks, time.monotonic() - began
             return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, took_s, ended.why)
 
-        works = [(policy, partial(start, number, policy)) for number, policy in enumerate(BACKLOG_POLICIES * starts)]
-        made = resumed(out / f"starts-{build}-{gradients}-{rate}.jsonl", Start, works, lambda each: each.policy)
+        file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
+        made = resumed(file, Start, BACKLOG_POLICIES * starts, start, lambda each: each.policy)
     return {"build": build, "job": job, "rate": parse_rate(rate), "limits": limits, "starts": made}
 
 
@@ -172,7 +172,8 @@ def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]
     cluster, job = cluster_of("none"), ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
     with testbed_of(cluster) as testbed:
 
-        def run(number: int, build: str, policy: str) -> Samples:
+        def run(number: int, key: tuple[str, str]) -> Samples:
+            build, policy = key
             env = provide_build(build, out)
             samples = Samples(build, policy, 2 * job.gradients * math.ceil(job.size_bytes / MEMORY_POLICIES[policy]))
             limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", MEMORY_PORT + number
@@ -182,6 +183,5 @@ def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]
             samples.why = ended.why
             return samples
 
-        wanted = enumerate((build, policy) for build in BUILDS for policy in MEMORY_POLICIES)
-        works = [(key, partial(run, number, *key)) for number, key in wanted]
-        return resumed(out / "runs.jsonl", Samples, works, lambda each: (each.build, each.policy))
+        wanted = itertools.product(BUILDS, MEMORY_POLICIES)
+        return resumed(out / "runs.jsonl", Samples, wanted, run, lambda each: (each.build, each.policy))

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +128,19 @@ class Soak:
             experiment = soak_jobs.long_training(policy, each_s, number)
             return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
 
-        works = [(policy, partial(train, number, policy)) for number, policy in enumerate(wanted)]
-        return resumed(self._out / "training.jsonl", LongTraining, works, lambda job: job.policy, self.time_left)
+        file = self._out / "training.jsonl"
+        return resumed(file, LongTraining, wanted, train, lambda job: job.policy, self.time_left)
 
     def _faults(self) -> Any:
         jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
-        works = []
-        for number, (experiment, fault, policy) in enumerate(jobs * self._amounts.rounds):
-            folder = self._out / "faults" / f"{number}-{policy}"
-            works.append(((fault, policy), partial(soak_jobs.fault_run, experiment, fault, folder)))
-        file = self._out / "faults.jsonl"
-        return resumed(file, FaultRun, works, lambda run: (run.fault, run.policy), self.time_left)
+        jobs *= self._amounts.rounds
+
+        def run(number: int, key: tuple[str, str]) -> FaultRun:
+            experiment, fault, policy = jobs[number]
+            return soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
+
+        wanted, file = [(fault, policy) for _, fault, policy in jobs], self._out / "faults.jsonl"
+        return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy), self.time_left)
 
 
 def measure(
