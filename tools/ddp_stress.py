@@ -98,10 +98,6 @@ class WholeNumbers(torch.nn.Module):
         return total
 
 
-def nothing() -> None:
-    """Do nothing: the delay of a job without any."""
-
-
 def modules_of(job: StressJob) -> list[WholeNumbers]:
     """Return a job's modules, as they are before training, without any engine."""
     return [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
@@ -117,8 +113,8 @@ def train(
     rank: int,
     modules: Sequence[Any],
     optimizers: Sequence[Any],
-    delay: Callable[[], None] = nothing,
-    before_iteration: Callable[[], None] = nothing,
+    delay: Callable[[], None] = lambda: None,
+    before_iteration: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train one worker's part on any engine, on `modules` and `optimizers` as it wraps them. Returns the results."""
     bare = [getattr(module, "module", module) for module in modules]

@@ -130,7 +130,7 @@ def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0)
     for old in out.glob("rank*.json"):
         old.unlink()
     port = free_port()
-    arguments = [str(out), str(cycles), str(seconds), str(port)]
+    arguments = [*map(str, (out, cycles, seconds, port))]
     limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
     with tempfile.TemporaryDirectory(prefix="prophet-") as name, ranks(out, Path(name), arguments) as started:
         asker = Asker(Path(name, ASKED, "prophet"), port)

@@ -120,9 +120,8 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> Soa
     except Wrong as wrong:
         (folder / f"wrong-{engine}-{seed}.txt").write_text(str(wrong))
         lines = str(wrong).splitlines()
-        return SoakStart(
-            engine, prophet, kind, 0.0, time.monotonic() - began, "", f"{lines[0]}: {last_words(lines[1:])}"
-        )
+        said = f"{lines[0]}: {last_words(lines[1:])}"
+        return SoakStart(engine, prophet, kind, 0.0, time.monotonic() - began, "", said)
     whole_s = time.monotonic() - began
     result = hashlib.sha256(json.dumps([(part["losses"], part["weights"]) for part in results]).encode()).hexdigest()
     first_s = max(part["first_at"] for part in results) - began
