@@ -61,6 +61,19 @@ def next_start(engine: str, done: list[SoakStart]) -> tuple[bool, int]:
     return prophet, KINDS[sum(start.prophet == prophet for start in mine) % len(KINDS)]
 
 
+def train(job: StressJob, bps: Any) -> dict[str, Any]:
+    """Train one worker's part in BytePS and return its results."""
+    modules = ddp_stress.modules_of(job)
+    optimizers = [
+        bps.DistributedOptimizer(
+            ddp_stress.optimizer_of(module),
+            named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
+        )
+        for number, module in enumerate(modules)
+    ]
+    return ddp_stress.train(job, bps.rank(), modules, optimizers)
+
+
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
     """Run one role's process."""
     own_shared_memory()
@@ -79,16 +92,7 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
     import byteps.torch as bps
 
     bps.init()
-    modules = ddp_stress.modules_of(job)
-    optimizers = [
-        bps.DistributedOptimizer(
-            ddp_stress.optimizer_of(module),
-            named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
-        )
-        for number, module in enumerate(modules)
-    ]
-    result = ddp_stress.train(job, bps.rank(), modules, optimizers)
-    (folder / f"{node}.json").write_text(json.dumps(result))
+    (folder / f"{node}.json").write_text(json.dumps(train(job, bps)))
     bps.shutdown()
 
 
