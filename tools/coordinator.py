@@ -215,13 +215,9 @@ def outlived(seconds: float) -> dict[str, Any]:
     finally:
         logger.removeHandler(warnings)
         logger.propagate = True
+    warned = len(warnings.buffer)
     return {
-        **{
-            "bound_s": OUTLIVING_BOUND_S,
-            "away_s": seconds,
-            "longest_wait_s": longest,
-            "warnings": len(warnings.buffer),
-        },
+        **{"bound_s": OUTLIVING_BOUND_S, "away_s": seconds, "longest_wait_s": longest, "warnings": warned},
         **{"applied_before": before, "applied_away": away - before, "counted_of": [counts["version"], workers.pushed]},
     }
 
