@@ -21,7 +21,7 @@ from rough_counts import count
 from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
-from prophet_fsdp.stages import Stages
+from prophet_fsdp.stages import Reduction
 from prophet_fsdp.wire import ShardTransfer, ShardWire
 
 MOST_S = 0.002
@@ -92,9 +92,9 @@ def _count() -> None:
         count("ahead", group._training_state not in (turn, type(turn).IDLE))
         gathers(self, module)
 
-    def count_late(self: ShardRounds, *args: Any) -> Stages:
+    def count_late(self: ShardRounds, *args: Any) -> Reduction:
         reduction = left(self, *args)
-        count("late", reduction.coming > 0)
+        count("late", not reduction.there)
         return reduction
 
     def count_updates(self: ShardRounds) -> None:

@@ -333,6 +333,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
     if whole_job:
         job = config.job
         setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
+        if job.compression != "none":
+            setting["compression"] = job.compression
     for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
         for key in point.get(part, {}):
             if key not in _OF_LINKS:

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet_fsdp.stages import FEW, PARTS_AFTER, Stages, between_replicas
+from prophet_fsdp.stages import Reduction, between_replicas
 from prophet_fsdp.wire import AT_ONCE, ShardGroups, ShardWire
 
 LIMIT_S = 60.0
@@ -177,15 +177,10 @@ def test_replicas_have_the_sum_after_all_stages(connect: Callable[[int], Network
     for rank, (wire, own) in enumerate(zip(network.wires, inputs, strict=True)):
         result, stages = between_replicas(wire, rank, ranks, own.clone(), False, 1, 0)
         results.append(result)
-        reductions.append(Stages(stages))
-    assert all(reduction.last == (ranks <= FEW) for reduction in reductions)
-    for _ in range(PARTS_AFTER):
-        assert ranks <= FEW or not any(reduction.last for reduction in reductions)
-        for reduction in reductions:
-            reduction.another_begins()
+        reductions.append(Reduction(stages))
     for reduction, result in zip(reductions, results, strict=True):
         reduction.wait()
-        assert not reduction.coming
+        assert reduction.there
         assert torch.equal(result, functools.reduce(torch.add, inputs))
 
 
