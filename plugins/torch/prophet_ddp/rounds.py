@@ -419,7 +419,7 @@ class ModuleRounds(AwaitedRounds):
             operations = self._arena.operations_in(self.dividing.phases, self.dividing.norm_order)
         else:
             operations = self._arena.operations(self.decision.collectives)
-        operations += self.uses.round_begins(self.channel.issuer.all_reduce)
+        operations += self.uses.round_begins(self.channel.issuer.groups.all_reduce)
         for operation in operations:
             operation.times = self.logger.times
         self.channel.issuer.append(operations)
@@ -468,7 +468,7 @@ class ModuleRounds(AwaitedRounds):
         self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
         issuer = self.channel.issuer
-        self._wait(issuer.put(lambda: issuer.broadcast(places)))
+        self._wait(issuer.put(lambda: issuer.groups.broadcast(places)))
         former = places.tolist()
         self._slots = [self._slots[place] for place in former]
         for place, slot in enumerate(self._slots):
@@ -499,7 +499,7 @@ class ModuleRounds(AwaitedRounds):
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
         issuer = self.channel.issuer
-        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.apart)
+        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.groups.apart)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
