@@ -65,8 +65,7 @@ FITS = 12
 EXACT = 0.01
 """Relative deviation below which a point lies on the line."""
 WAKING_S = 2e-3
-"""Part of a delay that may be threads waking up, on all ranks. This is work, and more operations at once do not hide
-it."""
+"""Part of a delay that may be threads waking up, on all ranks: after a pause it counts as work."""
 LEAST_COST = 0.02
 """Minimum share of the time of a stretch that is the cost of its operations, since the delay is not known exactly."""
 DELAY_ERROR = 0.1
@@ -179,7 +178,7 @@ class SerialMonitor:
 
     def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
         delay_s = self._delay_s(stretches)
-        rows = _rows(_joined(stretches), max(0.0, delay_s - WAKING_S))
+        rows = _rows(_joined(stretches), delay_s)
         typical = rows[:, 2] / rows[:, 1]
         alike = bool(np.std(typical) < ALIKE * np.mean(typical))
         overhead_s, per_byte = self._of_one_size(rows) if alike else _line(rows)
@@ -279,6 +278,7 @@ def _cost_s(stretch: Sequence[_Operation], delay_s: float) -> tuple[float, float
     first, last, count = stretch[0], stretch[-1], len(stretch)
     took_s = last.end_s - max(first.start_s, first.before_s)
     if first.start_s > first.before_s:  # A pause came before it.
+        delay_s = max(0.0, delay_s - WAKING_S)
         cost_s, error_s = took_s - delay_s, delay_s if count > 1 else DELAY_ERROR * delay_s
     else:
         cost_s, error_s = count * (took_s - delay_s), count * DELAY_ERROR * delay_s
