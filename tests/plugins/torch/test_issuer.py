@@ -70,7 +70,7 @@ class Job:
     def _operation(self, rank: int, number: int, block: int, data: torch.Tensor) -> JointOperation:
         def start() -> object:
             self.issued[rank].append((number, block))
-            return self.issuers[rank].all_reduce(data)
+            return self.issuers[rank].groups.all_reduce(data)
 
         return JointOperation(start, block, 4 * (1 + block))
 
