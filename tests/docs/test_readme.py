@@ -15,9 +15,7 @@ README = ROOT / "README.md"
 ROW = re.compile(r"^\| (.+) \| ([\d.]+) s \| \*\*([\d.]+) s\*\* \| ([\d.]+) \| \[\w+\]\((.+)\) \|$", re.MULTILINE)
 ROWS = ROW.findall(README.read_text(encoding="utf-8"))
 DDP_PAGE = "docs/results/allreduce.md"
-DDP_ROW = re.compile(
-    r"^\| (.+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \*\*([\d.]+)\*\* \| ([\d.]+) \|$", re.MULTILINE
-)
+DDP_ROW = re.compile(r"^\| (.+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \*\*([\d.]+)\*\* \| ([\d.]+) \|$", re.MULTILINE)
 DDP_ROWS = DDP_ROW.findall(README.read_text(encoding="utf-8"))
 SECONDS = re.compile(r"\d\.\d{3}\b")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -61,8 +61,8 @@ class Question:
 class Choice:
     """A cut with its best credit, and the predicted iteration.
 
-    `way` is how its blocks are averaged; empty for the engine's usual way. If it `warms_up`, the iterations that pay for
-    a change to it are not told.
+    `way` is how its blocks are averaged; empty for the engine's usual way. If it `warms_up`, the iterations that pay
+    for a change to it are not told.
     """
 
     cut: Cut
