@@ -62,11 +62,11 @@ def averaged(model, optimizer):
             torch._foreach_lerp_(mean, [param.detach() for param in model.parameters()], 0.2)
             if iteration % 3 == 1:
                 own = [param.detach().clone() for param in model.parameters()]
-                for param, value in zip(model.parameters(), mean):
+                for param, value in zip(model.parameters(), mean, strict=True):
                     param.copy_(value)
                 seen.append(model(torch.ones(2, 40)).clone())
                 model.reshard()
-                for param, value in zip(model.parameters(), own):
+                for param, value in zip(model.parameters(), own, strict=True):
                     param.copy_(value)
     return seen, [each.full_tensor() for each in mean]
 

@@ -276,7 +276,7 @@ def test_changes_that_slow_the_iterations_after_them_are_learned_to_be_dear() ->
 
 
 def test_one_iteration_says_what_an_arm_takes_whose_change_is_paid_for_before() -> None:
-    """As of torch's reducer, whose first iteration is not told. Looks that said nothing followed each other for ever."""
+    """As of torch's reducer, whose first iteration is not told. A look that says nothing would be taken for ever."""
     tuner = Tuner()
     way = Arm("another way", 0.5, SIZES[-1], "another kind", 1.0, 1.0, lasts=0)
     tuner.predict([*arms([0.52, 0.51, 0.5]), way])
