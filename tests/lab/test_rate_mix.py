@@ -50,6 +50,14 @@ def test_the_links_follow_the_draw(tmp_path: Path) -> None:
     assert host.rates == [(f"worker{worker}", share * 250e6) for _, worker, share in cluster.rate_mix.draw(2)]
 
 
+def test_traffic_ends_in_time_beside_other_traffic_that_began_before_it(tmp_path: Path) -> None:
+    longer = {"node": "worker0", "until_s": 10, "rate": "80mbit"}
+    shorter = {"node": "worker1", "from_s": 1, "until_s": 5, "rate": "80mbit"}
+    cluster = loaded(changed(REPLAY, "cluster.traffic", [longer, shorter]), tmp_path).cells[0].cluster
+    made = changes(cluster, ["worker0", "worker1"], Host(), lambda node: None, lambda node: None)
+    assert [change.at_s for change in made] == [0, 1, 5, 10]
+
+
 def test_it_is_in_the_cells_setting(tmp_path: Path) -> None:
     (cell,) = loaded(changed(REPLAY, "cluster.rate_mix", MIX), tmp_path).cells
     assert describe_setting(cell.setting) == "250mbit, rates x 1(50%) 0.1(50%)"
