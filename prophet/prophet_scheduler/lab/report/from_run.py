@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,9 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
     first = max(0, len(marks) - 1 - SHOWN_ITERATIONS)
     from_s, until_s = marks[first].backward, marks[-1].backward
     shown = [
-        Transfer(
-            transfer.gradient,
-            transfer.partition,
-            transfer.size_bytes,
-            transfer.queue,
-            transfer.added_s - zero,
-            transfer.start_s - zero,
-            transfer.finish_s - zero,
-        )
-        for transfer in transfers
-        if transfer.finish_s > from_s and transfer.start_s < until_s
+        replace(each, added_s=each.added_s - zero, start_s=each.start_s - zero, finish_s=each.finish_s - zero)
+        for each in transfers
+        if each.finish_s > from_s and each.start_s < until_s
     ]
     computing = []
     for before, mark in itertools.pairwise([None, *marks[first:]]):
