@@ -83,32 +83,26 @@ def simulate_experiment(
 
     Repeats differ only in the seed of the jitter.
     """
-    done = []
-    for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
-        folder = out / "runs" / f"cell{number}"
-        runner = _Simulated(cell, prepared, folder, listener)
-        done.append(CellRuns(cell, {}, run_repeats(cell, experiment.repeats, runner.run), simulated=True))
-    return done
+    return [
+        _simulate_cell(experiment.repeats, cell, prepared, out / "runs" / f"cell{number}", listener)
+        for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True))
+    ]
 
 
-@dataclass(frozen=True)
-class _Simulated:
-    """Runs of one cell: the prepared ones, and those of tuning."""
+def _simulate_cell(
+    repeats: int, cell: Cell, prepared: list[list[Planned]], folder: Path, listener: ProgressListener
+) -> CellRuns:
+    def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
+        listener.run_starts(point, policy, label)
+        if policy in cell.policies:
+            planned = prepared[repeat][cell.policies.index(policy)]
+        else:  # with sizes of tuning
+            planned = _planned(point, policy, repeat)
+        finished = _run(planned, point, folder / f"{policy.name}-{label}", listener.iterations)
+        listener.run_ends(finished.error)
+        return finished
 
-    cell: Cell
-    prepared: list[list[Planned]]
-    folder: Path
-    listener: ProgressListener
-
-    def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
-        self.listener.run_starts(cell, policy, label)
-        if policy in self.cell.policies:
-            planned = self.prepared[repeat][self.cell.policies.index(policy)]
-        else:
-            planned = _planned(cell, policy, repeat)
-        run = _run(planned, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
-        self.listener.run_ends(run.error)
-        return run
+    return CellRuns(cell, {}, run_repeats(cell, repeats, run), simulated=True)
 
 
 def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
