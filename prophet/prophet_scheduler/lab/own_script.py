@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Protocol
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
-from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Process
+from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Nodes
 from prophet_scheduler.lab.session import worker_cores
 
 LEAST_WORKERS = 2
@@ -54,14 +53,6 @@ class RunFailed(Exception):
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
-
-
-class Nodes(Protocol):
-    """Part of a testbed that ranks need."""
-
-    def address(self, name: str) -> str: ...
-    def interface(self, name: str) -> str: ...
-    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
 
 
 class Said:
