@@ -21,7 +21,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import role_of
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender, choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
@@ -266,17 +266,13 @@ def predicted_s(situation: Situation) -> float:
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
 
 
-def predicted_job(seed: int = 0, compression: str = "none", clip_norm: float = 0.0) -> ReplayJob:
-    """Return a replay of a prediction's length; its gradients are the cell's."""
-    return ReplayJob.model_construct(
-        kind="replay",
-        iterations=ITERATIONS,
-        warmup=WARMUP,
-        batch_size=1,
-        seed=seed,
-        compression=compression,
-        clip_norm=clip_norm,
-    )
+def predicted_cell(
+    profile: Profile, contender: Contender, cluster: ClusterConfig, simulator: SimulatorConfig, *, half: bool = False
+) -> Cell:
+    """Return the cell of a job with this profile. `half`: gradients travel in half precision."""
+    job = ReplayJob(kind="replay", compression="fp16" if half else "none")
+    setting = {"bandwidth": cluster.bandwidth.default}
+    return Cell(setting, job, cluster, (contender,), profile, simulator, contender.engine)
 
 
 def on_its_links(situation: Situation) -> Cell:
@@ -288,7 +284,14 @@ def on_its_links(situation: Situation) -> Cell:
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
     real = situation.cell.job
-    job = predicted_job(real.seed, real.compression, real.clip_norm if isinstance(real, ReplayJob) else 0.0)
+    job = ReplayJob(
+        kind="replay",
+        iterations=ITERATIONS,
+        warmup=WARMUP,
+        seed=real.seed,
+        compression=real.compression,
+        clip_norm=real.clip_norm if isinstance(real, ReplayJob) else 0.0,
+    )
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
 

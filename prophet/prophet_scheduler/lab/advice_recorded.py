@@ -25,10 +25,9 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
-from prophet_scheduler.lab.advice import Situation, contender_of, predicted_job
+from prophet_scheduler.lab.advice import Situation, contender_of, predicted_cell
 from prophet_scheduler.lab.advice_sources import LinkOptions
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
-from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.contenders import known_policies
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
 from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_rows
@@ -77,19 +76,9 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
         nodes = {f"server{place}": server_rate for place in range(servers)}
     else:
         rate = links.bandwidth or measured * engine.topology.worker_share(workers)
-    job = predicted_job(compression="fp16" if record.learned.half else "none")
-    cluster = ClusterConfig.model_construct(
-        workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes), delay=Delay()
-    )
-    cell = Cell(
-        {"bandwidth": rate},
-        job,
-        cluster,
-        (contender,),
-        record.profile(),
-        SimulatorConfig() if network is None else _costs(network, engine, workers),
-        engine,
-    )
+    cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes))
+    costs = SimulatorConfig() if network is None else _costs(network, engine, workers)
+    cell = predicted_cell(record.profile(), contender, cluster, costs, half=record.learned.half)
     return Situation(cell, contender, shared, waits=record.waits, assumed=tuple(assumed)), record.iteration_s()
 
 
