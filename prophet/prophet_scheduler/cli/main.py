@@ -256,8 +256,9 @@ def advise(
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_module import is_function, of_function
-    from prophet_scheduler.lab.advice_recorded import is_record, of_record
-    from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
+    from prophet_scheduler.lab.advice_recorded import of_record
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
+    from prophet_scheduler.lab.records import is_run
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.lab.simulator_error import prediction_error
     from prophet_scheduler.models.profiles import find_profile
@@ -273,16 +274,11 @@ def advise(
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
     folder = Path(source)
-    if is_record(folder) and not is_run(folder):
+    if folder.is_dir() and not is_run(folder):
         if status is not None or cell is not None:
             raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
         situation, measured_s = of_record(folder, links, policy)
     elif folder.is_dir():
-        if not is_run(folder):
-            raise UserError(
-                f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
-                "PROPHET_RECORD does"
-            )
         if links != LinkOptions() or status is not None:
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)

@@ -30,6 +30,7 @@ from prophet_scheduler.lab.advice_sources import LinkOptions
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.contenders import known_policies
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
+from prophet_scheduler.lab.records import RECORD_FILES
 from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_rows
 from prophet_scheduler.lab.report.stories import Chapter
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
@@ -42,11 +43,6 @@ NARROW = 0.8
 """Share of the servers' rate above which, if the workers together get it, the servers' links are the narrow ones."""
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 """Variable of torchrun with the number of ranks of a machine."""
-
-
-def is_record(folder: Path) -> bool:
-    """True if the folder has a job's record."""
-    return any(folder.glob("worker*.jsonl"))
 
 
 def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tuple[Situation, float]:
@@ -92,7 +88,7 @@ class _Record:
 
     @classmethod
     def read(cls, folder: Path) -> _Record:
-        rows = [read_rows(path) for path in folder.glob("worker*.jsonl")]
+        rows = [read_rows(path) for path in folder.glob(RECORD_FILES)]
         rows.sort(key=lambda each: begin_of(each).worker.rank)
         learner = next(
             (place for place, each in enumerate(rows) if any(isinstance(row, ProfileRow) for row in each)), None

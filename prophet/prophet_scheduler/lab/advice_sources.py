@@ -117,11 +117,6 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
     return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
 
 
-def is_run(folder: Path) -> bool:
-    """True if the folder has results of `prophet run`."""
-    return (folder / RESULTS_FILE).is_file()
-
-
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
     """Return the situation of `prophet run`'s results in `folder`, and the iteration time at rest.
 

@@ -18,7 +18,7 @@ from prophet_scheduler.core.files import read_bytes
 from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.engines.registry import engines
-from prophet_scheduler.lab.records import first_error, record_row
+from prophet_scheduler.lab.records import RECORD_FILES, first_error, record_row
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet_scheduler.lab.schema import MOST_COUNT
 from prophet_scheduler.watch.rows import (
@@ -79,7 +79,7 @@ def _fits(row: TransfersRow) -> bool:
 
 def story_of_record(folder: Path) -> Story:
     """Return the story of the job. Raises UserError."""
-    workers = [read_rows(path) for path in sorted(folder.glob("worker*.jsonl"))]
+    workers = [read_rows(path) for path in sorted(folder.glob(RECORD_FILES))]
     begins = [begin_of(rows) for rows in workers]
     order = sorted(range(len(workers)), key=lambda place: begins[place].worker.rank)
     zero = min(begin.unix_s + begin.began_s for begin in begins)
