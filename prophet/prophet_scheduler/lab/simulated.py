@@ -197,7 +197,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         return Planned(job_of_profile(profile, alone(profile), barrier=waits), cluster, scheduled_by, options)
     blocks = get_definition(policy.base).blocks
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
-    adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
+    sizes_set = settings.PARTITION_BYTES in policy.env or engine.partition.variable in policy.env
+    adapts = blocks is Blocks.ADAPTIVE and not sizes_set
     cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
     return Planned(job_of_cut(profile, cut, fused, barrier=waits), cluster, scheduled_by, options)
@@ -212,11 +213,6 @@ def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
         default = settings.DEFAULT_PARTITION_BYTES
     own = policy.env.get(settings.PARTITION_BYTES, default)
     return int(policy.env.get(partition.variable, own))
-
-
-def _sizes_set(policy: Contender, partition: PartitionSetting) -> bool:
-    """True if the config sets the size of blocks."""
-    return settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
 
 
 def _cluster(cell: Cell) -> Cluster:
