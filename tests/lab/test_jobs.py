@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,16 +302,16 @@ def test_the_transformers_have_the_sizes_that_are_said_and_no_decay_of_norms() -
 
 
 def test_computing_is_slowed_by_chance_and_alike_whatever_the_speed() -> None:
-    from prophet_scheduler.lab.jobs.pytorch.asynchronous import SlowComputing
+    from prophet_scheduler.lab.jobs.pytorch.asynchronous import computing_s
 
-    computing = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=1)
-    times = [computing.next_s() for _ in range(400)]
+    def drawn(rank: int) -> list[float]:
+        return list(itertools.islice(computing_s(0.1, 0.25, 4.0, seed=3, rank=rank), 400))
+
+    times = drawn(1)
     assert set(times) == {0.1, 0.4}
     assert 0.15 < times.count(0.4) / len(times) < 0.35
-    again = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=1)
-    assert [again.next_s() for _ in range(400)] == times
-    other = SlowComputing(0.1, 0.25, 4.0, seed=3, rank=2)
-    assert [other.next_s() for _ in range(400)] != times
+    assert drawn(1) == times
+    assert drawn(2) != times
 
 
 def test_random_features_are_the_same_on_every_worker_and_of_length_one() -> None:

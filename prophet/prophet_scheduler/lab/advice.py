@@ -300,7 +300,7 @@ def advise(
     measured_s: float | None = None,
     *,
     predict: Callable[[Situation], float] = predicted_s,
-    error_of: Callable[[str], PredictionError | None] = lambda base: None,
+    error_of: Callable[[str], PredictionError] = lambda base: PredictionError(),
     changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predict the situation and every one of `changes` that applies. `measured_s` is the real iteration time.
@@ -309,8 +309,8 @@ def advise(
     be predicted; changes that cannot be predicted are left out.
     """
 
-    def known_error(changed: Situation) -> PredictionError | None:
-        return None if _sharded(changed) else error_of(changed.contender.base)
+    def known_error(changed: Situation) -> PredictionError:
+        return PredictionError() if _sharded(changed) else error_of(changed.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s
@@ -328,7 +328,7 @@ def advise(
         changed_s *= scale if same_engine else 1.0
         gain = changed.batch / situation.batch * now_s / changed_s
         error = known_error(changed)
-        needed = max(WORTH, 0.0 if error is None or same_engine else error.usual)
+        needed = max(WORTH, 0.0 if error.usual is None or same_engine else error.usual)
         suggestions.append(
             Suggestion(
                 change=change.name,
@@ -336,8 +336,8 @@ def advise(
                 iteration_s=changed_s,
                 gain=gain,
                 helps=gain - 1 >= needed,
-                error=None if error is None else error.usual,
-                worst_error=None if error is None else error.worst,
+                error=error.usual,
+                worst_error=error.worst,
                 leaves_out=change.note,
             )
         )
@@ -355,8 +355,8 @@ def advise(
         iteration_s=now_s,
         simulated_s=simulated_s,
         measured_s=measured_s,
-        error=None if error is None else error.usual,
-        worst_error=None if error is None else error.worst,
+        error=error.usual,
+        worst_error=error.worst,
         computing_s=computing_s,
         # The bound is of links that no other worker uses.
         bound_s=None if _sharded(situation) and situation.workers_per_host > 1 else lower_bound(cell),

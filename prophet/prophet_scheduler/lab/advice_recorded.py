@@ -268,7 +268,11 @@ def _through_servers(
     rate, server_rate = links.bandwidth, links.server_bandwidth
     if server_rate is None:
         alike = rate or measured * max(shared, workers / servers)
-        return alike, alike, _alike(alike)
+        note = (
+            f"links of workers and servers are taken to be of one rate, {format_rate(alike)}; --bandwidth and "
+            "--server-bandwidth say otherwise"
+        )
+        return alike, alike, note
     if rate is not None:
         return rate, server_rate, ""
     if measured < NARROW * server_rate * servers / workers:
@@ -276,10 +280,3 @@ def _through_servers(
     # The servers' links were measured, and a worker's link may have any higher rate.
     rate = max(measured * shared, server_rate)
     return rate, server_rate, f"workers' links are taken to be as wide as servers', {format_rate(rate)} (--bandwidth)"
-
-
-def _alike(rate: float) -> str:
-    return (
-        f"links of workers and servers are taken to be of one rate, {format_rate(rate)}; --bandwidth and "
-        "--server-bandwidth say otherwise"
-    )
