@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -22,6 +22,9 @@ import prophet_scheduler
 from prophet_scheduler import plugins
 from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
+
+if TYPE_CHECKING:
+    from prophet_scheduler.lab.config import Experiment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,11 +67,18 @@ def _print_json(value: object) -> None:
     typer.echo(dumps(to_jsonable_python(value), indent=2))
 
 
-def _warn_of_variables(config: Path) -> None:
+def _experiment(
+    config: Path, policies: list[str] | None, repeats: int | None, out: Path | None, label: str
+) -> tuple[Experiment, Path]:
+    """Return a config's experiment and the folder for its results. Warn of variables that it does not take."""
+    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.launchers import without_effect
+    from prophet_scheduler.lab.shipped import config_path
 
+    experiment = load_experiment(config_path(config), policies or (), repeats)
     if line := without_effect(os.environ, config):
         typer.echo(f"prophet: {line}", err=True)
+    return experiment, out or Path("results") / f"{experiment.name}{label}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _list_configs(wanted: bool) -> None:
@@ -100,14 +110,9 @@ def run(
     listed: ListsConfigs = False,
 ) -> None:
     """Run an experiment: real jobs on a slow network that is made on this machine."""
-    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import run_session
-    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config_path(config), policy or (), repeats)
-    _warn_of_variables(config)
-    folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    raise typer.Exit(1 if run_session(experiment, folder) else 0)
+    raise typer.Exit(1 if run_session(*_experiment(config, policy, repeats, out, "")) else 0)
 
 
 @app.command(cls=ListsPolicies)
@@ -119,14 +124,9 @@ def simulate(
     listed: ListsConfigs = False,
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
-    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import simulate_session
-    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config_path(config), policy or (), repeats)
-    _warn_of_variables(config)
-    folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
-    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
+    raise typer.Exit(1 if simulate_session(*_experiment(config, policy, repeats, out, "-simulated")) else 0)
 
 
 @app.command()

@@ -36,18 +36,6 @@ class Links:
     delay_s: float
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Mean of ratios of times over so many pairs, with its standard error."""
-
-    mean: float
-    error: float
-    pairs: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.error:.2f} times"
-
-
 class RunFailed(Exception):
     """Failure of a run that printed these lines."""
 
@@ -125,9 +113,10 @@ def run_ranks(
             edges.sleep(POLL_S)
 
 
-def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> Ratio:
+def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:
     """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times, in
-    turn and by turns first, so what changes slowly on the machine is in both. Says each pair.
+    turn and by turns first, so what changes slowly on the machine is in both. Says each pair, and returns the mean of
+    the ratios in words, with its standard error.
     """
     ratios = []
     for pair in range(pairs):
@@ -135,7 +124,7 @@ def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]
         ratios.append(took_s[False] / took_s[True])
         took = f"{took_s[False]:.3f} s without, {took_s[True]:.3f} s with it"
         say(f"pair {pair + 1}: {took}, {ratios[-1]:.2f} times")
-    return Ratio(fmean(ratios), stdev(ratios) / pairs**0.5, pairs)
+    return f"{fmean(ratios):.2f} ± {stdev(ratios) / pairs**0.5:.2f} times"
 
 
 def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
