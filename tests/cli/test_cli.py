@@ -401,6 +401,15 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
 
 
+def test_the_doctor_says_beside_what_mxnet_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"mxnet": "1.9.1", "numpy": "2.0.1"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(doctor, "_plugin", lambda *subject, **more: iter(()))
+    (found,) = doctor._mxnet()
+    assert str(found).startswith("missing  MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1")
+
+
 def test_profile_shows_the_steps_and_draws_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

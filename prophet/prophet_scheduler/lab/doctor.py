@@ -171,8 +171,7 @@ def _mxnet() -> list[Finding]:
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [row for spec in engines().values() for row in _plugin(spec, "mxnet", with_prophet=False)]
-    line = plugins.absent("mxnet")
-    return [Finding("MXNet", not line, line or importlib.metadata.version("mxnet")), *hooks]
+    return [_framework("mxnet"), *hooks]
 
 
 def _testbed() -> Iterator[Finding]:

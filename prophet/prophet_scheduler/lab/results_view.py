@@ -40,7 +40,10 @@ def _words(key: str, value: Any) -> list[str]:
     if key == "delay":
         return [f"delay {_by_node(value, format_time)}"]
     if key == "traffic":
-        return [_describe_traffic(part) for part in value]
+        return [
+            f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
+            for part in value
+        ]
     if key == "rate_mix":
         parts = zip(value["shares"], value["chances"], strict=True)
         return ["rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0)]
@@ -65,10 +68,6 @@ def _by_node(value: Any, form: Callable[[Any], str]) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{node}={form(own)}" for node, own in value.items())
     return form(value)
-
-
-def _describe_traffic(part: Mapping[str, Any]) -> str:
-    return f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
 
 
 def print_results(results: Results, console: Console) -> None:
