@@ -75,7 +75,7 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes))
     costs = SimulatorConfig() if network is None else _costs(network, engine, workers)
     cell = predicted_cell(record.profile(), contender, cluster, costs, half=record.learned.half)
-    return Situation(cell, contender, shared, waits=record.waits, assumed=tuple(assumed)), record.iteration_s()
+    return Situation(cell, contender, shared, waits=record.learned.barrier, assumed=tuple(assumed)), record.iteration_s()
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,6 @@ class _Record:
         if base not in known_policies():
             raise UserError(f"{self.folder}: that job ran under {policy!r}, of which nothing is predicted")
         return base
-
-    @property
-    def waits(self) -> bool:
-        """True if the program read all averages before it used any."""
-        return self.learned.barrier
 
     @property
     def workers(self) -> int:
@@ -221,7 +216,7 @@ class _Record:
     def notes(self) -> Sequence[str]:
         """Return sentences on facts that differ from the prediction's assumptions."""
         notes = []
-        if self.waits:
+        if self.learned.barrier:
             notes.append(
                 "the program looks at all gradients before it uses any, as clipping by their norm does; so it does in "
                 "all predictions"

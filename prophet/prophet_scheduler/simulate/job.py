@@ -109,14 +109,6 @@ def alone(profile: Profile) -> list[list[int]]:
     return [[index] for index in range(len(profile.gradients))]
 
 
-def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
-    """Return the place of each group's tensor in the result of `fused_by_plan`."""
-    members, _ = fused_by_plan(profile, plan)
-    ids = profile.gradient_ids
-    first = {ids[bucket[0]]: place for place, bucket in enumerate(members)}
-    return {plan.push.groups[gradient]: place for gradient, place in first.items() if gradient in plan.push.groups}
-
-
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
     """Return (members of the tensors that a plan's groups make, the plan for these tensors).
 
