@@ -33,10 +33,10 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs import progress_path
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
-from prophet_scheduler.lab.records import read_status, read_worker
+from prophet_scheduler.lab.records import TunedSizes, read_status, read_worker
 from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
 from prophet_scheduler.lab.testbed import RelayReport
-from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
+from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, tune_policy
 from prophet_scheduler.models.profiles import save_profile
 
 T = TypeVar("T")
@@ -166,10 +166,10 @@ def _run_cell(
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
     """Run the policies of a cell interleaved, after tuning those with trials. A failed trial fails its policy."""
-    tuned: dict[str, Tuned | str] = {}
+    tuned: dict[str, tuple[Contender, TunedSizes | None] | str] = {}
     for policy in cell.policies:
         try:
-            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy)
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else (policy, None)
         except TrialFailed as failure:
             tuned[policy.name] = str(failure)
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
@@ -178,8 +178,9 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
             if isinstance(outcome, str):
                 runs[name].append(Run(Path(), error=outcome))
                 continue
-            finished = run(cell.of(outcome.policy), outcome.policy, f"repeat{repeat + 1}", repeat)
-            runs[name].append(replace(finished, tuning=outcome.record))
+            chosen, sizes = outcome
+            finished = run(cell.of(chosen), chosen, f"repeat{repeat + 1}", repeat)
+            runs[name].append(replace(finished, tuning=sizes))
     return runs
 
 
