@@ -266,7 +266,7 @@ def predicted_s(situation: Situation) -> float:
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
 
 
-def predicted_cell(
+def cell_of(
     profile: Profile, contender: Contender, cluster: ClusterConfig, simulator: SimulatorConfig, *, half: bool = False
 ) -> Cell:
     """Return the cell of a job with this profile. `half`: gradients travel in half precision."""

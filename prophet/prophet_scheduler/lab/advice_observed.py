@@ -20,7 +20,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.status import Observed, ObservedTimes
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.registry import engines
-from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, contender_of, predicted_cell, predicted_s
+from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
@@ -49,7 +49,7 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     if seen.bucket_bytes is not None:
         contender = replace(contender, env={BUCKET_CAP_MB: str(seen.bucket_bytes / MEBIBYTE)})
     cluster = ClusterConfig.model_construct(workers=seen.ranks, bandwidth=Bandwidth(rate))
-    cell = predicted_cell(profile, contender, cluster, SimulatorConfig(burst=0), half=seen.half)
+    cell = cell_of(profile, contender, cluster, SimulatorConfig(burst=0), half=seen.half)
     return Situation(cell, contender, low_rank_bytes=seen.low_rank_bytes)
 
 

@@ -25,7 +25,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
-from prophet_scheduler.lab.advice import Situation, contender_of, predicted_cell
+from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.advice_sources import LinkOptions
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.contenders import known_policies
@@ -74,8 +74,9 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
         rate = links.bandwidth or measured * engine.topology.worker_share(workers)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes))
     costs = SimulatorConfig() if network is None else _costs(network, engine, workers)
-    cell = predicted_cell(record.profile(), contender, cluster, costs, half=record.learned.half)
-    return Situation(cell, contender, shared, waits=record.learned.barrier, assumed=tuple(assumed)), record.iteration_s()
+    learned = record.learned
+    cell = cell_of(record.profile(), contender, cluster, costs, half=learned.half)
+    return Situation(cell, contender, shared, waits=learned.barrier, assumed=tuple(assumed)), record.iteration_s()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import STOCK, EngineSpec
-from prophet_scheduler.lab.advice import Situation, contender_of, predicted_cell
+from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.contenders import Contender
@@ -95,7 +95,7 @@ def of_profile(
     cluster = ClusterConfig.model_construct(
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
-    cell = predicted_cell(profile, contender, cluster, simulator)
+    cell = cell_of(profile, contender, cluster, simulator)
     if profile.name in MODELS:
         assumed = (
             f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "

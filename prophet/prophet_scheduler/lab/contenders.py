@@ -24,13 +24,9 @@ from prophet_scheduler.lab.policy_options import combinations, option_settings, 
 from prophet_scheduler.lab.schema import MOST_COUNT, Strict
 from prophet_scheduler.policies import did_you_mean, policy_from_environ, policy_names, unknown_variables
 
-Sizes = Annotated[
-    list[int], Field(min_length=1), BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])
-]
 
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+def _parse_sizes(value: object) -> list[int]:
+    return [parse_size(size) for size in (value if isinstance(value, list) else [value])]
 
 
 class ContenderEntry(Strict):
@@ -47,7 +43,7 @@ class ContenderEntry(Strict):
     """Engine on which `base` is a policy; the default is the config's."""
     framework: Framework | None = None
     """Framework; the default is the job's, or a peer's own."""
-    partition_bytes: Sizes | None = None
+    partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
     """Short runs in which a policy searches its best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)

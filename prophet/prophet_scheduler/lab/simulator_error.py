@@ -37,8 +37,7 @@ class PredictionError(NamedTuple):
 
 
 def prediction_error(base: str) -> PredictionError:
-    """Error for `base`, a policy or a variant of an engine; if it was never compared, that of all others on its engine.
-    """
+    """Error for `base`, a policy or an engine's variant; that of all others on its engine if it was never compared."""
     ratios = _ratios()
     own = ratios.get(base) or [
         ratio for other, several in ratios.items() if engine_of(other) is engine_of(base) for ratio in several
