@@ -48,14 +48,7 @@ class Outlook:
     iteration_s: dict[str, float]
 
 
-def outlook(
-    profile: Profile,
-    bits_per_s: float,
-    workers: int = 2,
-    servers: int = 1,
-    report: Report = lambda share, words: None,
-    engine: str = "ddp",
-) -> Outlook:
+def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, report: Report, engine: str) -> Outlook:
     """Plan and simulate with a limited link for each worker and unlimited links for servers.
 
     `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.

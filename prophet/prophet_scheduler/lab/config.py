@@ -146,7 +146,10 @@ def experiment_of(
     config: ExperimentConfig | None = None
     for index, point in enumerate([{}] if points is None else points):
         where = "" if points is None else f"sweep[{index}]."
-        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where, point)
+        try:
+            config = ExperimentConfig.model_validate(_merge(raw, _checked_point(point, path, where)))
+        except ValidationError as error:
+            raise UserError(f"{path}: {_first_line(error, where, point)}") from None
         cells.append(_cell(config, point, path, where, policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
@@ -220,13 +223,6 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         nested = nested and key not in _OF_LINKS and "kind" not in value
         merged[key] = _merge(merged[key], value) if nested else value
     return merged
-
-
-def _validate(raw: Mapping[str, Any], path: Path, where: str, point: Mapping[str, Any]) -> ExperimentConfig:
-    try:
-        return ExperimentConfig.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(f"{path}: {_first_line(error, where, point)}") from None
 
 
 def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:

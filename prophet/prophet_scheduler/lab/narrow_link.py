@@ -39,7 +39,7 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
     return max(links, key=links.__getitem__, default=None)
 
 
-def round_trip_s(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> float:
+def round_trip_s(cluster: ClusterConfig, topology: Topology) -> float:
     """Minimum seconds that the links' delays add to a gradient's way from the furthest worker and back to it.
 
     The way leads through the nearest server. Without servers it leads to and from the furthest other worker, whose part

@@ -259,7 +259,7 @@ def lower_bound(cell: Cell) -> float | None:
     return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
 
 
-def emulation(cell: Cell, *, simulated: bool = False) -> str:
+def emulation(cell: Cell, *, simulated: bool) -> str:
     """Say in one line what was real and what was not."""
     if simulated:
         traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]

@@ -163,7 +163,7 @@ def _tried_s(planned: Planned) -> float:
     return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
 
 
-def buckets_of(cap_mb: str | None, *, halved: bool = False) -> Ddp:
+def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
     """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py).
 
     `halved`: sizes are those of half precision. A hook rounds whole buckets, so their limits count twice as much.
@@ -217,7 +217,7 @@ def cost(cluster: Cluster) -> Network:
     return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
 
 
-def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool = False) -> list[Cut]:
+def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool) -> list[Cut]:
     """Return the TRIED_CUTS best cuts that the search of Prophet's plugin finds, the best first."""
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
     question = Question(profile, network, Shape(workers, 1), (first,), anew=True, barrier=waits)

@@ -89,7 +89,7 @@ def job_of_cut(
     return replace(job, cut=cut, recut=again)
 
 
-def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:
+def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool) -> Job:
     iteration = Iteration(profile)
     layout = iteration.layout(loads, barrier=barrier)
     return Job(
