@@ -30,8 +30,7 @@ from prophet_scheduler.lab.advice_sources import LinkOptions
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.contenders import known_policies
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
-from prophet_scheduler.lab.records import RECORD_FILES
-from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_rows
+from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_workers
 from prophet_scheduler.lab.report.stories import Chapter
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.lab.workload import scaled
@@ -89,8 +88,7 @@ class _Record:
 
     @classmethod
     def read(cls, folder: Path) -> _Record:
-        rows = [read_rows(path) for path in folder.glob(RECORD_FILES)]
-        rows.sort(key=lambda each: begin_of(each).worker.rank)
+        rows = read_workers(folder)
         learner = next(
             (place for place, each in enumerate(rows) if any(isinstance(row, ProfileRow) for row in each)), None
         )

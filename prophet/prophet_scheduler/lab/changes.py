@@ -58,22 +58,16 @@ def changes(
         for worker in workers
     ]
     if cluster.rate_mix is not None:
-        rates += [
-            Change(at_s, partial(host.set_bandwidth, workers[worker], share * _rate(cluster, workers[worker])))
-            for at_s, worker, share in cluster.rate_mix.draw(len(workers))
-        ]
+        for at_s, place, share in cluster.rate_mix.draw(len(workers)):
+            usual = cluster.bandwidth.rate(workers[place])
+            assert usual is not None  # ClusterConfig checks this
+            rates.append(Change(at_s, partial(host.set_bandwidth, workers[place], share * usual)))
     for fault in cluster.faults:
         if fault.node is not None:
             begin, end = _made(fault, fault.node, cluster, host, kill, start)
             begins.append(map(partial(Change, make=begin, breaks=True), fault.begins()))
             ends.append(map(partial(Change, make=end), fault.ends()))
     return heapq.merge(*ends, rates, *begins, key=by_time)
-
-
-def _rate(cluster: ClusterConfig, worker: str) -> float:
-    rate = cluster.bandwidth.rate(worker)
-    assert rate is not None  # ClusterConfig checks this
-    return rate
 
 
 def _made(

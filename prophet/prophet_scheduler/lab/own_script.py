@@ -22,6 +22,7 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
 from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Nodes
 from prophet_scheduler.lab.session import worker_cores
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
 LEAST_WORKERS = 2
 LEAST_PAIRS = 2
@@ -208,8 +209,6 @@ def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str]
         raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
-    from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-
     reexec_in_user_namespace()
     names = [f"worker{rank}" for rank in range(workers)]
     cores = worker_cores(sorted(os.sched_getaffinity(0)), workers)

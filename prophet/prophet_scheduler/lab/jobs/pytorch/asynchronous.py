@@ -113,9 +113,7 @@ def main() -> None:
 
 
 def _sleep_until(due: float) -> None:
-    left = due - time.monotonic()
-    if left > 0:
-        time.sleep(left)
+    time.sleep(max(0.0, due - time.monotonic()))
 
 
 if __name__ == "__main__":
