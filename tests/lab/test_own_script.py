@@ -130,8 +130,11 @@ def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
     assert seconds_in(["iteration 1: 0.5 s", "iteration 20: 0.31 s", "weights 7c"], pattern) == 0.31
     with pytest.raises(UserError, match=r"--seconds: .* finds nothing in what the command printed"):
         seconds_in(["loss 1.0"], pattern)
-    with pytest.raises(UserError, match="finds 'nan-', no number"):
-        seconds_in(["took nan-"], parse_pattern(r"took (\S+)"))
+    for took in ("nan-", "nan", "0.0", "inf"):
+        with pytest.raises(UserError, match=f"finds '{took}', no number above 0"):
+            seconds_in([f"took {took}"], parse_pattern(r"took (\S+)"))
+    with pytest.raises(UserError, match="finds None, no number above 0"):
+        seconds_in(["took long"], parse_pattern(r"took (?:([0-9.]+) s|long)"))
 
 
 @pytest.mark.parametrize(("text", "wrong"), [("took s", "needs a group"), ("took (", "is no regular expression")])

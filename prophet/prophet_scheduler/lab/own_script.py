@@ -7,6 +7,7 @@ torchrun's variables and the shell's, Prophet's among them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -129,13 +130,13 @@ def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]
 
 
 def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
-    """Return the number that the pattern's group finds last in these lines. Raises UserError."""
+    """Return the number that the pattern's group finds last in these lines. Raises UserError unless it is above 0."""
     found = [match[1] for line in lines for match in pattern.finditer(line)]
-    try:
-        return float(found[-1])
-    except (IndexError, ValueError):
-        wrong = f"finds {found[-1]!r}, no number," if found else "finds nothing"
-        raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed") from None
+    with contextlib.suppress(IndexError, TypeError, ValueError):  # TypeError: a group that took no part
+        if 0 < (seconds := float(found[-1])) < math.inf:
+            return seconds
+    wrong = f"finds {found[-1]!r}, no number above 0," if found else "finds nothing"
+    raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed")
 
 
 def parse_change(texts: Sequence[str]) -> dict[str, str]:
