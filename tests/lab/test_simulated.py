@@ -88,6 +88,13 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
         assert float(down.sum()) * width == pytest.approx(point.profile.total_bytes, rel=0.15)
 
 
+def test_the_schedulers_link_is_no_part_of_a_simulation(tmp_path: Path) -> None:
+    limited = cell(tmp_path, cluster__bandwidth={"default": "250mbit", "scheduler": "1mbit"})
+    usual = cell(tmp_path, cluster__bandwidth="250mbit")
+    clusters = [prepare(point, point.policies[0]).cluster for point in (limited, usual)]
+    assert clusters[0] == clusters[1]
+
+
 def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
     known = {"job__iterations": 16, "job__warmup": 12}
     even = iteration_s(cell(tmp_path, **known), "prophet")

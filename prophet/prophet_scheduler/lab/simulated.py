@@ -218,7 +218,7 @@ def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
 def _cluster(cell: Cell) -> Cluster:
     config, cluster = cell.simulator, cell.cluster
     links = {}
-    for node in cluster.nodes:
+    for node in (node for node in cluster.nodes if node != "scheduler"):
         steps = _rate_steps(cluster.bandwidth, node)
         traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
         if traffic:
@@ -241,7 +241,6 @@ def _cluster(cell: Cell) -> Cluster:
         operation_s=config.operation_s,
         operation_rate=operation_rate,
     )
-    links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
     asynchronous = config.exchange == ASYNCHRONOUS
