@@ -27,6 +27,11 @@ def test_each_worker_draws_anew_in_every_period_and_one_seed_draws_alike() -> No
     assert RateMix.model_validate({**MIX, "until_s": 20}).draw(4) == drawn[:16]
 
 
+def test_chances_are_shares_of_their_sum() -> None:
+    mix = RateMix.model_validate({**MIX, "shares": [1.0, 0.5, 0.1], "chances": [0.3333333] * 3})
+    assert len(mix.draw(2)) == 8
+
+
 class Host:
     def __init__(self) -> None:
         self.rates: list[tuple[str, float | None]] = []
