@@ -218,8 +218,11 @@ def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
 def _cluster(cell: Cell) -> Cluster:
     config, cluster = cell.simulator, cell.cluster
     links = {}
+    mixed = [] if cluster.rate_mix is None else cluster.rate_mix.draw(cluster.workers)
     for node in (node for node in cluster.nodes if node != "scheduler"):
         steps = _rate_steps(cluster.bandwidth, node)
+        if shares := [(at_s, share) for at_s, worker, share in mixed if node == f"worker{worker}"]:
+            steps = tuple((at_s, share * steps[0][1]) for at_s, share in shares)
         traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
         if traffic:
             steps = with_traffic(steps, traffic)
