@@ -140,12 +140,10 @@ def _local_sgd(situation: Situation) -> Situation | None:
 
 def _plain_ddp(situation: Situation) -> bool:
     """True if torch's own hooks could replace the averaging of whole gradients."""
-    variant = situation.contender.variant
     return (
         situation.contender.engine is engines()["ddp"]
         and not _sharded(situation)
-        and variant is not None
-        and variant.policy is None
+        and situation.contender.policy is None
         and situation.cell.job.compression == "none"
     )
 
@@ -202,13 +200,12 @@ def _on_byteps(situation: Situation) -> Situation | None:
     byteps = scheduled_engine()
     if situation.contender.engine is byteps or _sharded(situation):
         return None
-    variant = situation.contender.variant
-    policy = variant.policy if variant is not None else None
     # BytePS advises as many servers as workers; here they are on machines like the workers'.
     cluster = situation.cell.cluster
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
-    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), policy or byteps.stock)
+    base = situation.contender.policy or byteps.stock
+    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), base)
 
 
 CHANGES: Sequence[JobChange] = (
@@ -228,12 +225,7 @@ CHANGES: Sequence[JobChange] = (
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
     ),
-    JobChange(
-        "low-rank",
-        "PowerSGD of rank 1",
-        _low_rank,
-        "what the approximation does to the model",
-    ),
+    JobChange("low-rank", "PowerSGD of rank 1", _low_rank, "what the approximation does to the model"),
     JobChange(
         "local-sgd",
         f"local SGD, averages every {AVERAGED_EVERY} iterations",

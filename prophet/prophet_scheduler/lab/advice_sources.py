@@ -139,7 +139,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
         raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(names)} were")
-    ours = [contender.name for contender in cell.policies if contender.name in names and _is_prophet(contender)]
+    ours = [contender.name for contender in cell.policies if contender.name in names and contender.policy == PROPHET]
     name = policy or (ours or names)[0]
     contender = next(contender for contender in cell.policies if contender.name == name)
     if cell.profile is None:
@@ -156,11 +156,6 @@ def _waits(run: Path) -> bool:
     """True if its iterations waited for all averages."""
     status = run / f"{WORKER}.{STATUS_FILE}"
     return status.exists() and read_status(status).barrier
-
-
-def _is_prophet(contender: Contender) -> bool:
-    policy = contender.base if contender.variant is None else contender.variant.policy
-    return policy == PROPHET
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:

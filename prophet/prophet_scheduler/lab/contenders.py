@@ -80,9 +80,14 @@ class Contender:
         return self.variant is None
 
     @property
+    def policy(self) -> str | None:
+        """Prophet's policy in the job; None without Prophet."""
+        return self.base if self.variant is None else self.variant.policy
+
+    @property
     def recorded(self) -> bool:
         """True if Prophet is in the job and records its transfers and its status."""
-        return self.variant is None or self.variant.policy is not None
+        return self.policy is not None
 
     @property
     def traced(self) -> bool:
@@ -194,11 +199,10 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: 
 
 def _check_values(contender: Contender, at: str) -> None:
     """Raise UserError if a variable has a value with which no job of this contender would start."""
-    variant = contender.variant
-    policy = contender.base if variant is None else variant.policy or ""
+    policy = contender.policy
     try:
-        settings.from_environ({**contender.env, settings.SCHEDULER: policy})
-        if policy in policy_names():
+        settings.from_environ({**contender.env, settings.SCHEDULER: policy or ""})
+        if policy is not None and policy in policy_names():
             policy_from_environ(policy, contender.env)
     except UserError as error:
         raise UserError(f"{at}: {error}") from None
