@@ -377,7 +377,7 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
 
 
-def test_a_byteps_that_was_built_in_its_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_built_in_its_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -385,6 +385,7 @@ def test_a_byteps_that_was_built_in_its_source_is_found(monkeypatch: pytest.Monk
     spec = importlib.machinery.ModuleSpec("byteps", None, origin="/src/byteps/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     assert list(doctor._package(engines()["byteps"])) == [doctor.Finding("BytePS", True, "in /src/byteps/__init__.py")]
+    assert doctor._framework("torch") == doctor.Finding("PyTorch", True, "in /src/byteps/__init__.py")
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
