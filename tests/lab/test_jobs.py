@@ -20,7 +20,7 @@ from prophet_scheduler.lab.jobs.common import Recorder, arguments
 from prophet_scheduler.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
 from prophet_scheduler.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
 from prophet_scheduler.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
-from prophet_scheduler.lab.jobs.pytorch.training import model_record
+from prophet_scheduler.lab.jobs.pytorch.training import accuracy, model_record
 from prophet_scheduler.lab.jobs.pytorch.transformer import SHAPES, job, make_model, make_optimizer, rate_of
 from prophet_scheduler.lab.jobs.record import Spec
 
@@ -182,7 +182,7 @@ def test_the_digits_models_fit_the_data_and_are_a_few_megabytes(kind: str) -> No
     model = script.make_model(kind)
     assert model(torch.from_numpy(data.images[:5])).shape == (5, 10)
     assert 2e6 < sum(p.numel() * 4 for p in model.parameters()) < 8e6
-    assert 0 <= script.accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)) < 0.5
+    assert 0 <= accuracy(model, torch.from_numpy(data.test_images), torch.from_numpy(data.test_labels)) < 0.5
     assert sorted(set(data.labels.tolist())) == list(range(10))
 
 

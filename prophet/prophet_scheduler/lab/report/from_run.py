@@ -45,8 +45,8 @@ def story_of_run(folder: Path) -> Story:
             if run is not None:
                 label = name if len(results.cells) == 1 or not setting else f"{name}, {setting}"
                 chapters.append(_chapter(label, run, cell, name))
-    name = results.config.get("name")
-    title = name if isinstance(name, str) else folder.resolve().name
+    named = results.config.get("name")
+    title = named if isinstance(named, str) else folder.resolve().name
     return Story(title, facts, chapters, dict(_flat(results.config)), results)
 
 
