@@ -120,7 +120,7 @@ setup(
                 )
             ],
         ),
-        # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/relay.py.
+        # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/launch.py.
         Extension(
             "prophet_scheduler.lab.testbed._relay",
             [f"{TESTBED}/relay.cc"],

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_ddp.wide_gloo import greatest, wide_group
 
 LONG_S = 0.5
@@ -40,7 +40,7 @@ def main() -> None:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store: Any = torch._C._distributed_c10d.TCPStore(host, port, ranks, rank == 0, patience)
     group = wide_group(store, rank, ranks, patience)
-    issuer = Issuer(group, EventLog(False))
+    issuer = Issuer(RankGroups(group), EventLog(False))
     found = {
         "bare_s": [[size, at_once, timed(group, Bare(group, size, at_once))] for size, at_once in pairs],
         "issued_s": [[size, timed(group, Issued(issuer, size))] for size in json.loads(sys.argv[2])],
@@ -88,7 +88,7 @@ class Issued:
 
     def _operation(self, number: int) -> JointOperation:
         data = self._data[number % len(self._data)]
-        return JointOperation(lambda: self._issuer.all_reduce(data), number, 4 * data.numel())
+        return JointOperation(lambda: self._issuer.groups.all_reduce(data), number, 4 * data.numel())
 
 
 def timed(group: Any, several: Callable[[int], None]) -> float:

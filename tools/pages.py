@@ -35,7 +35,7 @@ from tools.regret import Regrets
 from tools.soak_records import SoakData
 
 TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
-PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md"}
+PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md": "../report.md"}
 """Pages that are not in the folder of results, and where they are."""
 KINDS: Mapping[str, Any] = {
     "changing": list[list[Series]],

@@ -377,7 +377,7 @@ def test_no_byteps_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
 
 
-def test_a_byteps_that_was_built_in_its_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_built_in_its_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -385,6 +385,7 @@ def test_a_byteps_that_was_built_in_its_source_is_found(monkeypatch: pytest.Monk
     spec = importlib.machinery.ModuleSpec("byteps", None, origin="/src/byteps/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     assert list(doctor._package(engines()["byteps"])) == [doctor.Finding("BytePS", True, "in /src/byteps/__init__.py")]
+    assert doctor._framework("torch") == doctor.Finding("PyTorch", True, "in /src/byteps/__init__.py")
 
 
 def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,6 +400,15 @@ def test_each_policy_is_stopped_by_what_it_needs_alone(monkeypatch: pytest.Monke
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (line, None)
     here.remove("mxnet")
     assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"
+
+
+def test_the_doctor_says_beside_what_mxnet_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"mxnet": "1.9.1", "numpy": "2.0.1"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(doctor, "_plugin", lambda *subject, **more: iter(()))
+    (found,) = doctor._mxnet()
+    assert str(found).startswith("missing  MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1")
 
 
 def test_profile_shows_the_steps_and_draws_them(

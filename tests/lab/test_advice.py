@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_what_is_measured_scales_predictions_on_the_same_engine() -> None:
 
 
 def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error() -> None:
-    errors: dict[str, PredictionError | None] = {"prophet": PredictionError(0.2, 0.3, 4), "ddp-prophet": None}
-    advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s, error_of=errors.get)
+    errors = defaultdict(PredictionError, prophet=PredictionError(0.2, 0.3))
+    advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s, error_of=errors.__getitem__)
     found = by_change(advice)
     assert found["parameter-servers"].gain == pytest.approx(1.15) and not found["parameter-servers"].helps
     assert (found["parameter-servers"].error, found["parameter-servers"].worst_error) == (0.2, 0.3)

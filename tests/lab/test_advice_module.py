@@ -13,6 +13,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.advice_module import is_function, of_function
 
 MODEL = """
+import os
 import torch
 from torch import nn
 
@@ -35,6 +36,10 @@ def with_arguments():
 
 def number():
     return 3
+
+def elsewhere():
+    os.chdir("/")
+    return number()
 
 def failing():
     return bare(), torch.ones(4, 63)
@@ -86,6 +91,7 @@ def test_what_an_iteration_takes_elsewhere_can_be_said(name: str) -> None:
     [
         ("my_model:bare", "my_model:bare returned no example input; .+ or give --computing"),
         ("my_model:number", "my_model:number returned int; let it return a torch.nn.Module"),
+        ("my_model:elsewhere", "my_model:elsewhere returned int"),
         ("my_model:failing", "my_model:failing: its model failed with its example: RuntimeError: "),
         ("my_model:gone", r"my_model:gone: cannot be called \(AttributeError: "),
         ("no_such_model:gone", r"no_such_model:gone: cannot be called \(ModuleNotFoundError: "),

@@ -20,8 +20,9 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.advice import Situation, advise
 from prophet_scheduler.lab.advice_record import Suggestion
-from prophet_scheduler.lab.advice_recorded import is_record, of_record
+from prophet_scheduler.lab.advice_recorded import of_record
 from prophet_scheduler.lab.advice_sources import LinkOptions
+from prophet_scheduler.lab.records import is_run
 from prophet_scheduler.lab.workload import on_the_wire
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
@@ -104,9 +105,8 @@ def suggested(folder: Path, links: LinkOptions = NOTHING) -> dict[str, Suggestio
 
 
 def test_a_record_knows_the_job_its_network_and_what_an_iteration_took(tmp_path: Path) -> None:
-    assert not is_record(tmp_path)
     folder = write_rows(tmp_path, [*rows(period_s=0.93), end()], [*rows(1, learned=None, network=None), end()])
-    assert is_record(folder)
+    assert not is_run(folder)
     situation, measured_s = of_record(folder, NOTHING)
     assert (situation.contender.name, situation.cell.cluster.workers) == ("ddp-prophet", 2)
     assert measured_s == pytest.approx(0.93) and rate(situation) == pytest.approx(250e6)

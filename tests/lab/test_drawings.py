@@ -108,6 +108,8 @@ def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
     draw_throughput([recorded], tmp_path / "throughput.png")
     assert (tmp_path / "gradients.png").read_bytes()[:4] == PNG
     assert (tmp_path / "throughput.png").read_bytes()[:4] == PNG
+    draw_throughput([replace(recorded, marks=recorded.marks[-3:])], tmp_path / "short.png")
+    assert (tmp_path / "short.png").read_bytes()[:4] == PNG, "a job of three iterations has two whole ones"
     draw_throughput([], tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
 

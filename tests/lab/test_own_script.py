@@ -120,9 +120,8 @@ def test_variants_run_by_turns_and_their_ratio_has_an_error() -> None:
         ran.append(variant)
         return next(times)
 
-    ratio = compare(run, 3, said.append)
+    assert compare(run, 3, said.append) == "1.20 ± 0.06 times", "1.2, 1.3 and 1.1"
     assert ran == [False, True, True, False, False, True]
-    assert str(ratio) == "1.20 ± 0.06 times", "1.2, 1.3 and 1.1"
     assert said[1] == "pair 2: 1.300 s without, 1.000 s with it, 1.30 times"
 
 
@@ -131,8 +130,11 @@ def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
     assert seconds_in(["iteration 1: 0.5 s", "iteration 20: 0.31 s", "weights 7c"], pattern) == 0.31
     with pytest.raises(UserError, match=r"--seconds: .* finds nothing in what the command printed"):
         seconds_in(["loss 1.0"], pattern)
-    with pytest.raises(UserError, match="finds 'nan-', no number"):
-        seconds_in(["took nan-"], parse_pattern(r"took (\S+)"))
+    for took in ("nan-", "nan", "0.0", "inf"):
+        with pytest.raises(UserError, match=f"finds '{took}', no number above 0"):
+            seconds_in([f"took {took}"], parse_pattern(r"took (\S+)"))
+    with pytest.raises(UserError, match="finds None, no number above 0"):
+        seconds_in(["took long"], parse_pattern(r"took (?:([0-9.]+) s|long)"))
 
 
 @pytest.mark.parametrize(("text", "wrong"), [("took s", "needs a group"), ("took (", "is no regular expression")])

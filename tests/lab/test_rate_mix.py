@@ -27,6 +27,11 @@ def test_each_worker_draws_anew_in_every_period_and_one_seed_draws_alike() -> No
     assert RateMix.model_validate({**MIX, "until_s": 20}).draw(4) == drawn[:16]
 
 
+def test_chances_are_shares_of_their_sum() -> None:
+    mix = RateMix.model_validate({**MIX, "shares": [1.0, 0.5, 0.1], "chances": [0.3333333] * 3})
+    assert len(mix.draw(2)) == 8
+
+
 class Host:
     def __init__(self) -> None:
         self.rates: list[tuple[str, float | None]] = []
@@ -48,6 +53,14 @@ def test_the_links_follow_the_draw(tmp_path: Path) -> None:
     for change in made:
         change.make()
     assert host.rates == [(f"worker{worker}", share * 250e6) for _, worker, share in cluster.rate_mix.draw(2)]
+
+
+def test_traffic_ends_in_time_beside_other_traffic_that_began_before_it(tmp_path: Path) -> None:
+    longer = {"node": "worker0", "until_s": 10, "rate": "80mbit"}
+    shorter = {"node": "worker1", "from_s": 1, "until_s": 5, "rate": "80mbit"}
+    cluster = loaded(changed(REPLAY, "cluster.traffic", [longer, shorter]), tmp_path).cells[0].cluster
+    made = changes(cluster, ["worker0", "worker1"], Host(), lambda node: None, lambda node: None)
+    assert [change.at_s for change in made] == [0, 1, 5, 10]
 
 
 def test_it_is_in_the_cells_setting(tmp_path: Path) -> None:

@@ -88,6 +88,25 @@ def test_waits_are_what_an_iteration_takes_beyond_computing(tmp_path: Path) -> N
         assert float(down.sum()) * width == pytest.approx(point.profile.total_bytes, rel=0.15)
 
 
+def test_the_schedulers_link_is_no_part_of_a_simulation(tmp_path: Path) -> None:
+    limited = cell(tmp_path, cluster__bandwidth={"default": "250mbit", "scheduler": "1mbit"})
+    usual = cell(tmp_path, cluster__bandwidth="250mbit")
+    clusters = [prepare(point, point.policies[0]).cluster for point in (limited, usual)]
+    assert clusters[0] == clusters[1]
+
+
+def test_rates_that_are_drawn_are_simulated(tmp_path: Path) -> None:
+    mix = {"shares": [1.0, 0.1], "chances": [0.5, 0.5], "period_s": 5, "until_s": 20, "seed": 3}
+    point = cell(tmp_path, cluster__rate_mix=mix)
+    links = prepare(point, point.policies[0]).cluster.links
+    assert point.cluster.rate_mix is not None
+    drawn = point.cluster.rate_mix.draw(2)
+    assert links == {
+        f"worker{place}": tuple((at_s, 31.25e6 * share) for at_s, worker, share in drawn if worker == place)
+        for place in range(2)
+    }
+
+
 def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
     known = {"job__iterations": 16, "job__warmup": 12}
     even = iteration_s(cell(tmp_path, **known), "prophet")

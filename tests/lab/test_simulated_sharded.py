@@ -13,8 +13,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.advice import Situation, advise
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
 from prophet_scheduler.lab.simulated import prepare_experiment, run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
-from prophet_scheduler.lab.simulated_sharded import AT_ONCE, BLOCK_BYTES
+from prophet_scheduler.lab.simulated_ddp import SHARD_BLOCK_BYTES, SHARD_BLOCKS_AT_ONCE, prepared
 from support.configs import REPLAY, loaded
 
 TOTAL_BYTES, EMBEDDING, LAYERS = 25_600_000, 0.22, 12
@@ -116,4 +115,4 @@ def test_a_config_that_mixes_engines_is_one_line(raw: dict[str, object], line: s
 
 def test_blocks_are_those_of_a_job() -> None:
     takeover, wire = (pytest.importorskip(f"prophet_fsdp.{module}") for module in ("takeover", "wire"))
-    assert (BLOCK_BYTES, AT_ONCE) == (takeover.BLOCK_BYTES, wire.AT_ONCE)
+    assert (SHARD_BLOCK_BYTES, SHARD_BLOCKS_AT_ONCE) == (takeover.BLOCK_BYTES, wire.AT_ONCE)

@@ -1,4 +1,6 @@
-"""Three replicas of what one rank has, on a mesh of two dimensions, in half precision, with clipping."""
+"""Three replicas of what one rank has, on a mesh of two dimensions, in half precision, with clipping. One rank alone
+looks at gradients within backward.
+"""
 
 import averaging  # noqa: F401
 import torch
@@ -16,12 +18,22 @@ model = nn.Sequential(*(fully_shard(nn.Linear(25, 25), mesh=mesh, mp_policy=poli
 fully_shard(model, mesh=mesh, mp_policy=policy)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 torch.manual_seed(100 + dist.get_rank())
-norms = []
-for iteration in range(6):
+norms, seen = [], []
+
+
+def look(module, inner, outer):
+    if dist.get_rank() == 1:
+        seen.append(model[3].weight.grad.to_local().clone())
+
+
+hook = model[1].register_full_backward_hook(look)
+for iteration in range(8):
+    if iteration == 4:
+        hook.remove()
     model(torch.randn(8, 25)).float().square().mean().backward()
     if iteration % 2:
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).full_tensor())
     optimizer.step()
     optimizer.zero_grad()
-report([param.full_tensor() for param in model.parameters()], norms=norms)
+report([param.full_tensor() for param in model.parameters()], norms=norms, seen=[*seen, torch.zeros(1)])
 dist.destroy_process_group()

@@ -22,7 +22,7 @@ from rough_counts import count
 from prophet_ddp import agent, control
 from prophet_ddp.buckets import HeldGroup
 from prophet_ddp.control import Decision
-from prophet_ddp.issuer import Issuer
+from prophet_ddp.issuer import RankGroups
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns
 from prophet_scheduler.core.cut import Cut
@@ -83,14 +83,14 @@ class _Wire:
 
 
 def _slow(name: str) -> None:
-    original = getattr(Issuer, name)
+    original = getattr(RankGroups, name)
 
     def slow(self: Any, *args: Any) -> _SlowWork:
         wire: _Wire = vars(self).setdefault("wire", None) or _Wire()
         self.wire = wire
         return wire.put(lambda: original(self, *args), args[0].nbytes)
 
-    setattr(Issuer, name, slow)
+    setattr(RankGroups, name, slow)
 
 
 def _slow_buckets() -> None:
@@ -105,14 +105,14 @@ def _slow_buckets() -> None:
 
 
 def _end_wires() -> None:
-    original: Any = vars(Issuer)["close"]
+    original: Any = vars(RankGroups)["close"]
 
     def close(self: Any) -> None:
         if "wire" in vars(self):
             self.wire.end()
         original(self)
 
-    Issuer.close = close  # type: ignore[method-assign]
+    RankGroups.close = close  # type: ignore[method-assign]
 
 
 def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:

@@ -21,8 +21,9 @@ from rough_counts import count
 from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
-from prophet_fsdp.stages import Stages
+from prophet_fsdp.stages import Reduction
 from prophet_fsdp.wire import ShardTransfer, ShardWire
+from prophet_scheduler.frontends.torch.threads import OWN
 
 MOST_S = 0.002
 """Longest time by which a block is late."""
@@ -64,7 +65,8 @@ def _slow() -> None:
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:
         count("reduced")
-        _waited.clear()
+        if not threading.current_thread().name.startswith(OWN):  # The program may wait while a later stage begins.
+            _waited.clear()
         transfer: ShardTransfer = reduce(self, output.fill_(torch.nan), *args, **kwargs)
         return transfer
 
@@ -92,9 +94,9 @@ def _count() -> None:
         count("ahead", group._training_state not in (turn, type(turn).IDLE))
         gathers(self, module)
 
-    def count_late(self: ShardRounds, *args: Any) -> Stages:
+    def count_late(self: ShardRounds, *args: Any) -> Reduction:
         reduction = left(self, *args)
-        count("late", reduction.coming > 0)
+        count("late", not reduction.there)
         return reduction
 
     def count_updates(self: ShardRounds) -> None:

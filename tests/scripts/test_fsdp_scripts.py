@@ -37,7 +37,10 @@ RANKS = {
     **{"fsdp_many_ranks": (3,), "fsdp_four_ranks": (4,), "fsdp_hybrid": (4,)},
     **{"fsdp_hybrid_three": (3,), "fsdp_many_roots": (3,), "fsdp_replicate": (2, 3)},
 }
-AT_ONCE = {"fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"}
+AT_ONCE = {
+    *("fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"),
+    *("scaled", "norms", "gradients_kept"),
+}
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step."""
 SAYS_MORE = {"fsdp_muon", "fsdp_compile"}
 """Scripts that get another line of Prophet's, as with DistributedDataParallel."""

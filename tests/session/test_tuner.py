@@ -273,3 +273,18 @@ def test_changes_that_slow_the_iterations_after_them_are_learned_to_be_dear() ->
         return changes
 
     assert looks((0.5, 0.5)) < looks((0.1,))
+
+
+def test_one_iteration_says_what_an_arm_takes_whose_change_is_paid_for_before() -> None:
+    """As of torch's reducer, whose first iteration is not told. A look that says nothing would be taken for ever."""
+    tuner = Tuner()
+    way = Arm("another way", 0.5, SIZES[-1], "another kind", 1.0, 1.0, lasts=0)
+    tuner.predict([*arms([0.52, 0.51, 0.5]), way])
+    for _ in range(5):
+        tuner.observe(SIZES[1], 1.0)
+    before = tuner.beliefs()["another way"]
+    tuner.observe("another way", 1.4)
+    after = tuner.beliefs()["another way"]
+    assert after.error < before.error / 2
+    assert after.iteration_s == pytest.approx(1.4, rel=0.05)
+    assert tuner.next(SIZES[1]).arm != "another way"

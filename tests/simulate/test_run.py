@@ -254,8 +254,6 @@ def test_waiting_for_what_never_comes_is_one_line() -> None:
         (lambda: Cluster(1, 1, {"worker0": ((0.0, 0.0),)}), "above 0"),
         (lambda: Costs(latency_s=-1), "latency_s is -1"),
         (lambda: Costs(server_overhead_s=-1), "server_overhead_s is -1"),
-        (lambda: compute_scale(2, 2, jitter=-1), "jitter is -1"),
-        (lambda: compute_scale(2, 2, stragglers={5: 2.0}), "worker 5"),
         (lambda: run_plan(two_layers(), Cluster(1), iterations=0), "iterations is 0"),
     ],
 )

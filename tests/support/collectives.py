@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.cut import Cut, blocks_of
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
@@ -208,4 +208,4 @@ class PhasesRank:
             at += block.size_bytes // 4
         for slot in self.slots:
             slot.blocks = tuple(block for block in self.blocks if slot in block.slots)
-        self.issuer = Issuer(wire.group(rank), EventLog(open=True))
+        self.issuer = Issuer(RankGroups(wire.group(rank)), EventLog(open=True))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer
+from prophet_ddp.issuer import Issuer, RankGroups
 from support.collectives import Future, Group, Operation, Wire, Work
 
 LIMIT_S = 60.0
@@ -63,9 +63,9 @@ class PausingIssuer(Issuer):
     """An issuer whose waits let other ranks run."""
 
     def __init__(self, wire: Any) -> None:
-        super().__init__(Group(wire, wire.rank, 0), EventLog(open=False))
+        groups = RankGroups(Group(wire, wire.rank, 0), lambda number: Group(wire, wire.rank, number + 1))
+        super().__init__(groups, EventLog(open=False))
         self._wait = functools.partial(wire.pause, waits=True)
-        self.new_group = lambda number: Group(wire, wire.rank, number + 1)
 
     def wait_activity(self, limit_s: float) -> None:
         if self.error is None:

@@ -17,7 +17,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import batches, digits
-from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, SlowComputing
+from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, computing_s
 from prophet_scheduler.lab.records import ConvergenceResult
 from support.results import Session, cell, policy
 from tools import kept, measure, mlfabric_cells, studies
@@ -150,8 +150,8 @@ def test_slow_computations_are_those_of_the_real_job() -> None:
     job, setting, _ = cluster_of(small())
     simulated = Computations(setting)
     for rank in range(setting.workers):
-        real = SlowComputing(job.compute_s, job.slow_chance, job.slow_factor, job.seed, rank)
-        assert [simulated.next_s(rank) for _ in range(60)] == [real.next_s() for _ in range(60)]
+        real = computing_s(job.compute_s, job.slow_chance, job.slow_factor, job.seed, rank)
+        assert [simulated.next_s(rank) for _ in range(60)] == [next(real) for _ in range(60)]
 
 
 def test_an_update_is_torchs_step_on_the_same_samples() -> None:

@@ -138,11 +138,11 @@ def test_every_config_is_there_and_what_is_simulated_can_be() -> None:
 
 def test_all_reduces_are_compared_with_several_bucket_sizes_on_two_and_four_ranks() -> None:
     experiment = of("allreduce")
-    assert experiment.engine == "ddp" and experiment.repeats == 3
+    assert experiment.engine == "ddp" and experiment.repeats == 1
     assert {place.cluster.workers for place in experiment.cells} == {2, 4}
     for place, names in zip(experiment.cells, names_of(experiment), strict=True):
         assert {"ddp-gloo", "ddp-prophet"} <= set(names)
-        assert sum(name.startswith("ddp-gloo-") for name in names) >= 3
+        assert sum(name.startswith("ddp-gloo-") for name in names) >= 2
         if place.profile is None:
             assert place.cluster.workers == 2, "four ranks that compute have half a core each"
             assert len({place.job_of(shown).iterations for shown in place.policies}) == 1, "weights can be compared"

@@ -74,7 +74,7 @@ class DdpArena(Arena):
                 # Blocks that do not lie together are brought together, and put back afterwards.
                 whole = torch.cat(parts)
                 after.append(lambda: _part(whole, parts))
-            return self._issuer.all_reduce(whole)
+            return self._issuer.groups.all_reduce(whole)
 
         def then() -> None:
             for step in after:

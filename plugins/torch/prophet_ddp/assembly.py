@@ -23,7 +23,7 @@ from prophet_ddp.agent import ModuleAgent, Turning
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer
+from prophet_ddp.issuer import Issuer, RankGroups
 from prophet_ddp.lost_ranks import LostRanks
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, Hardware, RoundTerms
@@ -136,15 +136,13 @@ def assemble(
     alone = hardware.connect(own)
     lost.look()
     log = EventLog(open=heard)
-    issuer = Issuer(own, log)
-    issuer.closing = hardware.closing
 
     def another(number: int) -> Any:
         made = hardware.new_group(group, PrefixStore(f"apart {number}", store), timeout)
         lost.say()
         return made
 
-    issuer.new_group = another
+    issuer = Issuer(RankGroups(own, another, hardware.closing), log)
     ends.issuers.append(issuer)
     control = Control(issuer, group.rank(), group.size())
     channel = Channel(issuer, control, log, group.size(), lost.loss, lost.others)

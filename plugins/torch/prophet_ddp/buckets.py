@@ -97,7 +97,7 @@ class BucketArena(DdpArena):
         super().__init__(slots, True, streams, issuer, log, bundles=bundles)
         self._bundles = bundles
         self._call = call
-        self._lanes = [_Lane(group) for group in issuer.apart]
+        self._lanes = [_Lane(group) for group in issuer.groups.apart]
         self._averages: dict[ArenaBlock, _Average] = {}
         self._to_call: list[ArenaBlock] = []
         """Blocks of this round that the hook has not been called with, in the opposite of torch's order."""

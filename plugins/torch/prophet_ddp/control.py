@@ -160,7 +160,7 @@ class Control:
                     (number, wanted), turn = self._wanted, self._turn
                 self._sent = b"" if wanted is None else wanted.encode()
                 page[:_PAGE] = torch.tensor([number, len(self._sent), *turn])
-            return self._issuer.all_reduce(page)
+            return self._issuer.groups.all_reduce(page)
 
         operation = JointOperation(send)
         operation.ready = True
@@ -190,5 +190,5 @@ class Control:
         data = torch.zeros(length, dtype=torch.uint8, device="cpu")
         if self.rank == 0:
             data.copy_(torch.frombuffer(bytearray(self._sent), dtype=torch.uint8))
-        wait(self._issuer.put(lambda: self._issuer.broadcast(data)))
+        wait(self._issuer.put(lambda: self._issuer.groups.broadcast(data)))
         return Decision.decode(bytes(data.tolist()))

@@ -31,7 +31,7 @@ def close_gone() -> None:
     nobody waits for that.
     """
     torch_guards.forget_dropped()
-    for issuer in [issuer for issuer in issuers if issuer.over and issuer.closing is None]:
+    for issuer in [issuer for issuer in issuers if issuer.over and issuer.groups.closing is None]:
         issuers.remove(issuer)
         threading.Thread(target=issuer.close, name=f"{OWN}closes").start()
 

@@ -70,36 +70,23 @@ class JointOperation:
         return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "what ranks decide by"
 
 
-class Issuer:
-    """Operations of one process group. Safe to use from any thread; the lock is held for moments only.
+class RankGroups:
+    """A process group, and others of the same ranks, which all of them make together.
 
-    The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
+    `another(number)` makes one of those; None if there may be none. `closing` ends what else ends with the group.
     """
 
-    def __init__(self, group: Any, log: EventLog) -> None:
+    def __init__(
+        self,
+        group: Any,
+        another: Callable[[int], Any] | None = None,
+        closing: Callable[[], None] | None = None,
+    ) -> None:
         self._group = group
-        self._log = log
-        self._lock = threading.RLock()
-        self._moved = free_in_forks(threading.Condition(self._lock))
-        self._queue: deque[JointOperation] = deque()
-        self._in_flight: set[JointOperation] = set()
-        self.at_once = LEAST_AT_ONCE
-        """Most operations under way. Ranks may differ in it: the sequence is the same."""
-        self._issuing = False
-        self._error: BaseException | None = None
-        self._error_known = False
-        self._seen: dict[int, int] = {}
-        """Value of `_moves` at each thread's last look."""
-        self._moves = 0
-        self.ended = 0
-        self.gone = False
-        """True if its module is gone: nothing more is appended."""
-        self.new_group: Callable[[int], Any] | None = None
-        """Function that makes another group of the same ranks, with this number; None if there may be no others."""
+        self.another = another
+        self.closing = closing
         self.apart: list[Any] = []
-        """Such groups, by number; none before all ranks have made them."""
-        self.closing: Callable[[], None] | None = None
-        """Function that ends what else ends with the group."""
+        """The others, by number; none before all ranks have made them."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Return torch's Work of a sum over all ranks, in place."""
@@ -134,10 +121,48 @@ class Issuer:
         assert self._group is not None
         return self._group if connection is None else self.apart[connection]
 
+    def close(self) -> None:
+        """End the groups. Nothing may follow."""
+        group, self._group = self._group, None
+        if isinstance(group, dist.ProcessGroup):
+            with contextlib.suppress(Exception):
+                # Where the program has not destroyed all that torch.distributed knows itself.
+                dist.destroy_process_group(group)
+        del group
+        self.apart.clear()
+        if self.closing is not None:
+            self.closing()
+
+
+class Issuer:
+    """Operations of one group of ranks. Safe to use from any thread; the lock is held for moments only.
+
+    The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
+    """
+
+    def __init__(self, groups: RankGroups, log: EventLog) -> None:
+        self.groups = groups
+        self._log = log
+        self._lock = threading.RLock()
+        self._moved = free_in_forks(threading.Condition(self._lock))
+        self._queue: deque[JointOperation] = deque()
+        self._in_flight: set[JointOperation] = set()
+        self.at_once = LEAST_AT_ONCE
+        """Most operations under way. Ranks may differ in it: the sequence is the same."""
+        self._issuing = False
+        self._error: BaseException | None = None
+        self._error_known = False
+        self._seen: dict[int, int] = {}
+        """Value of `_moves` at each thread's last look."""
+        self._moves = 0
+        self.ended = 0
+        self.gone = False
+        """True if its module is gone: nothing more is appended."""
+
     def connect_apart(
         self, rank: int, count: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
     ) -> str:
-        """Make `count` such groups. All ranks do it, and first of all call `first()`.
+        """Make `count` groups of the same ranks. All ranks do it, and first of all call `first()`.
 
         If one cannot, no rank has any, and the first line of why is returned. `wait(operation)` returns when it has
         ended.
@@ -146,7 +171,7 @@ class Issuer:
         group all ranks come together, with everything issued that any of them waits for, and say if the step before it
         worked.
         """
-        make = self.new_group
+        make = self.groups.another
         assert make is not None
         groups: list[Any] = []
         steps = [first, *(lambda number=number: groups.append(make(number)) for number in range(count))]
@@ -158,10 +183,10 @@ class Issuer:
                 (said, *_) = str(error).splitlines() or [type(error).__name__]
                 why = said if said.startswith("rank ") else f"rank {rank} cannot: {said}"
             without = torch.tensor([bool(why)], dtype=torch.int32, device="cpu")
-            wait(self.put(functools.partial(self.all_reduce, without)))
+            wait(self.put(functools.partial(self.groups.all_reduce, without)))
             if without.item():
                 return why or "another rank cannot connect"
-        self.apart = groups
+        self.groups.apart = groups
         return ""
 
     def append(self, operations: list[JointOperation]) -> None:
@@ -243,16 +268,8 @@ class Issuer:
         self._error_known = True
 
     def close(self) -> None:
-        """End the group's threads, which must not come back to Python when it is no more. Nothing may follow."""
-        group, self._group = self._group, None
-        if isinstance(group, dist.ProcessGroup):
-            with contextlib.suppress(Exception):
-                # Where the program has not destroyed all that torch.distributed knows itself.
-                dist.destroy_process_group(group)
-        del group
-        self.apart.clear()
-        if self.closing is not None:
-            self.closing()
+        """End the groups' threads, which must not come back to Python when it is no more. Nothing may follow."""
+        self.groups.close()
 
     def fail(self, error: BaseException) -> None:
         """Issue nothing more, and raise this error in all that wait. The first one counts: it causes the others."""

@@ -162,7 +162,7 @@ class TwoPhases:
         self._norm_order = norm_order
         self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
         norms, issuer = self._norms, self._issuer
-        self._known = JointOperation(lambda: issuer.all_reduce(norms))
+        self._known = JointOperation(lambda: issuer.groups.all_reduce(norms))
         self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
         self._without_norm = len(self._left)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
@@ -181,7 +181,7 @@ class TwoPhases:
         def start() -> Any:
             received.append(data.new_empty(own * self._ranks))
             sends = [data.numel() if rank == owner else 0 for rank in range(self._ranks)]
-            return self._issuer.all_to_all(received[0], data, [own] * self._ranks, sends, owner)
+            return self._issuer.groups.all_to_all(received[0], data, [own] * self._ranks, sends, owner)
 
         def then() -> None:
             from_all = received.pop()
@@ -199,7 +199,11 @@ class TwoPhases:
         """Return the operation that copies the owner's block to all ranks."""
         owner, data = self._owners[block], block.data
         return JointOperation(
-            lambda: self._issuer.broadcast(data, owner, owner), block.id, data.nbytes // 2, None, Phase.GATHER
+            lambda: self._issuer.groups.broadcast(data, owner, owner),
+            block.id,
+            data.nbytes // 2,
+            None,
+            Phase.GATHER,
         )
 
     def _reduced(self, block: ArenaBlock) -> None:

@@ -99,7 +99,7 @@ class RingPhases:
         self._norm_order = norm_order
         self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
         told = self._told = torch.zeros(self._ranks, self._slots + 1, dtype=torch.float64, device="cpu")
-        self._known = JointOperation(lambda: self._issuer.all_gather(told.view(-1), self._own_norms()))
+        self._known = JointOperation(lambda: self._issuer.groups.all_gather(told.view(-1), self._own_norms()))
         self._without_norm = len(self._blocks)
         self._known.ready = not self._blocks
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
@@ -145,7 +145,7 @@ class RingPhases:
             received.append(torch.empty_like(summed))
             receives = [len(summed) * (rank == before) for rank in range(self._ranks)]
             sends = [len(sent) * (rank == next_) for rank in range(self._ranks)]
-            return self._issuer.all_to_all(received[0], sent, receives, sends)
+            return self._issuer.groups.all_to_all(received[0], sent, receives, sends)
 
         def then() -> None:
             with torch.no_grad():
@@ -162,11 +162,11 @@ class RingPhases:
 
         def start() -> Any:
             if data.numel() == size * self._ranks:
-                return self._issuer.all_gather(data, own)
+                return self._issuer.groups.all_gather(data, own)
             # All parts must have one size there.
             padded = torch.cat([own, own.new_zeros(size - len(own))])
             gathered.append(data.new_empty(size * self._ranks))
-            return self._issuer.all_gather(gathered[0], padded)
+            return self._issuer.groups.all_gather(gathered[0], padded)
 
         def then() -> None:
             if gathered:

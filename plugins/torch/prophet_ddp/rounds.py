@@ -286,9 +286,14 @@ class ModuleRounds(AwaitedRounds):
     def check_finished(self) -> None:
         """Raise RuntimeError, with torch's words, if the last round never ended."""
         if self.pace.open:
-            text = self._incomplete()
-            self.logger.set_error_and_log(text)
-            raise RuntimeError(text)
+            missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.life.staged}
+            rank, static = self.channel.control.rank, self.uses.counted
+            raise self._error(texts.unfinished(rank, missing, static=static, finds_unused=self.uses.vary))
+
+    def _error(self, text: str) -> RuntimeError:
+        """Return an error with torch's words, once it is where torch's logger has its errors."""
+        self.logger.set_error_and_log(text)
+        return RuntimeError(text)
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
         """Note the end of a synchronised forward pass: the next backward makes gradients to average."""
@@ -347,9 +352,7 @@ class ModuleRounds(AwaitedRounds):
         if grad is None:
             self._lacks(slot, gradients[-1])
         elif grad.dtype != slot.param.dtype:
-            text = texts.other_type(slot.param, grad)
-            self.logger.set_error_and_log(text)
-            raise RuntimeError(text)
+            raise self._error(texts.other_type(slot.param, grad))
         with self._lock:  # The hook is at work, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
@@ -363,24 +366,13 @@ class ModuleRounds(AwaitedRounds):
             due, over = self.uses.comes(slot)
             self._stage_all(due)
             if over:
-                raise self._marked_twice(slot)
+                twice = texts.marked_twice(self.registered.index(slot), slot.name)
+                raise self._error(texts.CHANGED_USE if self.uses.counted else twice)
 
     def _in_place(self, slot: Slot) -> None:
-        """Put the gradient into the last one's memory if the program still has that one, as torch does in a bucket."""
-        last = slot.seen[0]() if self.terms.in_place and slot.seen is not None else None
-        grad = slot.param.grad
         moved = self.pace.ended == 1 and not self.uses.found  # torch makes other buckets after the first round.
-        if last is None or grad is None or last is grad or moved or grad.requires_grad or last.requires_grad:
-            return
-        with torch.no_grad(), references.unhandled():
-            last.copy_(grad)
-        slot.param.grad = last
-
-    def _marked_twice(self, slot: Slot) -> RuntimeError:
-        twice = texts.marked_twice(self.registered.index(slot), slot.name)
-        text = texts.CHANGED_USE if self.uses.counted else twice
-        self.logger.set_error_and_log(text)
-        return RuntimeError(text)
+        if self.terms.in_place and not moved:
+            slot.keep_memory()
 
     def _close(self) -> None:
         self.uses.expected = False
@@ -427,7 +419,7 @@ class ModuleRounds(AwaitedRounds):
             operations = self._arena.operations_in(self.dividing.phases, self.dividing.norm_order)
         else:
             operations = self._arena.operations(self.decision.collectives)
-        operations += self.uses.round_begins(self.channel.issuer.all_reduce)
+        operations += self.uses.round_begins(self.channel.issuer.groups.all_reduce)
         for operation in operations:
             operation.times = self.logger.times
         self.channel.issuer.append(operations)
@@ -476,7 +468,7 @@ class ModuleRounds(AwaitedRounds):
         self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
         issuer = self.channel.issuer
-        self._wait(issuer.put(lambda: issuer.broadcast(places)))
+        self._wait(issuer.put(lambda: issuer.groups.broadcast(places)))
         former = places.tolist()
         self._slots = [self._slots[place] for place in former]
         for place, slot in enumerate(self._slots):
@@ -507,7 +499,7 @@ class ModuleRounds(AwaitedRounds):
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
         issuer = self.channel.issuer
-        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.apart)
+        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.groups.apart)
 
     def _end(self) -> None:
         """End the round: all its gradients are there."""
@@ -605,9 +597,3 @@ class ModuleRounds(AwaitedRounds):
     def _wait(self, operation: JointOperation) -> None:
         while not operation.done:
             self._wait_activity()
-
-    def _incomplete(self) -> str:
-        missing = {place: slot.name for place, slot in enumerate(self.registered) if not slot.life.staged}
-        return texts.unfinished(
-            self.channel.control.rank, missing, static=self.uses.counted, finds_unused=self.uses.vary
-        )

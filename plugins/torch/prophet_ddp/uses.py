@@ -87,7 +87,7 @@ class Uses:
         if over and self._counts is None:
             return (), True
         unused, self._unused = self._unused, []
-        if self._counts is None:
+        if self._counts is None and unused:
             self._came.update(unused)  # One that comes all the same is one too many.
         return (slot, *unused) if last else unused, over
 

@@ -51,4 +51,4 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
 def torch_reducer(question: Question) -> Choice:
     """Return the choice of torch's own reducer, which has blocks of its own."""
     predicted_s = stock_iteration_s(question.profile, question.network, question.shape.workers)
-    return Choice(TORCH_CUT, MOST_BLOCK_BYTES, predicted_s, TORCH)
+    return Choice(TORCH_CUT, MOST_BLOCK_BYTES, predicted_s, TORCH, warms_up=True)

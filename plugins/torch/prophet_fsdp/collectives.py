@@ -22,7 +22,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from prophet_fsdp.order import order_of
 from prophet_fsdp.rounds import Begun, rounds_of
 from prophet_fsdp.says import Iterations
-from prophet_fsdp.stages import SHARDS_AFTER, Stage, Stages, between_replicas
+from prophet_fsdp.stages import Reduction, Stage, between_replicas
 from prophet_fsdp.wire import ShardTransfer, ShardWire
 from prophet_scheduler.frontends.torch.references import in_backward
 
@@ -149,17 +149,18 @@ class Reduce(DefaultReduceScatter):
         late = begun if average and not self._adds_up() else None
         result = torch.empty_like(output_tensor) if late is not None else output_tensor
 
-        def begin() -> ShardTransfer:
-            parts.make_room()
-            reduction = parts.wire.reduce(result, input_tensor, average, self._urgency, self._place)
-            parts.inputs.append((self._urgency, reduction))
-            return reduction
+        transfer = parts.wire.reserve(result)
 
+        def begin() -> None:
+            parts.make_room()
+            parts.wire.reduce(result, input_tensor, average, self._urgency, self._place, transfer)
+            parts.inputs.append((self._urgency, transfer))
+
+        stage = Stage(begin, parts.wire, transfer)
         if late is None:
-            parts.wire.wait(begin())
+            Reduction([stage]).wait()
             return None
         output_tensor.fill_(-0.0)  # To add it changes no bit of any number.
-        stage = parts.wire, begin, SHARDS_AFTER
         if self._replicas is not None:
             self._reduced = late, stage, result
         else:
@@ -172,8 +173,8 @@ class Reduce(DefaultReduceScatter):
         replicas = self._replicas
         if replicas is None or not replicas.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             if reduced is not None:
-                _, (wire, begin, _), result = reduced
-                wire.wait(begin())
+                _, stage, result = reduced
+                Reduction([stage]).wait()
                 tensor.copy_(result)
             return False
         (self._parts or replicas).moves(tensor.nbytes)
@@ -190,10 +191,7 @@ class Reduce(DefaultReduceScatter):
             tensor.fill_(-0.0)
             begun.left([*before, *stages], result)
             return True
-        whole = Stages([*before, *stages])
-        while not whole.last:
-            whole.go_on()
-        whole.wait()
+        Reduction([*before, *stages]).wait()
         tensor.copy_(result)
         return True
 

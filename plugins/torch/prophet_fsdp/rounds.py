@@ -28,7 +28,7 @@ from prophet_ddp.records import ModuleRecord
 from prophet_fsdp import watching
 from prophet_fsdp.order import order_of
 from prophet_fsdp.says import Iterations
-from prophet_fsdp.stages import Stage, Stages
+from prophet_fsdp.stages import Reduction, Stage
 from prophet_fsdp.wire import ShardWire
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
@@ -52,13 +52,13 @@ class ShardSlot(Slot):
     """Gradient of this rank's part of a parameter. `view` is the result of its last reduction."""
 
     partial = True
-    reduction: Stages
+    reduction: Reduction
     base: torch.Tensor | None = None
     """Gradient to which FSDP2 adds the result; None for none."""
     made_hook = 0
     """Number that torch gave to our hook on gradients that are made; 0 for none."""
 
-    def promise(self, reduction: Stages, view: torch.Tensor, base: torch.Tensor | None) -> None:
+    def promise(self, reduction: Reduction, view: torch.Tensor, base: torch.Tensor | None) -> None:
         """Promise the result of a reduction that has begun to the gradient that FSDP2 has made."""
         self.reduction, self.view, self.base = reduction, view, base
         self.change = None
@@ -166,8 +166,6 @@ class ShardRounds(AwaitedRounds):
         self._wires: list[ShardWire] = []
         self._begun: Begun | None = None
         """Reduction of which FSDP2 makes gradients now."""
-        self._stages: list[Stages] = []
-        """Reductions whose last stage has yet to begin."""
         self._ended = 0
         self._reduces = False
         """True if a gradient has been reduced in this backward pass."""
@@ -191,8 +189,6 @@ class ShardRounds(AwaitedRounds):
         self._reduces = True
         self._begun = None
         slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
-        if any(slot.life.awaited for slot in slots):
-            self._begin_last_stages()
         for slot in slots:
             slot.end()
             self._bring_home(slot)
@@ -228,33 +224,21 @@ class ShardRounds(AwaitedRounds):
         self._begun = None
         super()._gradient_comes(slot, *gradient)
 
-    def left(self, begun: Begun, stages: Sequence[Stage]) -> Stages:
+    def left(self, begun: Begun, stages: Sequence[Stage]) -> Reduction:
         """Begin a reduction, and await it."""
-        for wire, *_ in stages:
-            if wire not in self._wires:
-                self._wires.append(wire)
-                wire.log = self.log
-        for other in self._stages:
-            other.another_begins()
+        for stage in stages:
+            if stage.wire not in self._wires:
+                self._wires.append(stage.wire)
+                stage.wire.log = self.log
         self._begun = begun
         self._left(self._slots[0], in_graph=False)
-        reduction = Stages(stages)
-        self._stages = [each for each in (*self._stages, reduction) if not each.last]
-        return reduction
-
-    def _begin_last_stages(self) -> None:
-        """Begin the last stage of each reduction. Ranks come here at the same place."""
-        while self._stages:
-            for each in self._stages:
-                each.go_on()
-            self._stages = [each for each in self._stages if not each.last]
+        return Reduction(stages)
 
     def settle(self, slots: Iterable[Slot]) -> None:
         slots = list(slots)
         if references.in_backward() and self._begun is not None and self._begun.elements:
             return  # FSDP2 itself looks there, between one gradient that it makes and the next.
         if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
-            self._begin_last_stages()
             self._end(slots)
         super().settle(slots)
 
@@ -265,7 +249,6 @@ class ShardRounds(AwaitedRounds):
 
     def _gathered(self) -> None:
         self._begun = None
-        self._begin_last_stages()
         self._end(self._slots)
         self._nothing_came()
 
@@ -302,7 +285,7 @@ class ShardRounds(AwaitedRounds):
 
     def arrived(self, slot: Slot) -> bool:
         assert isinstance(slot, ShardSlot)
-        return not slot.reduction.coming
+        return slot.reduction.there
 
     def wait_activity(self, limit_s: float) -> None:
         try:

@@ -56,6 +56,7 @@ PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
 """By process group; None where FSDP2 stays as it is."""
+_wires: list[ShardWire] = []
 _agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
 """True by the two groups of a mesh if all ranks of both have connected."""
 
@@ -179,7 +180,9 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     steps.install()
     upward, downward = groups
     wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout), block_bytes)
-    at_end(functools.partial(_process_ends, wire))
+    if not _wires:
+        at_end(_process_ends)
+    _wires.append(wire)
     warn_once(AVERAGES)
     return SharedRounds(wire, group)
 
@@ -193,8 +196,10 @@ def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
     return agree_or_end(group, text, _timeout_of(group).total_seconds(), SILENT)
 
 
-def _process_ends(wire: ShardWire) -> None:
+def _process_ends() -> None:
     """Send what other ranks may still wait for. A process that fails does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
-    wire.quiet(FAILED_PATIENCE_S if failing else None)
-    wire.close(STILL_LIMIT_S)
+    for wire in (*_wires, *_wires):  # What comes on one may begin a stage on another.
+        wire.quiet(FAILED_PATIENCE_S if failing else None)
+    for wire in _wires:
+        wire.close(STILL_LIMIT_S)

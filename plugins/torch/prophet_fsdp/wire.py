@@ -10,10 +10,11 @@ The receiver decides the order. Gloo sends a block when its receiver has said th
 all that it sends at once, and asks for a few blocks of each other rank at a time: those of the most urgent collective.
 Data from a lower rank to a higher one has connections of its own, since the receiver's word would queue behind data.
 
-Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands (but for
-later stages of reductions, stages.py). Take the rank that has begun the fewest: all others have begun those too, and
-have handed over their data. So all that it has asked for comes, then what it asks for next, and whatever it waits for
-ends. It goes on until another has begun fewer.
+Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
+rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
+asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
+The second stage of a reduction begins when its first has come, whatever the program does. So its blocks come as well,
+if blocks of first stages never wait behind them: each stage asks for blocks of its own.
 """
 
 from __future__ import annotations
@@ -76,13 +77,22 @@ class ShardGroups:
 
 
 class ShardTransfer:
-    """A collective under way on this rank: of the module at this `place`, and as an all-reduce of so many bytes."""
+    """A collective of this rank, which may begin later. `first` is the number of its first block, and `stage` counts
+    the collectives of its reduction that come before it on its wire.
+    """
 
-    def __init__(self, coming: int, place: int, size_bytes: int) -> None:
-        self.coming = coming
+    def __init__(self, first: int, stage: int = 0) -> None:
+        self.first, self.stage = first, stage
+        self.then: Callable[[], object] = _nothing
+        """Begins what follows, in a thread of the wire's."""
+        self.there = False
+        """True when all blocks have arrived, and what follows has begun."""
+        self.coming = 0
         """Blocks that have not arrived."""
-        self.place = place
-        self.size_bytes = size_bytes
+        self.place = 0
+        """Its module's place in forward."""
+        self.size_bytes = 0
+        """Its size as an all-reduce."""
 
 
 Comes = list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]]
@@ -104,6 +114,15 @@ class _Wanted:
     arrived: Callable[[torch.Tensor], None] = field(compare=False)
 
 
+class _Lane:
+    """Blocks to come from one rank, for one stage of reductions."""
+
+    def __init__(self) -> None:
+        self.wanted: list[_Wanted] = []
+        """Blocks not asked for yet: a heap."""
+        self.asked: deque[tuple[_Wanted, torch.Tensor, Any]] = deque()
+
+
 class ShardWire:
     """Collectives of this rank with all others of a group. Safe to use from any thread.
 
@@ -116,9 +135,8 @@ class ShardWire:
         self._moved = free_in_forks(threading.Condition())
         self._tag = 0
         self._begun = 0
-        self._wanted: dict[int, list[_Wanted]] = {other: [] for other in links.others()}
-        """Blocks not asked for yet, by rank: a heap."""
-        self._asked: dict[int, deque[tuple[_Wanted, torch.Tensor, Any]]] = {other: deque() for other in links.others()}
+        self._lanes: dict[tuple[int, int], _Lane] = {}
+        """By the other rank and the stage."""
         self._handed_over: deque[Sends] = deque()
         self._leaving = 0
         """Collectives with blocks that have not left."""
@@ -130,41 +148,38 @@ class ShardWire:
         self.log = EventLog(open=False)
         """Log of its collectives."""
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(step,), name=f"{OWN}{name}", daemon=True)
-            for step, name in (
-                *((self._send, f"sends-{number}") for number in range(SENDERS)),
-                *((functools.partial(self._receive, other), f"receives-{other}") for other in links.others()),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        for number in range(SENDERS):
+            self._start(self._send, f"sends-{number}")
 
-    def reserve(self, part: torch.Tensor) -> int:
-        """Return the number of the first block of a collective with such parts, which may begin later. All ranks
-        reserve in the same order, and may begin what they have reserved in any.
-        """
+    def _start(self, step: Callable[[], bool], name: str) -> None:
+        thread = threading.Thread(target=self._run, args=(step,), name=f"{OWN}{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def reserve(self, part: torch.Tensor, stage: int = 0) -> ShardTransfer:
+        """Return a collective with such parts, which may begin later. All ranks reserve in the same order."""
         with self._moved:
-            return self._reserve(len(self._blocks(part)))
+            first, self._tag = self._tag, self._tag + len(self._blocks(part))
+            if self._tag > MOST_TAG:
+                self._tag = 0
+        return ShardTransfer(first, stage)
 
-    def _reserve(self, blocks: int) -> int:
-        first, self._tag = self._tag, self._tag + blocks
-        if self._tag > MOST_TAG:
-            self._tag = 0
-        return first
-
-    def gather(self, output: torch.Tensor, urgency: int, place: int, first: int | None = None) -> ShardTransfer:
+    def gather(
+        self, output: torch.Tensor, urgency: int, place: int, reserved: ShardTransfer | None = None
+    ) -> ShardTransfer:
         """Begin to fill each rank's part of `output`, a flat tensor in which this rank's own is there.
 
-        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's. `first` is
-        what was reserved for it.
+        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's.
         """
         parts = [self._blocks(part) for part in output.view(self._links.ranks, -1)]
         comes: dict[int, Comes] = {
             other: [(functools.partial(_same, block), _nothing) for block in parts[other]]
             for other in self._links.others()
         }
-        return self._begin(urgency, place, first, dict.fromkeys(self._links.others(), parts[self._links.rank]), comes)
+        own = parts[self._links.rank]
+        transfer = reserved or self.reserve(output.view(self._links.ranks, -1)[0])
+        return self._begin(urgency, place, transfer, dict.fromkeys(self._links.others(), own), comes)
 
     def reduce(
         self,
@@ -173,7 +188,7 @@ class ShardWire:
         average: bool,
         urgency: int,
         place: int,
-        first: int | None = None,
+        reserved: ShardTransfer | None = None,
         whole: bool = False,
     ) -> ShardTransfer:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
@@ -189,13 +204,14 @@ class ShardWire:
             other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
             for other in self._links.others()
         }
-        return self._begin(urgency, place, first, {other: parts[other] for other in self._links.others()}, comes)
+        goes = {other: parts[other] for other in self._links.others()}
+        return self._begin(urgency, place, reserved or self.reserve(output), goes, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
-        """Return when all of it has arrived. Raises the first error."""
+        """Return when it is there. Raises the first error."""
         with self._moved:
-            self._moved.wait_for(lambda: self.error or not transfer.coming)
-            if self.error is not None and transfer.coming:
+            self._moved.wait_for(lambda: self.error or transfer.there)
+            if self.error is not None and not transfer.there:
                 raise self.error
 
     def wait_activity(self, limit_s: float) -> None:
@@ -240,7 +256,7 @@ class ShardWire:
         self,
         urgency: int,
         place: int,
-        first: int | None,
+        transfer: ShardTransfer,
         goes: dict[int, Sequence[torch.Tensor]],
         comes: dict[int, Comes],
     ) -> ShardTransfer:
@@ -248,13 +264,11 @@ class ShardWire:
         sent_bytes = sum(block.nbytes for blocks in goes.values() for block in blocks)
         others, ranks = self._links.others(), self._links.ranks
         as_bytes = sent_bytes * ranks // (2 * (ranks - 1))  # of which a rank sends that part
-        transfer = ShardTransfer(sum(map(len, comes.values())), place, as_bytes)
+        transfer.coming, transfer.place, transfer.size_bytes = sum(map(len, comes.values())), place, as_bytes
         sends: Sends = []
         with self._moved:
             if self.error is not None:
                 raise self.error
-            if first is None:
-                first = self._reserve(max(map(len, goes.values())))
             self._begun += 1
             now = time.monotonic()
             self.log.added(place, as_bytes, now)
@@ -264,27 +278,34 @@ class ShardWire:
                     for number in range(max(map(len, goes.values()))):
                         for other in others:
                             block = goes[other][number]
-                            sends.append((self._links.send(block, other, first + number), block))
+                            sends.append((self._links.send(block, other, transfer.first + number), block))
                     self._handed_over.append(sends)
                     self._leaving += 1
                     for other in others:
+                        lane = self._lane(other, transfer.stage)
                         for number, (where, arrived) in enumerate(comes[other]):
-                            wanted = _Wanted((urgency, self._begun), first + number, transfer, where, arrived)
-                            heapq.heappush(self._wanted[other], wanted)
-                        self._ask(other)
+                            wanted = _Wanted((urgency, self._begun), transfer.first + number, transfer, where, arrived)
+                            heapq.heappush(lane.wanted, wanted)
+                        self._ask(other, lane)
             except Exception as error:
                 self._fail(error)
                 raise
             self._moved.notify_all()
         return transfer
 
-    def _ask(self, other: int) -> None:
+    def _lane(self, other: int, stage: int) -> _Lane:
+        lane = self._lanes.get((other, stage))
+        if lane is None:
+            lane = self._lanes[other, stage] = _Lane()
+            self._start(functools.partial(self._receive, other, lane), f"receives-{other}-{stage}")
+        return lane
+
+    def _ask(self, other: int, lane: _Lane) -> None:
         """Ask for the most urgent blocks of another rank, as many as may be under way."""
-        wanted, asked = self._wanted[other], self._asked[other]
-        while wanted and len(asked) < AT_ONCE:
-            coming = heapq.heappop(wanted)
+        while lane.wanted and len(lane.asked) < AT_ONCE:
+            coming = heapq.heappop(lane.wanted)
             block = coming.place()
-            asked.append((coming, block, self._links.receive(block, other, coming.tag)))
+            lane.asked.append((coming, block, self._links.receive(block, other, coming.tag)))
 
     def _run(self, step: Callable[[], bool]) -> None:
         """Take steps until there are no more, in a thread of ours."""
@@ -296,8 +317,8 @@ class ShardWire:
                 with self._moved:
                     self._fail(error)
 
-    def _receive(self, other: int) -> bool:
-        asked = self._asked[other]
+    def _receive(self, other: int, lane: _Lane) -> bool:
+        asked = lane.asked
         with self._moved:
             self._moved.wait_for(lambda: asked or self._closed or self.error)
             if not asked or self.error is not None:
@@ -305,13 +326,19 @@ class ShardWire:
             coming, block, work = asked[0]
         work.wait(self._links.timeout)
         coming.arrived(block)
+        transfer = coming.transfer
         with self._moved:
             asked.popleft()
-            coming.transfer.coming -= 1
-            if not coming.transfer.coming:
-                self.ended += 1
-                self.log.finished(coming.transfer.place, coming.transfer.size_bytes, time.monotonic())
-            self._ask(other)
+            self._ask(other, lane)
+            transfer.coming -= 1
+            comes = transfer.coming > 0
+        if comes:
+            return True
+        transfer.then()
+        with self._moved:
+            transfer.there = True
+            self.ended += 1
+            self.log.finished(transfer.place, transfer.size_bytes, time.monotonic())
             self._moved.notify_all()
         return True
 
@@ -363,5 +390,5 @@ def _same(block: torch.Tensor) -> torch.Tensor:
     return block
 
 
-def _nothing(block: torch.Tensor) -> None:
+def _nothing(*_block: torch.Tensor) -> None:
     pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.box import SIMPLE
 from rich.table import Table
 
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.advice_record import Advice
 
 
 def verdict(advice: Advice) -> str:
@@ -49,7 +49,14 @@ def advice_table(advice: Advice) -> Table:
     table.add_row("as it is, simulated", now, "1.00", _share(advice.error), _share(advice.worst_error), "")
     table.add_section()
     for suggestion in sorted(advice.suggestions, key=lambda suggestion: -suggestion.gain):
-        table.add_row(*_row(suggestion))
+        table.add_row(
+            suggestion.words,
+            f"{suggestion.iteration_s:.3f}",
+            f"{suggestion.gain:.2f}",
+            _share(suggestion.error),
+            _share(suggestion.worst_error),
+            "yes" if suggestion.helps else "no",
+        )
     return table
 
 
@@ -57,17 +64,6 @@ def left_out(advice: Advice) -> list[str]:
     """Return one line for each assumed value and for each cost that a prediction leaves out."""
     left = [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
     return [*advice.assumed, *left]
-
-
-def _row(suggestion: Suggestion) -> tuple[str, ...]:
-    return (
-        suggestion.words,
-        f"{suggestion.iteration_s:.3f}",
-        f"{suggestion.gain:.2f}",
-        _share(suggestion.error),
-        _share(suggestion.worst_error),
-        "yes" if suggestion.helps else "no",
-    )
 
 
 def _share(value: float | None) -> str:

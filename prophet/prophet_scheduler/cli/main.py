@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -22,6 +22,9 @@ import prophet_scheduler
 from prophet_scheduler import plugins
 from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
+
+if TYPE_CHECKING:
+    from prophet_scheduler.lab.config import Experiment
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,11 +67,18 @@ def _print_json(value: object) -> None:
     typer.echo(dumps(to_jsonable_python(value), indent=2))
 
 
-def _warn_of_variables(config: Path) -> None:
+def _experiment(
+    config: Path, policies: list[str] | None, repeats: int | None, out: Path | None, label: str
+) -> tuple[Experiment, Path]:
+    """Return a config's experiment and the folder for its results. Warn of variables that it does not take."""
+    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.launchers import without_effect
+    from prophet_scheduler.lab.shipped import config_path
 
+    experiment = load_experiment(config_path(config), policies or (), repeats)
     if line := without_effect(os.environ, config):
         typer.echo(f"prophet: {line}", err=True)
+    return experiment, out or Path("results") / f"{experiment.name}{label}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _list_configs(wanted: bool) -> None:
@@ -100,14 +110,9 @@ def run(
     listed: ListsConfigs = False,
 ) -> None:
     """Run an experiment: real jobs on a slow network that is made on this machine."""
-    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import run_session
-    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config_path(config), policy or (), repeats)
-    _warn_of_variables(config)
-    folder = out or Path("results") / f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    raise typer.Exit(1 if run_session(experiment, folder) else 0)
+    raise typer.Exit(1 if run_session(*_experiment(config, policy, repeats, out, "")) else 0)
 
 
 @app.command(cls=ListsPolicies)
@@ -119,14 +124,9 @@ def simulate(
     listed: ListsConfigs = False,
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
-    from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.session import simulate_session
-    from prophet_scheduler.lab.shipped import config_path
 
-    experiment = load_experiment(config_path(config), policy or (), repeats)
-    _warn_of_variables(config)
-    folder = out or Path("results") / f"{experiment.name}-simulated-{time.strftime('%Y%m%d-%H%M%S')}"
-    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
+    raise typer.Exit(1 if simulate_session(*_experiment(config, policy, repeats, out, "-simulated")) else 0)
 
 
 @app.command()
@@ -256,8 +256,9 @@ def advise(
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_module import is_function, of_function
-    from prophet_scheduler.lab.advice_recorded import is_record, of_record
-    from prophet_scheduler.lab.advice_sources import LinkOptions, is_run, of_profile, of_run
+    from prophet_scheduler.lab.advice_recorded import of_record
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
+    from prophet_scheduler.lab.records import is_run
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.lab.simulator_error import prediction_error
     from prophet_scheduler.models.profiles import find_profile
@@ -273,16 +274,11 @@ def advise(
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
     folder = Path(source)
-    if is_record(folder) and not is_run(folder):
+    if folder.is_dir() and not is_run(folder):
         if status is not None or cell is not None:
             raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
         situation, measured_s = of_record(folder, links, policy)
     elif folder.is_dir():
-        if not is_run(folder):
-            raise UserError(
-                f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as "
-                "PROPHET_RECORD does"
-            )
         if links != LinkOptions() or status is not None:
             raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
         situation, measured_s = of_run(folder, policy, cell)

@@ -5,9 +5,9 @@ Rule of this file: tables and one figure from the results of the assembler and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_high
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -24,7 +24,7 @@ from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.config import Cell
-from prophet_scheduler.lab.contenders import Contender, choose_policies, simulated_contenders
+from prophet_scheduler.lab.contenders import choose_policies, simulated_contenders
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.simulated import run_planned
@@ -48,14 +48,7 @@ class Outlook:
     iteration_s: dict[str, float]
 
 
-def outlook(
-    profile: Profile,
-    bits_per_s: float,
-    workers: int = 2,
-    servers: int = 1,
-    report: Report = lambda share, words: None,
-    engine: str = "ddp",
-) -> Outlook:
+def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, report: Report, engine: str) -> Outlook:
     """Plan and simulate with a limited link for each worker and unlimited links for servers.
 
     `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.
@@ -83,15 +76,10 @@ def outlook(
         def on_iterations(done: int, place: int = place, name: str = policy.name) -> None:
             report((place + done / ITERATIONS) / len(cell.policies), name)
 
-        times[policy.name] = _iteration_s(cell, policy, on_iterations)
+        planned = prepared(cell, policy)
+        assert planned is not None  # the simulator knows all of them
+        times[policy.name] = median_high(run_planned(planned, on_iterations).iteration_s(WARMUP).tolist())
     return Outlook(spec, profile, network, assemble(profile, network), bound, times)
-
-
-def _iteration_s(cell: Cell, policy: Contender, on_iterations: Callable[[int], None]) -> float:
-    planned = prepared(cell, policy)
-    assert planned is not None  # outlook() takes none that the simulator does not know
-    times = sorted(run_planned(planned, on_iterations).iteration_s(WARMUP))
-    return float(times[len(times) // 2])
 
 
 def block_table(plan: Outlook) -> Table:

@@ -196,8 +196,6 @@ def statuses(documents: Sequence[Document]) -> list[LiveStatus]:
     """Return the statuses of readable documents; those of another Prophet version may be unreadable."""
     read = []
     for document in documents:
-        try:
+        with contextlib.suppress(ValidationError):
             read.append(live_status(document))
-        except ValidationError:
-            continue
     return read

@@ -61,13 +61,15 @@ class Question:
 class Choice:
     """A cut with its best credit, and the predicted iteration.
 
-    `way` is how its blocks are averaged; empty for the engine's usual way.
+    `way` is how its blocks are averaged; empty for the engine's usual way. If it `warms_up`, the iterations that pay
+    for a change to it are not told.
     """
 
     cut: Cut
     credit: int
     iteration_s: float
     way: str = ""
+    warms_up: bool = False
 
 
 class ArmName(NamedTuple):

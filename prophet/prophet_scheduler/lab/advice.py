@@ -21,7 +21,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import role_of
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender, choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
@@ -140,12 +140,10 @@ def _local_sgd(situation: Situation) -> Situation | None:
 
 def _plain_ddp(situation: Situation) -> bool:
     """True if torch's own hooks could replace the averaging of whole gradients."""
-    variant = situation.contender.variant
     return (
         situation.contender.engine is engines()["ddp"]
         and not _sharded(situation)
-        and variant is not None
-        and variant.policy is None
+        and situation.contender.policy is None
         and situation.cell.job.compression == "none"
     )
 
@@ -202,13 +200,12 @@ def _on_byteps(situation: Situation) -> Situation | None:
     byteps = scheduled_engine()
     if situation.contender.engine is byteps or _sharded(situation):
         return None
-    variant = situation.contender.variant
-    policy = variant.policy if variant is not None else None
     # BytePS advises as many servers as workers; here they are on machines like the workers'.
     cluster = situation.cell.cluster
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
-    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), policy or byteps.stock)
+    base = situation.contender.policy or byteps.stock
+    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), base)
 
 
 CHANGES: Sequence[JobChange] = (
@@ -228,12 +225,7 @@ CHANGES: Sequence[JobChange] = (
         _larger_batch,
         "that a processor computes large batches better, and what they do to the model",
     ),
-    JobChange(
-        "low-rank",
-        "PowerSGD of rank 1",
-        _low_rank,
-        "what the approximation does to the model",
-    ),
+    JobChange("low-rank", "PowerSGD of rank 1", _low_rank, "what the approximation does to the model"),
     JobChange(
         "local-sgd",
         f"local SGD, averages every {AVERAGED_EVERY} iterations",
@@ -266,17 +258,13 @@ def predicted_s(situation: Situation) -> float:
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
 
 
-def predicted_job(seed: int = 0, compression: str = "none", clip_norm: float = 0.0) -> ReplayJob:
-    """Return a replay of a prediction's length; its gradients are the cell's."""
-    return ReplayJob.model_construct(
-        kind="replay",
-        iterations=ITERATIONS,
-        warmup=WARMUP,
-        batch_size=1,
-        seed=seed,
-        compression=compression,
-        clip_norm=clip_norm,
-    )
+def cell_of(
+    profile: Profile, contender: Contender, cluster: ClusterConfig, simulator: SimulatorConfig, *, half: bool = False
+) -> Cell:
+    """Return the cell of a job with this profile. `half`: gradients travel in half precision."""
+    job = ReplayJob(kind="replay", compression="fp16" if half else "none")
+    setting = {"bandwidth": cluster.bandwidth.default}
+    return Cell(setting, job, cluster, (contender,), profile, simulator, contender.engine)
 
 
 def on_its_links(situation: Situation) -> Cell:
@@ -288,7 +276,14 @@ def on_its_links(situation: Situation) -> Cell:
     if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
     real = situation.cell.job
-    job = predicted_job(real.seed, real.compression, real.clip_norm if isinstance(real, ReplayJob) else 0.0)
+    job = ReplayJob(
+        kind="replay",
+        iterations=ITERATIONS,
+        warmup=WARMUP,
+        seed=real.seed,
+        compression=real.compression,
+        clip_norm=real.clip_norm if isinstance(real, ReplayJob) else 0.0,
+    )
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
 
 
@@ -297,7 +292,7 @@ def advise(
     measured_s: float | None = None,
     *,
     predict: Callable[[Situation], float] = predicted_s,
-    error_of: Callable[[str], PredictionError | None] = lambda base: None,
+    error_of: Callable[[str], PredictionError] = lambda base: PredictionError(),
     changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predict the situation and every one of `changes` that applies. `measured_s` is the real iteration time.
@@ -306,8 +301,8 @@ def advise(
     be predicted; changes that cannot be predicted are left out.
     """
 
-    def known_error(changed: Situation) -> PredictionError | None:
-        return None if _sharded(changed) else error_of(changed.contender.base)
+    def known_error(changed: Situation) -> PredictionError:
+        return PredictionError() if _sharded(changed) else error_of(changed.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s
@@ -325,7 +320,7 @@ def advise(
         changed_s *= scale if same_engine else 1.0
         gain = changed.batch / situation.batch * now_s / changed_s
         error = known_error(changed)
-        needed = max(WORTH, 0.0 if error is None or same_engine else error.usual)
+        needed = max(WORTH, 0.0 if error.usual is None or same_engine else error.usual)
         suggestions.append(
             Suggestion(
                 change=change.name,
@@ -333,8 +328,8 @@ def advise(
                 iteration_s=changed_s,
                 gain=gain,
                 helps=gain - 1 >= needed,
-                error=None if error is None else error.usual,
-                worst_error=None if error is None else error.worst,
+                error=error.usual,
+                worst_error=error.worst,
                 leaves_out=change.note,
             )
         )
@@ -352,8 +347,8 @@ def advise(
         iteration_s=now_s,
         simulated_s=simulated_s,
         measured_s=measured_s,
-        error=None if error is None else error.usual,
-        worst_error=None if error is None else error.worst,
+        error=error.usual,
+        worst_error=error.worst,
         computing_s=computing_s,
         # The bound is of links that no other worker uses.
         bound_s=None if _sharded(situation) and situation.workers_per_host > 1 else lower_bound(cell),

@@ -67,13 +67,14 @@ def of_function(source: str, computing_s: float | None) -> tuple[Profile, str]:
 
 def _called(source: str) -> Any:
     module, _, name = source.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
         raise UserError(f"{source}: cannot be called ({type(error).__name__}: {error})") from None
     finally:
-        sys.path.remove(str(Path.cwd()))
+        sys.path.remove(here)  # the function may have gone to another folder
 
 
 def _by_bytes(source: str, model: Any) -> Profile:

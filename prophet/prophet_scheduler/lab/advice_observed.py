@@ -20,10 +20,9 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.status import Observed, ObservedTimes
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.registry import engines
-from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, contender_of, predicted_job, predicted_s
+from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
-from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.lab.simulator_error import prediction_error
 from prophet_scheduler.policies.ddp import MEBIBYTE
@@ -49,11 +48,8 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     contender = contender_of(engines()["ddp"].stock)
     if seen.bucket_bytes is not None:
         contender = replace(contender, env={BUCKET_CAP_MB: str(seen.bucket_bytes / MEBIBYTE)})
-    cluster = ClusterConfig.model_construct(workers=seen.ranks, servers=1, bandwidth=Bandwidth(rate), delay=Delay())
-    job = predicted_job(compression="fp16" if seen.half else "none")
-    cell = Cell(
-        {"bandwidth": rate}, job, cluster, (contender,), profile, SimulatorConfig(burst=0), engine=contender.engine
-    )
+    cluster = ClusterConfig.model_construct(workers=seen.ranks, bandwidth=Bandwidth(rate))
+    cell = cell_of(profile, contender, cluster, SimulatorConfig(burst=0), half=seen.half)
     return Situation(cell, contender, low_rank_bytes=seen.low_rank_bytes)
 
 

@@ -25,13 +25,12 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
-from prophet_scheduler.lab.advice import Situation, contender_of, predicted_job
+from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.advice_sources import LinkOptions
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
-from prophet_scheduler.lab.config import Cell
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.contenders import known_policies
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
-from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_rows
+from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_workers
 from prophet_scheduler.lab.report.stories import Chapter
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.lab.workload import scaled
@@ -43,11 +42,6 @@ NARROW = 0.8
 """Share of the servers' rate above which, if the workers together get it, the servers' links are the narrow ones."""
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 """Variable of torchrun with the number of ranks of a machine."""
-
-
-def is_record(folder: Path) -> bool:
-    """True if the folder has a job's record."""
-    return any(folder.glob("worker*.jsonl"))
 
 
 def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tuple[Situation, float]:
@@ -77,20 +71,11 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
         nodes = {f"server{place}": server_rate for place in range(servers)}
     else:
         rate = links.bandwidth or measured * engine.topology.worker_share(workers)
-    job = predicted_job(compression="fp16" if record.learned.half else "none")
-    cluster = ClusterConfig.model_construct(
-        workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes), delay=Delay()
-    )
-    cell = Cell(
-        {"bandwidth": rate},
-        job,
-        cluster,
-        (contender,),
-        record.profile(),
-        SimulatorConfig() if network is None else _costs(network, engine, workers),
-        engine,
-    )
-    return Situation(cell, contender, shared, waits=record.waits, assumed=tuple(assumed)), record.iteration_s()
+    cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(rate, nodes))
+    costs = SimulatorConfig() if network is None else _costs(network, engine, workers)
+    learned = record.learned
+    cell = cell_of(record.profile(), contender, cluster, costs, half=learned.half)
+    return Situation(cell, contender, shared, waits=learned.barrier, assumed=tuple(assumed)), record.iteration_s()
 
 
 @dataclass(frozen=True)
@@ -103,8 +88,7 @@ class _Record:
 
     @classmethod
     def read(cls, folder: Path) -> _Record:
-        rows = [read_rows(path) for path in folder.glob("worker*.jsonl")]
-        rows.sort(key=lambda each: begin_of(each).worker.rank)
+        rows = read_workers(folder)
         learner = next(
             (place for place, each in enumerate(rows) if any(isinstance(row, ProfileRow) for row in each)), None
         )
@@ -144,11 +128,6 @@ class _Record:
         if base not in known_policies():
             raise UserError(f"{self.folder}: that job ran under {policy!r}, of which nothing is predicted")
         return base
-
-    @property
-    def waits(self) -> bool:
-        """True if the program read all averages before it used any."""
-        return self.learned.barrier
 
     @property
     def workers(self) -> int:
@@ -236,7 +215,7 @@ class _Record:
     def notes(self) -> Sequence[str]:
         """Return sentences on facts that differ from the prediction's assumptions."""
         notes = []
-        if self.waits:
+        if self.learned.barrier:
             notes.append(
                 "the program looks at all gradients before it uses any, as clipping by their norm does; so it does in "
                 "all predictions"
@@ -283,7 +262,11 @@ def _through_servers(
     rate, server_rate = links.bandwidth, links.server_bandwidth
     if server_rate is None:
         alike = rate or measured * max(shared, workers / servers)
-        return alike, alike, _alike(alike)
+        note = (
+            f"links of workers and servers are taken to be of one rate, {format_rate(alike)}; --bandwidth and "
+            "--server-bandwidth say otherwise"
+        )
+        return alike, alike, note
     if rate is not None:
         return rate, server_rate, ""
     if measured < NARROW * server_rate * servers / workers:
@@ -291,10 +274,3 @@ def _through_servers(
     # The servers' links were measured, and a worker's link may have any higher rate.
     rate = max(measured * shared, server_rate)
     return rate, server_rate, f"workers' links are taken to be as wide as servers', {format_rate(rate)} (--bandwidth)"
-
-
-def _alike(rate: float) -> str:
-    return (
-        f"links of workers and servers are taken to be of one rate, {format_rate(rate)}; --bandwidth and "
-        "--server-bandwidth say otherwise"
-    )

@@ -17,7 +17,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import STOCK, EngineSpec
-from prophet_scheduler.lab.advice import Situation, contender_of, predicted_job
+from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.contenders import Contender
@@ -95,9 +95,7 @@ def of_profile(
     cluster = ClusterConfig.model_construct(
         workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
     )
-    cell = Cell(
-        {"bandwidth": rate}, predicted_job(), cluster, (contender,), profile, simulator, engine=contender.engine
-    )
+    cell = cell_of(profile, contender, cluster, simulator)
     if profile.name in MODELS:
         assumed = (
             f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "
@@ -117,11 +115,6 @@ def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
         raise UserError(f"{status}: that job measured no network; give --bandwidth")
     # The measured rate is that of gradients: in an all-reduce, each bit crosses a link more than once.
     return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
-
-
-def is_run(folder: Path) -> bool:
-    """True if the folder has results of `prophet run`."""
-    return (folder / RESULTS_FILE).is_file()
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
@@ -146,7 +139,7 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         raise UserError(f"{folder}: nothing was measured in that cell")
     if policy is not None and policy not in names:
         raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(names)} were")
-    ours = [contender.name for contender in cell.policies if contender.name in names and _is_prophet(contender)]
+    ours = [contender.name for contender in cell.policies if contender.name in names and contender.policy == PROPHET]
     name = policy or (ours or names)[0]
     contender = next(contender for contender in cell.policies if contender.name == name)
     if cell.profile is None:
@@ -163,11 +156,6 @@ def _waits(run: Path) -> bool:
     """True if its iterations waited for all averages."""
     status = run / f"{WORKER}.{STATUS_FILE}"
     return status.exists() and read_status(status).barrier
-
-
-def _is_prophet(contender: Contender) -> bool:
-    policy = contender.base if contender.variant is None else contender.variant.policy
-    return policy == PROPHET
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:

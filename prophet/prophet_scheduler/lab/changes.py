@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Protocol
 
 from prophet_scheduler.lab.cluster_config import ClusterConfig
@@ -46,48 +47,31 @@ def changes(
 
     `kill` ends a node's program and `start` restarts a killed one. At the same moment, ends come before beginnings.
     """
-    traffic = sorted(cluster.traffic, key=lambda part: part.from_s)
-    ends: list[Iterator[Change]] = [
-        iter([Change(part.until_s, partial(host.set_traffic, part.node, None)) for part in traffic])
-    ]
+    by_time = attrgetter("at_s")
+    traffic_ends = [Change(part.until_s, partial(host.set_traffic, part.node, None)) for part in cluster.traffic]
+    traffic_begins = [Change(part.from_s, partial(host.set_traffic, part.node, part.rate)) for part in cluster.traffic]
+    ends: list[Iterable[Change]] = [sorted(traffic_ends, key=by_time)]
+    begins: list[Iterable[Change]] = [sorted(traffic_begins, key=by_time)]
     rates = [
         Change(at_s, partial(host.set_bandwidth, worker, rate))
         for at_s, rate in cluster.bandwidth.changes
         for worker in workers
     ]
     if cluster.rate_mix is not None:
-        rates += [
-            Change(at_s, partial(host.set_bandwidth, workers[worker], share * _rate(cluster, workers[worker])))
-            for at_s, worker, share in cluster.rate_mix.draw(len(workers))
-        ]
-    begins: list[Iterator[Change]] = [
-        iter([Change(part.from_s, partial(host.set_traffic, part.node, part.rate)) for part in traffic])
-    ]
+        for at_s, place, share in cluster.rate_mix.draw(len(workers)):
+            usual = cluster.bandwidth.rate(workers[place])
+            assert usual is not None  # ClusterConfig checks this
+            rates.append(Change(at_s, partial(host.set_bandwidth, workers[place], share * usual)))
     for fault in cluster.faults:
         if fault.node is not None:
-            begin: Callable[[], None]
-            end: Callable[[], None]
-            if fault.kind is FaultKind.KILLED:
-                begin, end = partial(kill, fault.node), partial(start, fault.node)
-            else:
-                begin, end = _made(fault, fault.node, cluster, host)
-            begins.append(_at(fault.begins(), begin, breaks=True))
-            ends.append(_at(fault.ends(), end))
-    return heapq.merge(*ends, rates, *begins, key=lambda change: change.at_s)
-
-
-def _rate(cluster: ClusterConfig, worker: str) -> float:
-    rate = cluster.bandwidth.rate(worker)
-    assert rate is not None  # ClusterConfig checks this
-    return rate
-
-
-def _at(times_s: Iterator[float], make: Callable[[], None], *, breaks: bool = False) -> Iterator[Change]:
-    return (Change(at_s, make, breaks) for at_s in times_s)
+            begin, end = _made(fault, fault.node, cluster, host, kill, start)
+            begins.append(map(partial(Change, make=begin, breaks=True), fault.begins()))
+            ends.append(map(partial(Change, make=end), fault.ends()))
+    return heapq.merge(*ends, rates, *begins, key=by_time)
 
 
 def _made(
-    fault: JobFault, node: str, cluster: ClusterConfig, host: Actions
+    fault: JobFault, node: str, cluster: ClusterConfig, host: Actions, kill: NodeCall, start: NodeCall
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the action that makes a fault at `node` and the one that ends it."""
     match fault.kind:
@@ -99,5 +83,5 @@ def _made(
         case FaultKind.STOPPED:
             stop, go_on = signal.SIGSTOP, signal.SIGCONT
             return partial(host.send_signal, node, stop), partial(host.send_signal, node, go_on)
-        case _:
-            raise AssertionError(f"{fault.kind} is made elsewhere")
+        case _:  # FaultKind.KILLED; dropped messages have no node
+            return partial(kill, node), partial(start, node)

@@ -112,15 +112,15 @@ class RateMix(Strict):
             raise ValueError(f"{len(self.shares)} shares need as many chances, which add up to 1")
         if self.until_s / self.period_s > MOST_COUNT:
             raise ValueError(f"until_s is {self.until_s:g}; that is more than {MOST_COUNT} times period_s")
-
         return self
 
     def draw(self, workers: int) -> list[tuple[float, int, float]]:
         """Return tuples (time in seconds, worker, share), by time."""
         random = np.random.default_rng([self.seed, 1])
         moments = np.arange(0.0, self.until_s, self.period_s)
-        # Draw period by period, so that a longer mix begins with a shorter one's rates.
-        drawn = random.choice(len(self.shares), size=(len(moments), workers), p=self.chances)
+        # Draw period by period, so that a longer mix begins with a shorter one's rates. A third cannot be written.
+        chances = np.array(self.chances) / sum(self.chances)
+        drawn = random.choice(len(self.shares), size=(len(moments), workers), p=chances)
         return [
             (float(at_s), worker, self.shares[place])
             for at_s, row in zip(moments, drawn, strict=True)

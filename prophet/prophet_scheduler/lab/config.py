@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,7 +146,10 @@ def experiment_of(
     config: ExperimentConfig | None = None
     for index, point in enumerate([{}] if points is None else points):
         where = "" if points is None else f"sweep[{index}]."
-        config = _validate(_merge(raw, _checked_point(point, path, where)), path, where, point)
+        try:
+            config = ExperimentConfig.model_validate(_merge(raw, _checked_point(point, path, where)))
+        except ValidationError as error:
+            raise UserError(f"{path}: {_first_line(error, where, point)}") from None
         cells.append(_cell(config, point, path, where, policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
@@ -177,37 +180,28 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return a copy. Raises UserError for more than MOST_VALUES values, as aliases make, or numbers beyond 64 bits."""
-    values: list[tuple[_Place, object]] = [((), content)]
-    for _ in range(MOST_VALUES):
-        if not values:
-            break
-        place, value = values.pop()
-        if isinstance(value, Mapping):
-            if not all(isinstance(key, str) for key in value):
-                raise UserError(f"{path}: {_key_at(place) or 'the whole'}: a key of it is no text")
-            values += [((place, key), inner) for key, inner in value.items()]
-        elif isinstance(value, list | tuple | set):
-            values += [((place, number), inner) for number, inner in enumerate(value)]
-        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise UserError(f"{path}: {_key_at(place)}: the number is too large")
-    if values:
-        raise UserError(f"{path}: it has more than {MOST_VALUES:,} values, with its aliases")
     try:
+        for count, (place, value) in enumerate(_values(content)):
+            if count == MOST_VALUES:
+                raise UserError(f"{path}: it has more than {MOST_VALUES:,} values, with its aliases")
+            if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
+                raise UserError(f"{path}: {key_of(place) or 'the whole'}: a key of it is no text")
+            if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+                raise UserError(f"{path}: {key_of(place)}: the number is too large")
         return copy.deepcopy(dict(content))
     except RecursionError:
         raise UserError(f"{path}: it has lists in lists without an end") from None
 
 
-_Place = tuple[()] | tuple["_Place", int | str]
-"""Path to a value: the path of its list or mapping, and its place there. Paths share parts, for nesting may be deep."""
-
-
-def _key_at(place: _Place) -> str:
-    steps: list[int | str] = []
-    while place:
-        place, step = place
-        steps.append(step)
-    return key_of(reversed(steps))
+def _values(value: object, *place: int | str) -> Iterator[tuple[tuple[int | str, ...], object]]:
+    """Yield the value and all that it holds, each with its place."""
+    yield place, value
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _values(inner, *place, key)
+    elif isinstance(value, list | tuple | set):
+        for number, inner in enumerate(value):
+            yield from _values(inner, *place, number)
 
 
 _OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
@@ -229,13 +223,6 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         nested = nested and key not in _OF_LINKS and "kind" not in value
         merged[key] = _merge(merged[key], value) if nested else value
     return merged
-
-
-def _validate(raw: Mapping[str, Any], path: Path, where: str, point: Mapping[str, Any]) -> ExperimentConfig:
-    try:
-        return ExperimentConfig.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(f"{path}: {_first_line(error, where, point)}") from None
 
 
 def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:
@@ -333,6 +320,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
     if whole_job:
         job = config.job
         setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
+        if job.compression != "none":
+            setting["compression"] = job.compression
     for part in ("cluster", "simulator") if whole_job else ("job", "cluster", "simulator"):
         for key in point.get(part, {}):
             if key not in _OF_LINKS:

@@ -24,13 +24,9 @@ from prophet_scheduler.lab.policy_options import combinations, option_settings, 
 from prophet_scheduler.lab.schema import MOST_COUNT, Strict
 from prophet_scheduler.policies import did_you_mean, policy_from_environ, policy_names, unknown_variables
 
-Sizes = Annotated[
-    list[int], Field(min_length=1), BeforeValidator(lambda value: [parse_size(v) for v in _as_list(value)])
-]
 
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+def _parse_sizes(value: object) -> list[int]:
+    return [parse_size(size) for size in (value if isinstance(value, list) else [value])]
 
 
 class ContenderEntry(Strict):
@@ -47,7 +43,7 @@ class ContenderEntry(Strict):
     """Engine on which `base` is a policy; the default is the config's."""
     framework: Framework | None = None
     """Framework; the default is the job's, or a peer's own."""
-    partition_bytes: Sizes | None = None
+    partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
     """Short runs in which a policy searches its best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
@@ -84,9 +80,14 @@ class Contender:
         return self.variant is None
 
     @property
+    def policy(self) -> str | None:
+        """Prophet's policy in the job; None without Prophet."""
+        return self.base if self.variant is None else self.variant.policy
+
+    @property
     def recorded(self) -> bool:
         """True if Prophet is in the job and records its transfers and its status."""
-        return self.variant is None or self.variant.policy is not None
+        return self.policy is not None
 
     @property
     def traced(self) -> bool:
@@ -103,11 +104,7 @@ def known_policies() -> list[str]:
 
 def simulated_contenders() -> tuple[Contender, ...]:
     """Return every contender but the peers, at its default settings: those that can be simulated."""
-    return tuple(
-        _expanded(ContenderEntry.model_construct(name=name), "policies", "torch")[0]
-        for name in known_policies()
-        if name not in peers()
-    )
+    return choose_policies((), [name for name in known_policies() if name not in peers()], "torch")
 
 
 def expand_policies(
@@ -119,12 +116,15 @@ def expand_policies(
 ) -> tuple[Contender, ...]:
     """Return all policies of a config's entries. Raises UserError.
 
-    `framework` is the job's. `engine` is the config's, on which a policy's name means that policy.
+    `framework` is the job's. `engine` is the config's, on which a policy's name means that policy; the default is the
+    engine with the hook.
     """
+    engine = engine or scheduled_engine()
     policies: list[Contender] = []
     for index, entry in enumerate(entries):
-        at = f"{path}: {where}policies[{index}]"
-        policies += _expanded(_entry(entry, engine), at, framework, engine)
+        # A name is not checked as in a mapping, because the error for an unknown policy says more about a wrong one.
+        whole = _named(engine.called_here(entry)) if isinstance(entry, str) else entry
+        policies += _expanded(whole, f"{path}: {where}policies[{index}]", framework, engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -136,35 +136,31 @@ def choose_policies(
     policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
     """Return the policies of these names, from the file or else known ones; see expand_policies. Raises UserError."""
+    engine = engine or scheduled_engine()
     by_name = {policy.name: policy for policy in policies}
-    chosen = []
+    chosen: list[Contender] = []
     for asked in dict.fromkeys(only):
-        name = asked if asked in by_name else _on(engine, asked)
-        if name not in by_name and name not in known_policies():
-            known = ", ".join(dict.fromkeys([*by_name, *known_policies()]))
-            meant = did_you_mean(name, [*by_name, *known_policies()])
-            unknown = plugins.absent(name) or f"unknown policy {name!r}; {meant}the known ones are {known}"
-            raise UserError(f"--policy: {unknown}")
-        chosen.append(
-            by_name[name] if name in by_name else _expanded(_entry(name, engine), "--policy", framework, engine)[0]
-        )
+        name = asked if asked in by_name else engine.called_here(asked)
+        if name in by_name:
+            chosen.append(by_name[name])
+        else:
+            _require_known(name, [*by_name, *known_policies()], "--policy")
+            chosen += _expanded(_named(name), "--policy", framework, engine)
     return tuple(chosen)
 
 
-def _entry(entry: str | ContenderEntry, engine: EngineSpec | None) -> ContenderEntry:
-    if not isinstance(entry, str):
-        return entry
-    # Not checked as in a mapping, because the error for an unknown policy says more about a wrong name.
-    return ContenderEntry.model_construct(name=_on(engine, entry))
+def _named(name: str) -> ContenderEntry:
+    return ContenderEntry.model_construct(name=name)
 
 
-def _on(engine: EngineSpec | None, base: str) -> str:
-    return base if engine is None else engine.called_here(base)
+def _require_known(name: str, known: Sequence[str], at: str) -> None:
+    """Raise UserError unless `name` is one of the `known` policies."""
+    if name not in known:
+        others = f"{did_you_mean(name, known)}the known ones are {', '.join(dict.fromkeys(known))}"
+        raise UserError(f"{at}: {plugins.absent(name) or f'unknown policy {name!r}; {others}'}")
 
 
-def _expanded(
-    entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec | None = None
-) -> list[Contender]:
+def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec) -> list[Contender]:
     base = _base(entry, at, for_engine)
     framework = _framework(entry, base, at, framework)
     own = entry.model_extra or {}
@@ -176,9 +172,11 @@ def _expanded(
     partition = engine.partition.variable if engine.partition is not None else None
     if variant is not None and variant.policy is not None:
         partition = settings.PARTITION_BYTES
-    if entry.partition_bytes is not None and partition is None:
-        words = scheduled_engine().words
-        raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
+    if entry.partition_bytes is not None:
+        if partition is None:
+            words = scheduled_engine().words
+            raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
+        varied.append(size_setting(partition, entry.partition_bytes))
     prefixes = engine.settings
     for name in entry.env:
         if not name.startswith(prefixes) or name == settings.SCHEDULER:
@@ -190,8 +188,6 @@ def _expanded(
     env = dict(entry.env)
     if variant is None:
         env[settings.SCHEDULER] = base
-    if entry.partition_bytes is not None and partition is not None:
-        varied.append(size_setting(partition, entry.partition_bytes))
     expanded = [
         Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
         for chosen, label in combinations(varied)
@@ -203,30 +199,25 @@ def _expanded(
 
 def _check_values(contender: Contender, at: str) -> None:
     """Raise UserError if a variable has a value with which no job of this contender would start."""
-    variant = contender.variant
-    policy = contender.base if variant is None else variant.policy or ""
+    policy = contender.policy
     try:
-        settings.from_environ({**contender.env, settings.SCHEDULER: policy})
-        if policy in policy_names():
+        settings.from_environ({**contender.env, settings.SCHEDULER: policy or ""})
+        if policy is not None and policy in policy_names():
             policy_from_environ(policy, contender.env)
     except UserError as error:
         raise UserError(f"{at}: {error}") from None
 
 
-def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec | None) -> str:
+def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec) -> str:
     """Return the policy or variant that an entry means. Raises UserError."""
     if entry.engine is not None:
         if entry.engine not in engines():
             wrong = f"it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}"
             raise UserError(f"{at}.engine: {plugins.absent(entry.engine) or wrong}")
         for_engine = engines()[entry.engine]
-    base = _on(for_engine, entry.base or entry.name)
-    if base not in known_policies():
-        known = known_policies()
-        meant = f"{did_you_mean(base, known)}the known ones are {', '.join(known)}"
-        unknown = plugins.absent(base) or f"unknown policy {base!r}; {meant}"
-        raise UserError(f"{at}: {unknown}")
-    if for_engine is not None and not for_engine.scheduled and engine_of(base).scheduled:
+    base = for_engine.called_here(entry.base or entry.name)
+    _require_known(base, known_policies(), at)
+    if not for_engine.scheduled and engine_of(base).scheduled:
         names = [variant.policy for variant in for_engine.variants if variant.policy is not None]
         there = f"Prophet's policies there are {', '.join(names)}" if names else "Prophet has no policies there"
         raise UserError(f"{at}: {base!r} does not run on {for_engine.words}; {there}")

@@ -12,24 +12,23 @@ from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.records import ConvergenceResult, LossAt
 
 
-def began_s(workers: Sequence[WorkerRecord]) -> float:
-    """Time when the first worker began its first iteration, on the clock of the marks."""
-    return min(worker.marks[0].start for worker in workers)
-
-
-def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
-    """Time when the first worker had weights with this loss or less; None if none ever had.
+def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
+    """Return the measurements of all workers as (time, loss), by time.
 
     Weights of workers not in step are the server's, as each last pulled them.
     """
-    reached = [
-        time_s
+    began_s = min(worker.marks[0].start for worker in workers)
+    return sorted(
+        (time_s - began_s, loss)
         for worker in workers
         if worker.convergence is not None
-        for time_s, its in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
-        if its <= loss
-    ]
-    return min(reached) - began_s(workers) if reached else None
+        for time_s, loss in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
+    )
+
+
+def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
+    """Time when the first worker had weights with this loss or less; None if none ever had."""
+    return next((time_s for time_s, its in losses(workers) if its <= loss), None)
 
 
 def update_s(workers: Sequence[WorkerRecord]) -> float | None:
@@ -53,13 +52,7 @@ def update_s(workers: Sequence[WorkerRecord]) -> float | None:
 
 def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
     """Return about `points` of all workers' loss measurements, evenly spread and in order of time."""
-    zero = began_s(workers)
-    looks = sorted(
-        (time_s - zero, loss)
-        for worker in workers
-        if worker.convergence is not None
-        for time_s, loss in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
-    )
+    looks = losses(workers)
     step = max(1, len(looks) // points)
     return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
 

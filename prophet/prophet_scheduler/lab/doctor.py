@@ -113,15 +113,17 @@ def _package(engine: EngineSpec) -> Iterator[Finding]:
     """Check the engine's package; no finding if the engine comes with the framework."""
     if engine.package is None:
         return
-    name = engine.package.distribution
+    version = _version(engine.package.distribution)
+    yield Finding(engine.words, version is not None, version or engine.package.install)
+
+
+def _version(package: str) -> str | None:
+    """Version of an installed package, or the place of one that was built in its source folder; None without either."""
     try:
-        version = importlib.metadata.version(name)
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        # A package built in its source folder has no version for Python.
-        spec = importlib.util.find_spec(name)
-        yield Finding(engine.words, spec is not None, f"in {spec.origin}" if spec else engine.package.install)
-    else:
-        yield Finding(engine.words, True, version)
+        spec = importlib.util.find_spec(package)
+        return None if spec is None else f"in {spec.origin}"
 
 
 def _faults(engine: EngineSpec) -> Iterator[Finding]:
@@ -139,9 +141,9 @@ def _faults(engine: EngineSpec) -> Iterator[Finding]:
 
 def _framework(framework: Framework) -> Finding:
     name, install = _FRAMEWORKS[framework], INSTALL[framework]
-    if importlib.util.find_spec(framework) is None:
+    version = _version(framework)
+    if version is None or importlib.util.find_spec(framework) is None:
         return Finding(name, False, f"not installed; `{install}`")
-    version = importlib.metadata.version(framework)
     if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
         numpy = importlib.metadata.version("numpy")
         return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
@@ -171,8 +173,7 @@ def _mxnet() -> list[Finding]:
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [row for spec in engines().values() for row in _plugin(spec, "mxnet", with_prophet=False)]
-    line = plugins.absent("mxnet")
-    return [Finding("MXNet", not line, line or importlib.metadata.version("mxnet")), *hooks]
+    return [_framework("mxnet"), *hooks]
 
 
 def _testbed() -> Iterator[Finding]:

@@ -7,7 +7,7 @@ Times are seconds after all workers finished their first iteration, rates bits p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -41,20 +41,14 @@ def _parse_kind(value: object) -> FaultKind:
     return FaultKind(str(value))
 
 
-_ALLOWED = {
-    FaultKind.LINK_DOWN: {"node", "from_s", "until_s", "every_s"},
-    FaultKind.SLOW_LINK: {"node", "from_s", "until_s", "every_s", "rate"},
-    FaultKind.STOPPED: {"node", "from_s", "until_s", "every_s"},
-    FaultKind.KILLED: {"node", "from_s", "until_s"},
-    FaultKind.MESSAGES_DROPPED: {"percent"},
+_KEYS: Mapping[FaultKind, tuple[Sequence[str], Sequence[str]]] = {
+    FaultKind.LINK_DOWN: (("node",), ("from_s", "until_s", "every_s")),
+    FaultKind.SLOW_LINK: (("node", "until_s", "rate"), ("from_s", "every_s")),
+    FaultKind.STOPPED: (("node", "until_s"), ("from_s", "every_s")),
+    FaultKind.KILLED: (("node",), ("from_s", "until_s")),
+    FaultKind.MESSAGES_DROPPED: (("percent",), ()),
 }
-_NEEDED = {
-    FaultKind.LINK_DOWN: ("node",),
-    FaultKind.SLOW_LINK: ("node", "until_s", "rate"),
-    FaultKind.STOPPED: ("node", "until_s"),
-    FaultKind.KILLED: ("node",),
-    FaultKind.MESSAGES_DROPPED: ("percent",),
-}
+"""Keys of each kind: those that it needs, and those that it may have."""
 
 
 class JobFault(Strict):
@@ -74,10 +68,11 @@ class JobFault(Strict):
 
     @model_validator(mode="after")
     def _keys_of_its_kind(self) -> Self:
-        for key in _NEEDED[self.kind]:
+        needed, optional = _KEYS[self.kind]
+        for key in needed:
             if getattr(self, key) is None:
                 raise ValueError(f"{self.kind} needs {key}; give it a value")
-        if foreign := sorted(self.model_fields_set - _ALLOWED[self.kind] - {"kind"}):
+        if foreign := sorted(self.model_fields_set - {"kind", *needed, *optional}):
             raise ValueError(f"{foreign[0]} is no key of {self.kind}; leave it out")
         try:
             check_bandwidth(str(self.node), self.rate)
@@ -91,8 +86,8 @@ class JobFault(Strict):
         return self
 
     def begins(self) -> Iterator[float]:
-        """Return its starts in seconds, without end if it repeats; none for a fault of the whole job."""
-        return self._times(self.from_s if self.kind is not FaultKind.MESSAGES_DROPPED else None)
+        """Return its starts in seconds, without end if it repeats."""
+        return self._times(self.from_s)
 
     def ends(self) -> Iterator[float]:
         """Return its ends in seconds, without end if it repeats."""

@@ -161,16 +161,17 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
-    """Draw the rates of a worker over its last THROUGHPUT_ITERATIONS (the paper's Fig. 10).
+    """Draw the rates of a worker over its last iterations, THROUGHPUT_ITERATIONS at most (the paper's Fig. 10).
 
     Recordings of an engine's own trace have no sizes and are left out. Does nothing without other runs.
     """
     shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
     if not shown:
         return
-    with _panels(path, len(shown), 1.8, f"s, over {THROUGHPUT_ITERATIONS} iterations") as (figure, panels):
+    count = min(THROUGHPUT_ITERATIONS, *(len(run.marks) - 1 for run in shown))
+    with _panels(path, len(shown), 1.8, f"s, over {count} iterations") as (figure, panels):
         for axes, run in zip(panels, shown, strict=True):
-            began, ended = run.iterations(len(run.marks) - 1 - THROUGHPUT_ITERATIONS, THROUGHPUT_ITERATIONS)
+            began, ended = run.iterations(len(run.marks) - 1 - count, count)
             edges = np.arange(began, ended + THROUGHPUT_BIN_S, THROUGHPUT_BIN_S)
             sent = 0
             for queue in QueueKind:

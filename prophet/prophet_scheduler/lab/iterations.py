@@ -117,22 +117,18 @@ def counted(times_s: Sequence[float]) -> Sequence[float]:
 
 def times_of(workers: Sequence[tuple[Sequence[float], int]]) -> Times:
     """Return the Times of each worker's iterations in each repeat, given with the index of the first one at rest."""
-    low, middle, high = np.percentile(_together(counted(times_s) for times_s, _ in workers), [10, 50, 90]).tolist()
+    all_s = np.concatenate([counted(times_s) for times_s, _ in workers])
+    low, middle, high = np.percentile(all_s, [10, 50, 90]).tolist()
     shortest = min(len(times_s) for times_s, _ in workers)
     firsts = {
         f"first_{count}": _mean(times_s[:count] for times_s, _ in workers) for count in (50, 100) if count <= shortest
     }
-    mean_s = _mean(counted(times_s) for times_s, _ in workers)
     at_rest_s = _mean(times_s[first:] for times_s, first in workers)
-    return Times(median=middle, p10=low, p90=high, mean=mean_s, at_rest=at_rest_s, **firsts)
-
-
-def _together(parts: Iterable[Sequence[float]]) -> Any:
-    return np.concatenate([np.asarray(part) for part in parts])
+    return Times(median=middle, p10=low, p90=high, mean=float(all_s.mean()), at_rest=at_rest_s, **firsts)
 
 
 def _mean(parts: Iterable[Sequence[float]]) -> float:
-    return float(_together(parts).mean())
+    return float(np.concatenate(list(parts)).mean())
 
 
 def time_columns(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -141,12 +141,6 @@ class AsynchronousJob(_Job):
 
 JobConfig = DigitsJob | SyntheticJob | TransformerJob | ReplayJob | AsynchronousJob
 JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
-    {
-        "digits": DigitsJob,
-        "synthetic": SyntheticJob,
-        "transformer": TransformerJob,
-        "replay": ReplayJob,
-        "asynchronous": AsynchronousJob,
-    }
+    {get_args(job.model_fields["kind"].annotation)[0]: job for job in get_args(JobConfig)}
 )
 """Schema of each kind of job."""

@@ -11,44 +11,35 @@ Other topologies (engines/topology.py) have another share of a worker, and maybe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from prophet_scheduler.engines.spec import role_of
 from prophet_scheduler.engines.topology import PARAMETER_SERVER, Topology
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 
-NarrowLink = Literal["worker uplink", "worker downlink", "server"]
 
-
-def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> Mapping[NarrowLink, float]:
+def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> Mapping[str, float]:
     """Seconds that one bit of gradients keeps each shaped kind of link busy, at the rates of the start.
 
-    The slowest worker counts, since all wait for it. The servers may share the bytes to suit their rates, and one that
-    is not shaped takes what the others cannot.
+    The kinds are `worker uplink` and `server`: links are as wide and carry as much in both directions, and a byte must
+    go up before it can come down. The slowest worker counts, since all wait for it. The servers may share the bytes to
+    suit their rates, and one that is not shaped takes what the others cannot.
     """
-    links: dict[NarrowLink, float] = {}
-    rates = _rates(cluster, "worker")
-    if rates:
-        share = topology.worker_share(cluster.workers)
-        links["worker uplink"] = links["worker downlink"] = share / min(rates)
+    links = {}
+    if rates := _rates(cluster, "worker"):
+        links["worker uplink"] = topology.worker_share(cluster.workers) / min(rates)
     servers = _rates(cluster, "server")
     if topology.through_servers and len(servers) == cluster.servers:
         links["server"] = cluster.workers / sum(servers)
     return links
 
 
-def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> NarrowLink | None:
-    """Return the link that an iteration's bytes occupy longest; None if no link is limited.
-
-    Links are as wide and carry as much in both directions. A worker's uplink is named rather than its downlink, because
-    a byte must go up before it can come down. If equal, the workers' link is named before the servers'.
-    """
+def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> str | None:
+    """Return the link that an iteration's bytes occupy longest, the workers' if equal; None if no link is limited."""
     links = seconds_per_bit(cluster, topology)
-    named = sorted(links, key=lambda link: -links[link])  # stable: equals stay in order
-    return named[0] if named else None
+    return max(links, key=links.__getitem__, default=None)
 
 
-def round_trip_s(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> float:
+def round_trip_s(cluster: ClusterConfig, topology: Topology) -> float:
     """Minimum seconds that the links' delays add to a gradient's way from the furthest worker and back to it.
 
     The way leads through the nearest server. Without servers it leads to and from the furthest other worker, whose part

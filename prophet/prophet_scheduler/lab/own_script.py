@@ -7,6 +7,7 @@ torchrun's variables and the shell's, Prophet's among them.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -16,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Protocol
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
-from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Process
+from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Nodes
 from prophet_scheduler.lab.session import worker_cores
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
 LEAST_WORKERS = 2
 LEAST_PAIRS = 2
@@ -37,31 +38,11 @@ class Links:
     delay_s: float
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Mean of ratios of times over so many pairs, with its standard error."""
-
-    mean: float
-    error: float
-    pairs: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ± {self.error:.2f} times"
-
-
 class RunFailed(Exception):
     """Failure of a run that printed these lines."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
-
-
-class Nodes(Protocol):
-    """Part of a testbed that ranks need."""
-
-    def address(self, name: str) -> str: ...
-    def interface(self, name: str) -> str: ...
-    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
 
 
 class Said:
@@ -134,9 +115,10 @@ def run_ranks(
             edges.sleep(POLL_S)
 
 
-def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> Ratio:
+def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:
     """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times, in
-    turn and by turns first, so what changes slowly on the machine is in both. Says each pair.
+    turn and by turns first, so what changes slowly on the machine is in both. Says each pair, and returns the mean of
+    the ratios in words, with its standard error.
     """
     ratios = []
     for pair in range(pairs):
@@ -144,17 +126,17 @@ def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]
         ratios.append(took_s[False] / took_s[True])
         took = f"{took_s[False]:.3f} s without, {took_s[True]:.3f} s with it"
         say(f"pair {pair + 1}: {took}, {ratios[-1]:.2f} times")
-    return Ratio(fmean(ratios), stdev(ratios) / pairs**0.5, pairs)
+    return f"{fmean(ratios):.2f} ± {stdev(ratios) / pairs**0.5:.2f} times"
 
 
 def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
-    """Return the number that the pattern's group finds last in these lines. Raises UserError."""
+    """Return the number that the pattern's group finds last in these lines. Raises UserError unless it is above 0."""
     found = [match[1] for line in lines for match in pattern.finditer(line)]
-    try:
-        return float(found[-1])
-    except (IndexError, ValueError):
-        wrong = f"finds {found[-1]!r}, no number," if found else "finds nothing"
-        raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed") from None
+    with contextlib.suppress(IndexError, TypeError, ValueError):  # TypeError: a group that took no part
+        if 0 < (seconds := float(found[-1])) < math.inf:
+            return seconds
+    wrong = f"finds {found[-1]!r}, no number above 0," if found else "finds nothing"
+    raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed")
 
 
 def parse_change(texts: Sequence[str]) -> dict[str, str]:
@@ -228,8 +210,6 @@ def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str]
         raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
-    from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-
     reexec_in_user_namespace()
     names = [f"worker{rank}" for rank in range(workers)]
     cores = worker_cores(sorted(os.sched_getaffinity(0)), workers)

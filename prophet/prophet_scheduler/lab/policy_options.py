@@ -17,16 +17,15 @@ from prophet_scheduler.policies import Option, all_definitions
 
 @dataclass(frozen=True)
 class VariedSetting:
-    """Variable with its values, and each value's label in a policy's name."""
+    """Variable with its values, each with its label in a policy's name."""
 
     variable: str
-    values: tuple[str, ...]
-    labels: tuple[str, ...]
+    choices: Sequence[tuple[str, str]]
 
 
 def size_setting(variable: str, sizes: Sequence[int]) -> VariedSetting:
     """Return the setting of a variable to sizes in bytes."""
-    return VariedSetting(variable, tuple(str(size) for size in sizes), tuple(format_size(size) for size in sizes))
+    return VariedSetting(variable, [(str(size), format_size(size)) for size in sizes])
 
 
 def option_settings(base: str, keys: Mapping[str, object], others: Collection[str], at: str) -> list[VariedSetting]:
@@ -59,11 +58,10 @@ def refuse_tuning(base: str, keys: Collection[str], at: str) -> None:
 
 def combinations(settings: Sequence[VariedSetting]) -> Iterator[tuple[dict[str, str], str]]:
     """Yield each choice of one value a setting, as variables, and the suffix of the policy's name ("" for none)."""
-    named = any(len(setting.values) > 1 for setting in settings)
-    for places in itertools.product(*(range(len(setting.values)) for setting in settings)):
-        chosen = list(zip(settings, places, strict=True))
-        label = "".join(f"-{setting.labels[place]}" for setting, place in chosen) if named else ""
-        yield {setting.variable: setting.values[place] for setting, place in chosen}, label
+    named = any(len(setting.choices) > 1 for setting in settings)
+    for chosen in itertools.product(*(setting.choices for setting in settings)):
+        label = "".join(f"-{label}" for _, label in chosen) if named else ""
+        yield {setting.variable: value for setting, (value, _) in zip(settings, chosen, strict=True)}, label
 
 
 def _setting(option: Option, value: object, at: str) -> VariedSetting:
@@ -76,9 +74,8 @@ def _setting(option: Option, value: object, at: str) -> VariedSetting:
         except ValueError as error:
             raise UserError(f"{at}: {error}") from None
     else:
-        texts = tuple(_text(option, item, at) for item in values)
-        setting = VariedSetting(option.variable, texts, texts)
-    for text in setting.values:
+        setting = VariedSetting(option.variable, [(_text(option, item, at),) * 2 for item in values])
+    for text, _ in setting.choices:
         option.parse(text, at)
     return setting
 

@@ -36,6 +36,8 @@ SCHEMA: Literal[2] = 2
 """Schema of a written results.json; the previous one can still be read."""
 RESULTS_FILE = "results.json"
 """File name in the folder of an experiment."""
+RECORD_FILES = "worker*.jsonl"
+"""File names in the folder that PROPHET_RECORD leaves of a job."""
 T = TypeVar("T")
 
 
@@ -203,6 +205,19 @@ class Results(_Part):
     def as_json(self) -> dict[str, Any]:
         """Return the content to write, without unset fields."""
         return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+def is_run(folder: Path) -> bool:
+    """True if `prophet run` has left the folder, False if PROPHET_RECORD has. Raises UserError if it is neither."""
+    if (folder / RESULTS_FILE).is_file():
+        return True
+    if any(folder.glob(RECORD_FILES)):
+        return False
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give one that `prophet run` or PROPHET_RECORD has left")
+    raise UserError(
+        f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
+    )
 
 
 def write_results(results: Results, path: Path) -> None:

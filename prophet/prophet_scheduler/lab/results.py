@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from pydantic_core import to_jsonable_python
 
+from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.engines.topology import ALL_REDUCE, Topology
 from prophet_scheduler.lab.cluster_config import Delay
 from prophet_scheduler.lab.config import Cell, Experiment
@@ -21,13 +21,11 @@ from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
 from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
 from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
 from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
+from prophet_scheduler.lab.runs import CellRuns, Run
 from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.turnaround import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
-
-if TYPE_CHECKING:
-    from prophet_scheduler.lab.runs import CellRuns, Run
 
 
 def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
@@ -251,8 +249,6 @@ def lower_bound(cell: Cell) -> float | None:
     servers' links, which carry every worker's bytes. In an all-reduce of p workers each sends at least 2 (p-1)/p of the
     bytes. Delays of the links come on top.
     """
-    from prophet_scheduler.core.bound import lower_bound_s
-
     topology = simulated_topology(cell)
     exchange = cell.simulator.exchange
     wire = cell.wire
@@ -263,7 +259,7 @@ def lower_bound(cell: Cell) -> float | None:
     return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
 
 
-def emulation(cell: Cell, *, simulated: bool = False) -> str:
+def emulation(cell: Cell, *, simulated: bool) -> str:
     """Say in one line what was real and what was not."""
     if simulated:
         traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]

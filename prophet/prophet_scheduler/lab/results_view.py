@@ -5,7 +5,7 @@ Rule of this file: from results.json to words. results.py computes the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prophet_scheduler.core.units import format_rate, format_size, format_time
@@ -38,9 +38,12 @@ def _words(key: str, value: Any) -> list[str]:
     if key == "bandwidth":
         return [_describe_bandwidth(value)]
     if key == "delay":
-        return [f"delay {_describe_delay(value)}"]
+        return [f"delay {_by_node(value, format_time)}"]
     if key == "traffic":
-        return [_describe_traffic(part) for part in value]
+        return [
+            f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
+            for part in value
+        ]
     if key == "rate_mix":
         parts = zip(value["shares"], value["chances"], strict=True)
         return ["rates x " + " ".join(f"{share:.3g}({chance:.0%})" for share, chance in parts if chance > 0)]
@@ -52,25 +55,19 @@ def _words(key: str, value: Any) -> list[str]:
 
 
 def _describe_bandwidth(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{node}={_describe_rate(rate)}" for node, rate in value.items())
     if isinstance(value, list):
         return " ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)
-    return _describe_rate(value)
+    return _by_node(value, _describe_rate)
 
 
 def _describe_rate(rate: float | None) -> str:
     return "not shaped" if rate is None else format_rate(rate)
 
 
-def _describe_delay(value: Any) -> str:
+def _by_node(value: Any, form: Callable[[Any], str]) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{node}={format_time(delay)}" for node, delay in value.items())
-    return format_time(value)
-
-
-def _describe_traffic(part: Mapping[str, Any]) -> str:
-    return f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
+        return " ".join(f"{node}={form(own)}" for node, own in value.items())
+    return form(value)
 
 
 def print_results(results: Results, console: Console) -> None:

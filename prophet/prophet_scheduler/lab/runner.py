@@ -33,10 +33,10 @@ from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs import progress_path
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
-from prophet_scheduler.lab.records import read_status, read_worker
+from prophet_scheduler.lab.records import TunedSizes, read_status, read_worker
 from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
 from prophet_scheduler.lab.testbed import RelayReport
-from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, Tuned, tune_policy
+from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, tune_policy
 from prophet_scheduler.models.profiles import save_profile
 
 T = TypeVar("T")
@@ -62,12 +62,17 @@ class Process(Protocol):
     def poll(self) -> int | None: ...
 
 
-class Host(Actions, Protocol):
-    """Testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
+class Nodes(Protocol):
+    """Part of a testbed that programs need."""
 
     def address(self, name: str) -> str: ...
     def interface(self, name: str) -> str: ...
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
+
+
+class Host(Nodes, Actions, Protocol):
+    """Testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
+
     def check(self, tolerance: float) -> Mapping[str, float]: ...
     def check_round_trips(self, tolerance: float) -> Mapping[str, float]: ...
     def fault(self) -> str | None: ...
@@ -89,7 +94,7 @@ class Edges:
 
 
 class ProgressListener(Protocol):
-    """ProgressListener to the progress of an experiment."""
+    """Listener to the progress of an experiment."""
 
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
@@ -137,7 +142,8 @@ def _run_cell(
             listener.run_starts(point, policy, label)
             place = folder / f"{policy.name}-{label}"
             cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
-            job = JobRun(point, policy, host, place, next(ports), experiment.time_limit_s, edges, cache)
+            own = _with_env(policy, point, cache)
+            job = JobRun(point, own, host, JobFiles(place), next(ports), experiment.time_limit_s, edges)
             reason = obstacle(policy)
             finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
             listener.run_ends(finished.error)
@@ -147,8 +153,9 @@ def _run_cell(
         round_trips = host.check_round_trips(TOLERANCE)
         host.relays()  # reset the counts of the checks
         runs = run_repeats(cell, experiment.repeats, run)
+        short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
         recordings = {
-            policy.name: run(recorded_cell(cell), recorded_policy(policy), RECORDING)
+            policy.name: run(short, recorded_policy(policy), RECORDING)
             for policy in cell.policies
             if is_recorded_apart(cell, policy) and obstacle(policy) is None
         }
@@ -159,10 +166,10 @@ def _run_cell(
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
     """Run the policies of a cell interleaved, after tuning those with trials. A failed trial fails its policy."""
-    tuned: dict[str, Tuned | str] = {}
+    tuned: dict[str, tuple[Contender, TunedSizes | None] | str] = {}
     for policy in cell.policies:
         try:
-            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else Tuned(policy)
+            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else (policy, None)
         except TrialFailed as failure:
             tuned[policy.name] = str(failure)
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
@@ -171,19 +178,15 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
             if isinstance(outcome, str):
                 runs[name].append(Run(Path(), error=outcome))
                 continue
-            finished = run(cell.of(outcome.policy), outcome.policy, f"repeat{repeat + 1}", repeat)
-            runs[name].append(replace(finished, tuning=outcome.record))
+            chosen, sizes = outcome
+            finished = run(cell.of(chosen), chosen, f"repeat{repeat + 1}", repeat)
+            runs[name].append(replace(finished, tuning=sizes))
     return runs
 
 
 def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
     """True if `policy` gets a short run for the figures alone; experiments with faults have none."""
     return policy.traced and not cell.cluster.faults
-
-
-def recorded_cell(cell: Cell) -> Cell:
-    """Return `cell` with a job just long enough to record its transfers."""
-    return replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
 
 
 def recorded_policy(policy: Contender) -> Contender:
@@ -234,31 +237,23 @@ class JobFiles:
         return [line for line in text.splitlines() if line.strip()]
 
 
+@dataclass
 class JobRun:
     """One training job on the testbed: scheduler, servers and workers, from start to end."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        policy: Contender,
-        host: Host,
-        folder: Path,
-        port: int,
-        limit_s: float,
-        edges: Edges,
-        cache: Path | None = None,
-    ) -> None:
-        self._cell = cell
-        self._policy = _with_env(policy, cell, cache)
-        self._host = host
-        self._files = JobFiles(folder)
-        self._port = port
-        self._limit_s = limit_s
-        self._edges = edges
-        self._nodes = nodes_of(policy.engine, cell.cluster)
+    cell: Cell
+    policy: Contender
+    host: Host
+    files: JobFiles
+    port: int
+    limit_s: float
+    edges: Edges
+
+    def __post_init__(self) -> None:
+        self._nodes = nodes_of(self.policy.engine, self.cell.cluster)
         self._workers = [node for node in self._nodes if is_worker(node)]
-        trace = policy.engine.trace
-        self._trace = trace if trace is not None and trace.switch in policy.env else None
+        trace = self.policy.engine.trace
+        self._trace = trace if trace is not None and trace.switch in self.policy.env else None
         self._processes: dict[str, Process] = {}
         self._killed: dict[str, bool] = {}
         """Nodes that a fault has killed; False if the program runs again."""
@@ -266,7 +261,7 @@ class JobRun:
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
         """Run the job to its end or its failure, and leave no process running."""
-        folder = self._files.folder
+        folder = self.files.folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         # Paths of UNIX sockets must be short, so these do not go under the user's folder.
@@ -279,11 +274,11 @@ class JobRun:
                 self._wait(on_iterations)
                 workers, statuses = self._collect()
             except JobFailed as failure:
-                after_s = None if self._broke_at is None else self._edges.now() - self._broke_at
-                tails = {node: self._files.log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+                after_s = None if self._broke_at is None else self.edges.now() - self._broke_at
+                tails = {node: self.files.log_lines(node)[-TAIL_LINES:] for node in self._nodes}
                 return Run(folder, error=str(failure), log_tail=tails, ended_after_s=after_s)
             finally:
-                self._host.terminate_all()
+                self.host.terminate_all()
                 self._mend()
         recuts_s = [status.last_recut_s for status in statuses if status.last_recut_s is not None]
         return Run(folder, workers, statuses, recut_s=max(recuts_s, default=None))
@@ -291,68 +286,68 @@ class JobRun:
     def start(self, node: str) -> None:
         """Start the node's program, or restart it after a kill."""
         again = node in self._processes
-        private, working = self._sockets / node, self._files.record(node, "cwd")
+        private, working = self._sockets / node, self.files.record(node, "cwd")
         private.mkdir(exist_ok=again)
         working.mkdir(exist_ok=again)
         if self._trace is not None:
-            self._files.record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
-        options = ["--spec", str(self._spec), "--out", str(self._files.result(node))]
-        argv = command(self._policy, node, self._cell.job.kind, options)
-        env, log = self._environment(node, private), self._files.logs(node)[again]
-        self._processes[node] = self._host.popen(node, argv, env=env, log=log, cwd=working)
+            self.files.record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
+        options = ["--spec", str(self._spec), "--out", str(self.files.result(node))]
+        argv = command(self.policy, node, self.cell.job.kind, options)
+        env, log = self._environment(node, private), self.files.logs(node)[again]
+        self._processes[node] = self.host.popen(node, argv, env=env, log=log, cwd=working)
         if again:
             self._killed[node] = False
 
     def kill(self, node: str) -> None:
         """Kill the node's program; its machine stays and closes its connections."""
         self._killed[node] = True
-        self._host.send_signal(node, signal.SIGKILL)
+        self.host.send_signal(node, signal.SIGKILL)
 
     def _mend(self) -> None:
         """Restore the network as it was before the job."""
-        cluster = self._cell.cluster
+        cluster = self.cell.cluster
         slow = {fault.node for fault in cluster.faults if fault.kind is FaultKind.SLOW_LINK} - {None, *self._workers}
         for node in (*self._workers, *sorted(filter(None, slow))):
-            self._host.set_bandwidth(node, cluster.bandwidth.rate(node))
+            self.host.set_bandwidth(node, cluster.bandwidth.rate(node))
         for node in {traffic.node for traffic in cluster.traffic}:
-            self._host.set_traffic(node, None)
+            self.host.set_traffic(node, None)
         for fault in cluster.faults:
             if fault.kind is FaultKind.LINK_DOWN and fault.node is not None:
-                self._host.set_link(fault.node, passes=True)
+                self.host.set_link(fault.node, passes=True)
 
     def _write_spec(self) -> Path:
         """Write the workers' spec, which is the same for every policy."""
-        job = self._cell.job
+        job = self.cell.job
         spec = job.model_dump(mode="json")
         if isinstance(job, ReplayJob):
-            assert self._cell.profile is not None
-            profile = self._files.folder / "profile.json"
-            save_profile(self._cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
+            assert self.cell.profile is not None
+            profile = self.files.folder / "profile.json"
+            save_profile(self.cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
             spec["profile"] = str(profile.resolve())
-        path = self._files.folder / "spec.json"
+        path = self.files.folder / "spec.json"
         write_whole(json.dumps(spec, indent=2) + "\n", path)
         return path.resolve()
 
     def _environment(self, node: str, sockets: Path) -> dict[str, str]:
         """Return the environment of one process: the engine's settings, and the paths of a worker's records."""
-        cluster = self._cell.cluster
-        addresses = {name: self._host.address(name) for name in cluster.nodes}
-        interface = self._host.interface(node)
+        cluster = self.cell.cluster
+        addresses = {name: self.host.address(name) for name in cluster.nodes}
+        interface = self.host.interface(node)
         rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
-        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self._port, str(sockets), rates)
-        env = environment(self._policy, node, network, os.environ)
+        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self.port, str(sockets), rates)
+        env = environment(self.policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
-            env[self._trace.folder] = str(self._files.record(node, "trace"))
-        if node in self._workers and self._policy.recorded:
+            env[self._trace.folder] = str(self.files.record(node, "trace"))
+        if node in self._workers and self.policy.recorded:
             names = {settings.PROFILE_OUT: PROFILE_FILE, settings.EVENTS_OUT: EVENTS_FILE}
             for variable, suffix in {**names, settings.STATUS_OUT: STATUS_FILE}.items():
-                env[variable] = str(self._files.record(node, suffix))
+                env[variable] = str(self.files.record(node, suffix))
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
         """Wait until every worker has ended well. Raises JobFailed otherwise."""
-        watch = Watch(self._limit_s, self._edges.now())
-        schedule = changes(self._cell.cluster, self._workers, self._host, self.kill, self.start)
+        watch = Watch(self.limit_s, self.edges.now())
+        schedule = changes(self.cell.cluster, self._workers, self.host, self.kill, self.start)
         coming = next(schedule, None)
         trained_since: float | None = None
         while True:
@@ -363,21 +358,21 @@ class JobRun:
             fallen = [node for node in gone if self._killed and node not in self._workers]
             if failed := [node for node in gone if node not in fallen]:
                 raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
-            if (fault := self._host.fault()) is not None:
+            if (fault := self.host.fault()) is not None:
                 raise JobFailed(fault)
             if all(codes[worker] == 0 for worker in self._workers):
                 return
             alive = [worker for worker in self._workers if worker not in dead]
             if len(alive) < len(self._workers) and all(codes[worker] == 0 for worker in alive):
                 raise JobFailed(f"{', '.join(dead)} was killed, and the others ended without it")
-            now = self._edges.now()
-            finished = [self._files.finished(worker) for worker in self._workers]
+            now = self.edges.now()
+            finished = [self.files.finished(worker) for worker in self._workers]
             on_iterations(min(finished))
             ended = sum(codes[worker] == 0 for worker in self._workers)
             if watch.hung(sum(finished) + ended, now):
                 counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
-                total = self._cell.job.iterations
-                hung = f"hung: nothing for {self._limit_s:g} s (iterations of {total} done: {counts})"
+                total = self.cell.job.iterations
+                hung = f"hung: nothing for {self.limit_s:g} s (iterations of {total} done: {counts})"
                 raise JobFailed(hung + self._fell_before(fallen, codes))
             if trained_since is None and min(finished) > 0:
                 trained_since = now
@@ -386,12 +381,12 @@ class JobRun:
                 if coming.breaks and self._broke_at is None:
                     self._broke_at = now
                 coming = next(schedule, None)
-            self._edges.sleep(POLL_S)
+            self.edges.sleep(POLL_S)
 
     def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
-        late = node in self._workers and self._files.result(node).exists()
+        late = node in self._workers and self.files.result(node).exists()
         when = " after its last iteration" if late else ""
-        return f"{node} ended with status {codes[node]}{when}: {last_words(self._files.log_lines(node))}"
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self.files.log_lines(node))}"
 
     def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
         """Describe the programs that had ended by themselves, apart from those that a fault killed."""
@@ -400,14 +395,14 @@ class JobRun:
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """Return (the workers' results, Prophet's statuses). Raises JobFailed if one is missing."""
         results = tuple(
-            _record(read_worker, self._files.result(worker), f"{worker} left no result") for worker in self._workers
+            _record(read_worker, self.files.result(worker), f"{worker} left no result") for worker in self._workers
         )
-        if not self._policy.recorded:
+        if not self.policy.recorded:
             return results, ()
         # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
-        absent = f"without Prophet: {{}} ran with stock {self._policy.engine.words} instead of {self._policy.base}"
+        absent = f"without Prophet: {{}} ran with stock {self.policy.engine.words} instead of {self.policy.base}"
         statuses = tuple(
-            _record(read_status, self._files.record(worker, STATUS_FILE), absent.format(worker))
+            _record(read_status, self.files.record(worker, STATUS_FILE), absent.format(worker))
             for worker in self._workers
         )
         for worker, status in zip(self._workers, statuses, strict=True):

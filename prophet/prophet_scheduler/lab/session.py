@@ -205,20 +205,14 @@ def draw(
 
     Raises MissingPackage, and writes nothing, without matplotlib.
     """
-    from prophet_scheduler.lab.figures import (
-        draw_gantt,
-        draw_iteration_times,
-        draw_throughput,
-        draw_turnarounds,
-        draw_utilisation,
-    )
+    from prophet_scheduler.lab import figures
 
-    draw_iteration_times(results, out / "iteration-times.png")
+    figures.draw_iteration_times(results, out / "iteration-times.png")
     for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
         if runs:
-            draw_gantt(runs, out / f"transfers-{number}.png")
-            draw_turnarounds(by_policy, out / f"gradients-{number}.png")
-            draw_throughput(runs, out / f"throughput-{number}.png")
+            figures.draw_gantt(runs, out / f"transfers-{number}.png")
+            figures.draw_turnarounds(by_policy, out / f"gradients-{number}.png")
+            figures.draw_throughput(runs, out / f"throughput-{number}.png")
     for number, summary in enumerate(results.cells):
         if any(policy.over_time is not None for policy in summary.policies.values()):
-            draw_utilisation(summary, out / f"utilisation-{number}.png")
+            figures.draw_utilisation(summary, out / f"utilisation-{number}.png")

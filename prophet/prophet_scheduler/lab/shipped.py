@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +25,6 @@ def shipped() -> Iterator[tuple[str, str]]:
     """Yield the name of each config and the sentence that it begins with."""
     for path in sorted(FOLDER.rglob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
-        comment = []
-        for line in lines:
-            if not line.startswith("#"):
-                break
-            comment.append(line.removeprefix("#").strip())
-        words = " ".join(comment)
+        comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        words = " ".join(line.removeprefix("#").strip() for line in comment)
         yield path.relative_to(FOLDER).with_suffix("").as_posix(), words.partition(". ")[0].rstrip(".")

@@ -83,32 +83,26 @@ def simulate_experiment(
 
     Repeats differ only in the seed of the jitter.
     """
-    done = []
-    for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True)):
-        folder = out / "runs" / f"cell{number}"
-        runner = _Simulated(cell, prepared, folder, listener)
-        done.append(CellRuns(cell, {}, run_repeats(cell, experiment.repeats, runner.run), simulated=True))
-    return done
+    return [
+        _simulate_cell(experiment.repeats, cell, prepared, out / "runs" / f"cell{number}", listener)
+        for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True))
+    ]
 
 
-@dataclass(frozen=True)
-class _Simulated:
-    """Runs of one cell: the prepared ones, and those of tuning."""
+def _simulate_cell(
+    repeats: int, cell: Cell, prepared: list[list[Planned]], folder: Path, listener: ProgressListener
+) -> CellRuns:
+    def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
+        listener.run_starts(point, policy, label)
+        if policy in cell.policies:
+            planned = prepared[repeat][cell.policies.index(policy)]
+        else:  # with sizes of tuning
+            planned = _planned(point, policy, repeat)
+        finished = _run(planned, point, folder / f"{policy.name}-{label}", listener.iterations)
+        listener.run_ends(finished.error)
+        return finished
 
-    cell: Cell
-    prepared: list[list[Planned]]
-    folder: Path
-    listener: ProgressListener
-
-    def run(self, cell: Cell, policy: Contender, label: str, repeat: int) -> Run:
-        self.listener.run_starts(cell, policy, label)
-        if policy in self.cell.policies:
-            planned = self.prepared[repeat][self.cell.policies.index(policy)]
-        else:
-            planned = _planned(cell, policy, repeat)
-        run = _run(planned, cell, self.folder / f"{policy.name}-{label}", self.listener.iterations)
-        self.listener.run_ends(run.error)
-        return run
+    return CellRuns(cell, {}, run_repeats(cell, repeats, run), simulated=True)
 
 
 def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
@@ -203,7 +197,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         return Planned(job_of_profile(profile, alone(profile), barrier=waits), cluster, scheduled_by, options)
     blocks = get_definition(policy.base).blocks
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
-    adapts = blocks is Blocks.ADAPTIVE and not _sizes_set(policy, engine.partition)
+    sizes_set = settings.PARTITION_BYTES in policy.env or engine.partition.variable in policy.env
+    adapts = blocks is Blocks.ADAPTIVE and not sizes_set
     cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
     return Planned(job_of_cut(profile, cut, fused, barrier=waits), cluster, scheduled_by, options)
@@ -220,16 +215,14 @@ def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
     return int(policy.env.get(partition.variable, own))
 
 
-def _sizes_set(policy: Contender, partition: PartitionSetting) -> bool:
-    """True if the config sets the size of blocks."""
-    return settings.PARTITION_BYTES in policy.env or partition.variable in policy.env
-
-
 def _cluster(cell: Cell) -> Cluster:
     config, cluster = cell.simulator, cell.cluster
     links = {}
-    for node in cluster.nodes:
+    mixed = [] if cluster.rate_mix is None else cluster.rate_mix.draw(cluster.workers)
+    for node in (node for node in cluster.nodes if node != "scheduler"):
         steps = _rate_steps(cluster.bandwidth, node)
+        if shares := [(at_s, share) for at_s, worker, share in mixed if node == f"worker{worker}"]:
+            steps = tuple((at_s, share * steps[0][1]) for at_s, share in shares)
         traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
         if traffic:
             steps = with_traffic(steps, traffic)
@@ -251,7 +244,6 @@ def _cluster(cell: Cell) -> Cluster:
         operation_s=config.operation_s,
         operation_rate=operation_rate,
     )
-    links.pop("scheduler", None)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
     asynchronous = config.exchange == ASYNCHRONOUS

@@ -1,7 +1,7 @@
-"""Contenders of DistributedDataParallel on the simulator's ring.
+"""Contenders of DistributedDataParallel and FSDP2 on the simulator's ring.
 
-Rule of this file: from a contender of that engine to a run of the simulator, by the known behaviour of the engine and
-the plugin; this file measures nothing and fits nothing to a job. Times are seconds, sizes bytes.
+Rule of this file: from a contender over gloo to a run of the simulator, by the known behaviour of the engine and the
+plugins; this file measures nothing and fits nothing to a job. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring, so the channel's cost is that of simulate/collectives.py, with the simulator's overhead and
 latency for BytePS's testbed. Further costs of an operation were measured apart from any job
@@ -11,8 +11,7 @@ policy without groups, as many as the plugin takes for that delay. DDP waits for
 policies with a barrier of their own (Definition.waits), and jobs that read all averages before they use one. A policy
 that learns is simulated with its final choice: the fastest here of the cuts that its search finds best for the job's
 own profile and that cost, as a job keeps the cut that it measures to be fastest. If the job clips by the norm of all
-gradients, blocks in two phases are among them, as in such a job. Real training has no profile and is
-left out.
+gradients, blocks in two phases are among them, as in such a job. Real training has no profile and is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from dataclasses import replace
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Question, Shape
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.policy import Policy
@@ -50,7 +50,7 @@ from prophet_scheduler.simulate.cluster import Cluster
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
 from prophet_scheduler.simulate.job import job_of_cut
 from prophet_scheduler.simulate.run import Options, channel, simulate
-from prophet_scheduler.simulate.sharded import job_of_phases
+from prophet_scheduler.simulate.sharded import Sharding, job_of_phases, job_of_shards, modules_of
 
 RING = "ring"
 WAYS_A_MESSAGE = 2
@@ -73,6 +73,10 @@ NOTHING = Contender("fifo", "fifo")
 """Contender to prepare a cell's cluster; job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
+SHARD_BLOCK_BYTES = 512 * 1024
+"""Size of Prophet's blocks with FSDP2 (prophet_fsdp/takeover.py)."""
+SHARD_BLOCKS_AT_ONCE = 4
+"""Blocks that a rank has asked another one for (prophet_fsdp/wire.py)."""
 
 
 def prepared(
@@ -92,17 +96,14 @@ def prepared(
     `workers_per_host` counts with FSDP2 alone: a ring by rank crosses a host's link once, for any number.
     """
     if cell.simulator.exchange == FSDP2 and cell.profile is not None:
-        from prophet_scheduler.lab.simulated_sharded import sharded  # It is made of this file's parts.
-
         cores_of = cell.cluster.workers if replayed else workers_per_host
-        return sharded(cell, contender, repeat, waits=waits, workers_per_host=workers_per_host, cores_of=cores_of)
+        return _sharded(cell, contender, repeat, waits=waits, workers_per_host=workers_per_host, cores_of=cores_of)
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, repeat, waits=waits)
     variant, profile = contender.variant, cell.wire
     if variant is None or profile is None or contender.engine.topology is not ALL_REDUCE:
         return None
-    on_ring = replace(cell, simulator=cell.simulator.model_copy(update={"exchange": RING}), policies=(NOTHING,))
-    empty = prepare(on_ring, NOTHING, repeat)
+    empty = _on_ring(cell, repeat)
     hooked = variant.policy is not None
     cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=replayed)
     empty = replace(empty, cluster=cluster)
@@ -132,6 +133,12 @@ def prepared(
     return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
 
 
+def _on_ring(cell: Cell, repeat: int) -> Planned:
+    """Return the cluster and the options of the cell's ring, with a job of no meaning."""
+    ring = cell.simulator.model_copy(update={"exchange": RING, "shards": None, "keep": False})
+    return prepare(replace(cell, simulator=ring, policies=(NOTHING,)), NOTHING, repeat)
+
+
 def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Network, cut: Cut, *, waits: bool) -> Planned:
     blocks = profile_under(profile, cut)
     plan = policy.plan(blocks, network)
@@ -156,7 +163,7 @@ def _tried_s(planned: Planned) -> float:
     return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
 
 
-def buckets_of(cap_mb: str | None, *, halved: bool = False) -> Ddp:
+def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
     """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py).
 
     `halved`: sizes are those of half precision. A hook rounds whole buckets, so their limits count twice as much.
@@ -210,7 +217,7 @@ def cost(cluster: Cluster) -> Network:
     return Network(channel(cluster)[0][1], cluster.costs.overhead_s, cluster.costs.latency_s)
 
 
-def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool = False) -> list[Cut]:
+def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool) -> list[Cut]:
     """Return the TRIED_CUTS best cuts that the search of Prophet's plugin finds, the best first."""
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
     question = Question(profile, network, Shape(workers, 1), (first,), anew=True, barrier=waits)
@@ -233,3 +240,53 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
 def _counted(options: Options, plan: Plan, at_once: int) -> Options:
     """Return `options` with this plan, limiting the operations in flight instead of their bytes."""
     return replace(options, plan=replace(plan, push=replace(plan.push, credit=None)), at_once=at_once)
+
+
+def _sharded(
+    cell: Cell, contender: Contender, repeat: int, *, waits: bool, workers_per_host: int, cores_of: int
+) -> Planned:
+    """Return the simulation of FSDP2, under Prophet if the contender has a policy: all of them do the same there.
+    `cores_of` ranks share a machine's cores.
+
+    Raises UserError for ranks that cannot be divided so.
+    """
+    workers, config = cell.cluster.workers, cell.simulator
+    shards = config.shards or workers
+    if workers % shards or max(shards, workers_per_host) % min(shards, workers_per_host):
+        hosts = f", and divide or be a multiple of the {workers_per_host} on a host" if workers_per_host > 1 else ""
+        raise UserError(f"shards is {shards}; it must divide the {workers} workers{hosts}")
+    scheduled, ring = contender.recorded, _on_ring(cell, repeat)
+    share, costs = ALL_REDUCE.worker_share(workers), ring.cluster.costs
+    links = {node: tuple((at_s, rate * share) for at_s, rate in steps) for node, steps in ring.cluster.links.items()}
+    cluster = replace(ring.cluster, links=links)
+    message_s = WAYS_A_MESSAGE * costs.latency_s / (2 * (workers - 1))
+    sharding = Sharding(
+        shards,
+        workers // shards,
+        keeps=config.keep,
+        scheduled=scheduled,
+        waits=waits or clips(cell),
+        together=workers_per_host,
+        within=channel(cluster)[0][1] / MOVED_RATE,
+        message_s=message_s,
+    )
+    assert cell.wire is not None  # The ring has been prepared.
+    modules, members = modules_of(cell.wire)
+    job, plan = job_of_shards(modules, sharding)
+    job = replace(job, members=tuple(members[module] for (module,) in job.members))
+    messages_s = cores_of * (max(shards, workers // shards) - 1) * MESSAGE_S
+    issued_s = max(1.0, cores_of / 2) * ISSUE_S if scheduled else 0.0
+    fields = config.model_fields_set
+    costs = replace(
+        costs,
+        latency_s=message_s if scheduled else 0.0,
+        operation_s=costs.operation_s if "operation_s" in fields else messages_s + issued_s,
+        operation_rate=costs.operation_rate if "operation_rate" in fields else MOVED_RATE / cores_of,
+    )
+    options = replace(
+        ring.options,
+        plan=plan,
+        partition_bytes=SHARD_BLOCK_BYTES if scheduled else WHOLE,
+        at_once=SHARD_BLOCKS_AT_ONCE if scheduled else 0,
+    )
+    return Planned(job, replace(cluster, costs=costs), None, options)

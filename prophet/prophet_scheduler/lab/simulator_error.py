@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -29,31 +29,21 @@ class SimulatorErrors:
     ratios: Mapping[str, Sequence[float]]
 
 
-@dataclass(frozen=True)
-class PredictionError:
-    """Deviation of real times as a share of the simulated ones, over `cells` cells that were run both ways.
+class PredictionError(NamedTuple):
+    """Median and maximum deviation of real times, as shares of the simulated ones; None where nothing was compared."""
 
-    `usual` is the median, `worst` the maximum.
-    """
-
-    usual: float
-    worst: float
-    cells: int
+    usual: float | None = None
+    worst: float | None = None
 
 
-def prediction_error(base: str) -> PredictionError | None:
-    """Error for `base`, a policy or a variant of an engine; if it was never compared, that of all others on its engine.
-
-    None if nothing on that engine was compared.
-    """
+def prediction_error(base: str) -> PredictionError:
+    """Error for `base`, a policy or an engine's variant; that of all others on its engine if it was never compared."""
     ratios = _ratios()
     own = ratios.get(base) or [
         ratio for other, several in ratios.items() if engine_of(other) is engine_of(base) for ratio in several
     ]
-    if not own:
-        return None
     off = [abs(ratio - 1) for ratio in own]
-    return PredictionError(median(off), max(off), len(off))
+    return PredictionError(median(off), max(off)) if off else PredictionError()
 
 
 @functools.cache

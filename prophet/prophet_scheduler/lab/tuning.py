@@ -7,7 +7,7 @@ trials, really or simulated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,16 +30,11 @@ class TrialFailed(Exception):
     """Failure of a trial before its end; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """Policy with the best sizes; `record` is for results.json, None if nothing was tuned."""
+def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> tuple[Contender, TunedSizes]:
+    """Return the policy with its best sizes, and these, after `policy.tune` short trials of `cell`'s job.
 
-    policy: Contender
-    record: TunedSizes | None = None
-
-
-def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
-    """Run `policy.tune` short trials of `cell`'s job. Raises TrialFailed if one fails."""
+    Raises TrialFailed if one fails.
+    """
     short = trial_cell(cell)
     count = 0
 
@@ -59,7 +54,7 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> Tuned:
         partition_bytes=best.partition_bytes,
         trials=[(trial.credit_bytes, trial.partition_bytes, trial.seconds) for trial in tuning.trials],
     )
-    return Tuned(sized(policy, best.credit_bytes, best.partition_bytes), record)
+    return sized(policy, best.credit_bytes, best.partition_bytes), record
 
 
 def of_search(experiment: Experiment) -> list[tuple[str, str]]:

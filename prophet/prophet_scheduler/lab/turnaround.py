@@ -93,7 +93,5 @@ def _of_iteration(transfers: Iterable[Transfer], began: float, brought_by: Queue
 
 
 def _middle(several: Sequence[Turnaround]) -> Turnaround:
-    generated, starts, back = (
-        float(np.median([getattr(way, name) for way in several])) for name in ("generated_s", "starts_s", "back_s")
-    )
-    return Turnaround(several[0].gradient, several[0].size_bytes, generated, starts, back)
+    times_s = np.median([(way.generated_s, way.starts_s, way.back_s) for way in several], axis=0)
+    return Turnaround(several[0].gradient, several[0].size_bytes, *times_s.tolist())

@@ -24,12 +24,12 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
     Raises UserError; `where` is the place of the job in its config, for the message.
     """
     if job.profile in zoo.MODELS:
-        asked = {"total_bytes": job.total_bytes, "steps": job.steps}
-        asked_s = {"backward_s": job.backward_s, "forward_s": job.forward_s}
-        published = {} if job.device is None else {"device": job.device, "batch_size": job.batch_size}
-        keywords = {key: value for key, value in {**asked, **asked_s, **published}.items() if value is not None}
+        asked = {key: getattr(job, key) for key in ("total_bytes", "steps", "backward_s", "forward_s", "device")}
+        keywords = {key: value for key, value in asked.items() if value is not None}
+        if job.device is not None:
+            keywords["batch_size"] = job.batch_size
         try:
-            return zoo.profile(job.profile, **keywords)  # type: ignore[arg-type]
+            return zoo.profile(job.profile, **keywords)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
     path = folder / job.profile

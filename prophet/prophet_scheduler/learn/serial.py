@@ -16,9 +16,11 @@ at least, until no such large one is under way. An error is a share of the line'
 time, operations which seem cheap would count most.
 
 An operation goes to and fro between ranks. If this takes long, the operations under way may be too few to keep the wire
-busy, and a waiting wire shows nothing of their cost. So before the job's first iteration an operation of hardly any
-bytes is timed on an idle wire (`Probe`). Its time is the delay. The cost of an operation is only its time beyond the
-delay, and beyond the end of the one before it.
+busy. So before the job's first iteration an operation of hardly any bytes is timed on an idle wire (`Probe`). Its time
+is the delay L. Let n operations of cost E be always under way, each issued when another ends. Then n of them take n E
+if the wire is busy, and L + E if it waits: T is the longer of both, and somewhat more where they are equal, since
+operations also wait together. E follows from T. After a pause n operations begin together, and how much of the delay
+passes while others send is not known: they have cost T - L at least and T at most.
 
 Operations under way together may also wait together, first all of them for the delay and then all for the wire. So
 even if there are enough to hide the delay, blocks may come back more slowly than they cost. The next blocks are planned
@@ -63,12 +65,15 @@ FITS = 12
 EXACT = 0.01
 """Relative deviation below which a point lies on the line."""
 WAKING_S = 2e-3
-"""Part of a delay that may be threads waking up, on all ranks. This is work, and more operations at once do not hide
-it."""
+"""Part of a delay that may be threads waking up, on all ranks: after a pause it counts as work."""
 LEAST_COST = 0.02
-"""Minimum share of an operation's added time that is its cost, since the delay is not known exactly."""
+"""Minimum share of the time of a stretch that is the cost of its operations, since the delay is not known exactly."""
 DELAY_ERROR = 0.1
 """Relative variation of the delay from one operation to the next."""
+TOGETHER_BY = 6
+"""Sharpness of the longer of two times: where they are equal, operations take 2^(1/6) of it, as gloo's do with 5 ms."""
+NEWTON = 6
+"""Steps to the root of that equation."""
 LIKE_THESE = 0.1
 """Maximum relative difference of operations of about one size."""
 
@@ -177,7 +182,7 @@ class SerialMonitor:
 
     def _fit(self, stretches: Sequence[Sequence[_Operation]]) -> None:
         delay_s = self._delay_s(stretches)
-        rows = _observations(_joined(stretches), max(0.0, delay_s - WAKING_S))
+        rows = _rows(_joined(stretches), delay_s)
         typical = rows[:, 2] / rows[:, 1]
         alike = bool(np.std(typical) < ALIKE * np.mean(typical))
         overhead_s, per_byte = self._of_one_size(rows) if alike else _line(rows)
@@ -205,26 +210,26 @@ class SerialMonitor:
         return 0.5 * each_s, 0.5 * each_s / size
 
 
-def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[_Operation]]:
+def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Operation]]]:
     """Return observations: stretches without a pause, joined until they have JOINED operations and nothing LARGER is
     under way. Fewer operations suffice if LEAST observations would not be left. The rest before a pause joins the last.
     """
     least = min(JOINED, sum(map(len, stretches)) // LEAST)
-    joined: list[list[_Operation]] = []
+    joined: list[list[Sequence[_Operation]]] = []
     for run in _runs(stretches):
         operations = [each for stretch in run for each in stretch]
         first, end = 0, 0
         ends = []
-        for stretch in run:
+        for number, stretch in enumerate(run, 1):
             end += len(stretch)
             last = stretch[-1]
             under_way = (each for each in operations[end : end + UNDER_WAY] if each.start_s < last.end_s)
             larger = any(each.size_bytes > LARGER * last.size_bytes for each in under_way)
             if end - first >= least and not larger:
-                ends.append(end)
+                ends.append(number)
                 first = end
-        ends = [*ends[:-1], len(operations)] if ends else [len(operations)]
-        joined += [operations[a:b] for a, b in itertools.pairwise([0, *ends])]
+        ends = [*ends[:-1], len(run)] if ends else [len(run)]
+        joined += [run[a:b] for a, b in itertools.pairwise([0, *ends])]
     return joined
 
 
@@ -261,12 +266,34 @@ def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
     return float(overhead_s), float(per_byte)
 
 
-def _observations(stretches: Sequence[Sequence[_Operation]], delay_s: float) -> NDArray[np.float64]:
+def _rows(observations: Sequence[Sequence[Sequence[_Operation]]], delay_s: float) -> NDArray[np.float64]:
     """Return a row for each (cost of its operations in seconds, their number, their bytes, error due to the delay)."""
-    start_s, before_s, end_s, sizes = np.array([each for stretch in stretches for each in stretch]).T
-    counts = np.array([len(stretch) for stretch in stretches])
-    added_s = end_s - np.maximum(start_s, before_s)
-    cost_s = np.maximum(end_s - np.maximum(start_s + delay_s, before_s), LEAST_COST * added_s)
-    first = np.append(0, np.cumsum(counts)[:-1])
-    added_s, cost_s, sizes = (np.add.reduceat(row, first) for row in (added_s, cost_s, sizes))
-    return np.stack([cost_s, counts, sizes, DELAY_ERROR * (added_s - cost_s)], axis=1)
+    stretches = [stretch for stretches in observations for stretch in stretches]
+    ends = np.array([(each[0].start_s, each[0].before_s, each[-1].end_s) for each in stretches])
+    start_s, before_s, end_s = ends.T
+    counts = np.array([len(stretch) for stretch in stretches], float)
+    sizes = np.array([sum(each.size_bytes for each in stretch) for stretch in stretches], float)
+    took_s = end_s - np.maximum(start_s, before_s)
+    went_on_s, went_on_error_s = _under_way(took_s, counts, delay_s)
+    waited_s = max(0.0, delay_s - WAKING_S)
+    paused = start_s > before_s
+    cost_s = np.maximum(np.where(paused, took_s - waited_s, went_on_s), LEAST_COST * took_s)
+    error_s = np.where(paused, np.where(counts > 1, 1.0, DELAY_ERROR) * waited_s, went_on_error_s)
+    first = np.cumsum([0, *(len(stretches) for stretches in observations[:-1])])
+    return np.stack([np.add.reduceat(row, first) for row in (cost_s, counts, sizes, error_s)], axis=1)
+
+
+def _under_way(
+    took_s: NDArray[np.float64], counts: NDArray[np.float64], delay_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the costs n E of n operations that were always under way and took T, and the errors due to the delay L.
+
+    They solve (n E)^TOGETHER_BY + (L + E)^TOGETHER_BY = T^TOGETHER_BY.
+    """
+    power = TOGETHER_BY
+    each_s = np.maximum(np.minimum(took_s / counts, took_s - delay_s), LEAST_COST * took_s / counts)
+    for _ in range(NEWTON):  # The left side is convex, so steps from above stay above.
+        wire, trip = (counts * each_s / took_s) ** (power - 1), ((delay_s + each_s) / took_s) ** (power - 1)
+        beyond = (counts * wire + trip) * each_s / took_s + trip * delay_s / took_s - 1
+        each_s = np.maximum(each_s - beyond * took_s / (power * (counts * wire + trip)), LEAST_COST * took_s / counts)
+    return counts * each_s, counts * DELAY_ERROR * delay_s * trip / (counts * wire + trip)

@@ -66,7 +66,8 @@ class Arms:
             cost = WAY_COST if choice.way else CHANGE_COST
             sends_s = changes.new_sends * new_bytes[choice.cut] / question.network.bandwidth
             first_cost = cost + sends_s / choice.iteration_s
-            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, changes.lasts))
+            lasts = 0 if choice.warms_up else changes.lasts
+            arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, lasts))
         self.tuner.predict(arms)
         for one in [one for one in self._recalled if one.name in self.choices]:
             self.tuner.recall(one.name, one.iteration_s, one.error)

@@ -99,7 +99,7 @@ class Arm:
     """One choice. `name` identifies it; arms of one `kind` share errors of prediction.
 
     Going there costs `first_cost` the first time and `cost` later, both in iterations. The cost is paid over `lasts`
-    iterations.
+    iterations; with 0 it is paid in one that is not told.
     """
 
     name: Hashable
@@ -198,9 +198,9 @@ class Going:
     def iteration(self, arm: Arm, known: bool) -> float:
         """Note an iteration of this arm. Return its share of the cost of going there."""
         came, self._current = self._current not in (None, arm.name), arm.name
-        self.since = 0 if came else self.since + 1
+        self.since = int(not arm.lasts) if came else self.since + 1
         if came:
-            self._each, self._comes = self.cost(arm, known) / arm.lasts, arm.lasts
+            self._each, self._comes = self.cost(arm, known) / max(1, arm.lasts), arm.lasts
             self._spent = 0.0
         share = self._each if self._comes else 0.0
         self._comes = max(0, self._comes - 1)
@@ -443,8 +443,10 @@ class Tuner:
         # What a change adds hides the arm in the iterations after it.
         noise = self._noise.variance
         hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
-        shows = (looks[:, None] > np.arange(SLOWED)) @ (1 / hidden) + np.maximum(0.0, looks - SLOWED) / noise
-        of_mean = np.tile(1 / shows, (len(arms), 1))
+        untold = np.array([[float(not arm.lasts)] for arm in arms])
+        passed = looks + untold
+        shows = (passed[..., None] > np.arange(SLOWED)) @ (1 / hidden) + np.maximum(0.0, passed - SLOWED) / noise
+        of_mean = 1 / (shows - untold / hidden[0])
         if here is not None:
             of_mean[here] = noise / looks
         variance = own[:, None] + of_mean + self.model.drift**2 * looks / 3

@@ -130,12 +130,8 @@ def compute_scale(
     `jitter` is the standard deviation of their logarithm (0.05 for about 5%): times are skewed to the right, as
     measured ones are. `stragglers` has a worker's factor in every iteration.
     """
-    if not (math.isfinite(jitter) and jitter >= 0):
-        raise UserError(f"jitter is {jitter}; it must be 0 or more")
-    for worker, factor in (stragglers or {}).items():
-        if not 0 <= worker < workers or not (math.isfinite(factor) and factor > 0):
-            raise UserError(f"stragglers: worker {worker} at {factor}; name a worker, and a factor above 0")
     drawn = np.exp(np.random.default_rng(seed).normal(0.0, jitter, (workers, iterations)))
     for worker, factor in (stragglers or {}).items():
         drawn[worker] *= factor
-    return [[float(value) for value in row] for row in drawn]
+    scale: list[list[float]] = drawn.tolist()
+    return scale

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 
 
@@ -100,16 +99,9 @@ def collective_cost(
 ) -> Network:
     """Return the line E(s) of the algorithm `name`.
 
-    `latency_s` is seconds a message, `bandwidth` and `reduction_rate` are bytes per second. Without a `reduction_rate`,
-    adding takes no time. Raises UserError for fewer than 2 workers and for impossible rates.
+    There are 2 or more `workers`. `latency_s` is seconds a message, `bandwidth` and `reduction_rate` are bytes per
+    second. Without a `reduction_rate`, adding takes no time.
     """
-    if workers < 2:
-        raise UserError(f"workers is {workers}; a collective needs 2 or more")
-    if not (math.isfinite(latency_s) and latency_s >= 0):
-        raise UserError(f"latency_s is {latency_s}; it must be 0 or more seconds")
-    for key, rate in (("bandwidth", bandwidth), ("reduction_rate", reduction_rate)):
-        if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise UserError(f"{key} is {rate} bytes per second; it must be above 0")
     work = COLLECTIVES[name](workers)
     per_byte = work.sent / bandwidth + (work.added / reduction_rate if reduction_rate is not None else 0.0)
     return Network(bandwidth=1 / per_byte, overhead_s=work.messages * latency_s)

@@ -24,7 +24,7 @@ from prophet_scheduler.learn.bandwidth import BandwidthMonitor
 from prophet_scheduler.learn.profiler import WARM_UP, JobProfiler
 from prophet_scheduler.policies.algorithms.collective_groups import LEARNING_ITERATIONS
 from prophet_scheduler.simulate.cluster import Cluster
-from prophet_scheduler.simulate.job import Job, alone, fused_by_plan, groups_as_tensors, job_of_profile
+from prophet_scheduler.simulate.job import Job, alone, fused_by_plan, job_of_profile
 from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
 
 WHOLE = 1 << 31
@@ -47,12 +47,13 @@ def grouped(
     plan = policy.plan(learned, network, jitter_s=jitter_s)
     if not plan.push.groups:
         return None
+    members, tensor_plan = fused_by_plan(profile, plan)
     parts = {}
     if collective and network is not None and isinstance(policy, CuttingPolicy):
-        places = groups_as_tensors(profile, plan)
+        group_of, ids = plan.push.groups, profile.gradient_ids
+        places = {group_of.get(ids[bucket[0]]): place for place, bucket in enumerate(members)}
         parts = {places[group]: sizes for group, sizes in policy.segments(learned, network).items()}
-    members, plan = fused_by_plan(profile, plan)
-    return job_of_profile(profile, members, barrier=barrier, parts=parts), replace(options, plan=plan)
+    return job_of_profile(profile, members, barrier=barrier, parts=parts), replace(options, plan=tensor_plan)
 
 
 def learn(

@@ -89,7 +89,7 @@ def job_of_cut(
     return replace(job, cut=cut, recut=again)
 
 
-def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool = False) -> Job:
+def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int]], barrier: bool) -> Job:
     iteration = Iteration(profile)
     layout = iteration.layout(loads, barrier=barrier)
     return Job(
@@ -107,14 +107,6 @@ def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int
 def alone(profile: Profile) -> list[list[int]]:
     """Return the members of tensors of one gradient each, as with BytePS's own optimizer."""
     return [[index] for index in range(len(profile.gradients))]
-
-
-def groups_as_tensors(profile: Profile, plan: Plan) -> dict[int, int]:
-    """Return the place of each group's tensor in the result of `fused_by_plan`."""
-    members, _ = fused_by_plan(profile, plan)
-    ids = profile.gradient_ids
-    first = {ids[bucket[0]]: place for place, bucket in enumerate(members)}
-    return {plan.push.groups[gradient]: place for gradient, place in first.items() if gradient in plan.push.groups}
 
 
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:

@@ -44,7 +44,7 @@ class Measures:
 
 def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
     """Return the measures of results.json: medians over the whole iterations after `warmup`."""
-    whole = whole_iterations(run, warmup)
+    whole = range(warmup, run.marks.shape[1] - 1)  # the next forward pass ends in the run
     waits = np.array([waits_of(run, profile, iteration) for iteration in whole])
     shares = [utilisation(run, iteration, 1) for iteration in whole]
     last = whole[-1]
@@ -58,11 +58,6 @@ def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
         over_time=OverTime(period_s, *over_time),
         events=run.happenings,
     )
-
-
-def whole_iterations(run: SimulatedRun, warmup: int) -> range:
-    """Return the iterations after `warmup` whose next forward pass ends in the run."""
-    return range(warmup, run.marks.shape[1] - 1)
 
 
 def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]:

@@ -255,11 +255,8 @@ def _difference_line(difference: Difference) -> str:
         return f"{where}: {task} finished, and had not started"
     if difference.decided is not None:
         return f"{where}: {task} started, and the queue would start {_name(difference.decided)}"
-    return f"{where}: {task} started, and the queue would start nothing before {_when(difference)}"
-
-
-def _when(difference: Difference) -> str:
-    return "the next event" if difference.retry_at == float("inf") else f"{difference.retry_at:.6f} s"
+    retry = "the next event" if difference.retry_at == float("inf") else f"{difference.retry_at:.6f} s"
+    return f"{where}: {task} started, and the queue would start nothing before {retry}"
 
 
 def _name(task: Task) -> str:

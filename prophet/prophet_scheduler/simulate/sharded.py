@@ -154,7 +154,8 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
     Each gradient of the profile is that of a module that is sharded by itself. Tensors have the bytes that cross a
     host's link, in each direction at once. Gloo's own reduce-scatter is an all-reduce inside.
     """
-    forward_s, backward_s = _seconds(profile)
+    generated_s = [*(gradient.generation_s for gradient in profile.gradients), 0.0]
+    backward_s = [max(0.0, now - before) for now, before in itertools.pairwise(generated_s)]
     shards, replicas = sharding.shards, sharding.replicas
     half = _half(sharding, shards, min(shards, sharding.together), 1)
     between = (
@@ -182,7 +183,7 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
     if sharding.waits:
         chain.add(after_last=stages[-1])
     model = _Modules(
-        forward_s,
+        [gradient.forward_s for gradient in profile.gradients],
         backward_s,
         gathers if shards > 1 else [],
         again if shards > 1 and not sharding.keeps else [],
@@ -273,10 +274,3 @@ def job_of_phases(profile: Profile, cut: Cut) -> Job:
         needed = [gather for gather in gathers if gather.gradient == place] if place < iteration.backward else []
         chain.add(seconds, after=needed, sends=[reduces[load] for load in generated])
     return chain.job(profile.name, iteration.backward + 1)
-
-
-def _seconds(profile: Profile) -> tuple[list[float], list[float]]:
-    """Return each module's seconds in forward and in backward."""
-    generated_s = [*(gradient.generation_s for gradient in profile.gradients), 0.0]
-    backward_s = [max(0.0, now - before) for now, before in itertools.pairwise(generated_s)]
-    return [gradient.forward_s for gradient in profile.gradients], backward_s

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet_fsdp.stages import FEW, PARTS_AFTER, Stages, between_replicas
+from prophet_fsdp.stages import Reduction, between_replicas
 from prophet_fsdp.wire import AT_ONCE, ShardGroups, ShardWire
 
 LIMIT_S = 60.0
@@ -171,22 +171,18 @@ def test_a_reduction_of_the_whole_has_all_elements_on_each_rank(connect: Callabl
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_replicas_have_the_sum_after_all_stages(connect: Callable[[int], Network], ranks: int) -> None:
-    network = connect(ranks)
-    inputs = torch.randn(ranks, 30, generator=torch.Generator().manual_seed(1))
-    results, reductions = [], []
-    for rank, (wire, own) in enumerate(zip(network.wires, inputs, strict=True)):
-        result, stages = between_replicas(wire, rank, ranks, own.clone(), False, 1, 0)
-        results.append(result)
-        reductions.append(Stages(stages))
-    assert all(reduction.last == (ranks <= FEW) for reduction in reductions)
-    for _ in range(PARTS_AFTER):
-        assert ranks <= FEW or not any(reduction.last for reduction in reductions)
-        for reduction in reductions:
-            reduction.another_begins()
-    for reduction, result in zip(reductions, results, strict=True):
+    network, several = connect(ranks), 6
+    inputs = torch.randn(several, ranks, 130, generator=torch.Generator().manual_seed(1))
+    begun = []
+    for rank, wire in enumerate(network.wires):
+        for number, own in enumerate(inputs[:, rank]):
+            result, stages = between_replicas(wire, rank, ranks, own.clone(), False, several - number, 0)
+            begun.append((number, Reduction(stages), result))
+    begun[several - 1][1].wait()  # Nobody else has to look.
+    for number, reduction, result in begun:
         reduction.wait()
-        assert not reduction.coming
-        assert torch.equal(result, functools.reduce(torch.add, inputs))
+        assert reduction.there
+        assert torch.equal(result, functools.reduce(torch.add, inputs[number]))
 
 
 def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: Callable[[int], Network]) -> None:

@@ -236,14 +236,14 @@ def _record(rounds: ModuleRounds, issued: list[int]) -> None:
     """From the next round on, all-reduces note their bytes in `issued`."""
     rounds.flush()
     issuer: Any = rounds.channel.issuer
-    original = issuer.all_reduce
+    original = issuer.groups.all_reduce
 
     def all_reduce(tensor: torch.Tensor) -> Any:
         if tensor.dtype != torch.int64:  # A page is no gradient.
             issued.append(tensor.nbytes)
         return original(tensor)
 
-    issuer.all_reduce = all_reduce
+    issuer.groups.all_reduce = all_reduce
 
 
 RUNS: dict[str, Callable[[str, int], dict[str, Any]]] = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prophet_ddp.control import PACES, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
 from support.collectives import Operation, Wire
 
@@ -95,7 +95,7 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
 
     def rank_main(rank: int) -> None:
         chance = random.Random(seed)
-        issuer = Issuer(wire.groups[rank], EventLog(open=False))
+        issuer = Issuer(RankGroups(wire.groups[rank]), EventLog(open=False))
         control = Control(issuer, rank, ranks)
 
         def wait(operation: JointOperation) -> None:
@@ -150,7 +150,7 @@ def waiting_for(wire: Wire) -> Callable[[JointOperation], None]:
 
 def test_what_is_wanted_again_is_not_sent_again() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
     control = Control(issuer, 0, 1)
     decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
     wait = waiting_for(wire)
@@ -165,7 +165,7 @@ def test_what_is_wanted_again_is_not_sent_again() -> None:
 
 def test_after_the_first_rounds_a_page_comes_every_few() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
-    control = Control(Issuer(wire.groups[0], EventLog(open=False)), 0, 1)
+    control = Control(Issuer(RankGroups(wire.groups[0]), EventLog(open=False)), 0, 1)
     pages = [number for number in range(1, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1) if control.round_ends()]
     assert pages == [
         *range(1, EARLY_ROUNDS + 1),
@@ -175,7 +175,7 @@ def test_after_the_first_rounds_a_page_comes_every_few() -> None:
 
 def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_follow() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
     control = Control(issuer, 0, 1)
     wait = waiting_for(wire)
     pages, sent, taken = [], [], 0
@@ -199,7 +199,7 @@ def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_
 
 def test_a_turn_is_said_once_on_each_rank() -> None:
     wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(wire.groups[0], EventLog(open=False))
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
     control = Control(issuer, 0, 1)
     wait = waiting_for(wire)
     said = []
@@ -220,7 +220,7 @@ def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:
     paces: dict[int, float] = {}
 
     def rank_main(rank: int) -> None:
-        issuer = Issuer(wire.groups[rank], EventLog(open=False))
+        issuer = Issuer(RankGroups(wire.groups[rank]), EventLog(open=False))
         control = Control(issuer, rank, 3)
 
         def wait(operation: JointOperation) -> None:

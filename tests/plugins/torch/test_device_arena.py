@@ -25,7 +25,7 @@ from prophet_ddp.control import Control, Decision
 from prophet_ddp.device import Told
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import Borders, Cut
@@ -117,7 +117,7 @@ class Job:
         self.lazy = LazyStreams(self.device)
         self.group = LazyGroup(self.device)
         self.log = EventLog(open=True)
-        self.issuer = Issuer(self.group, self.log)  # type: ignore[arg-type]
+        self.issuer = Issuer(RankGroups(self.group), self.log)  # type: ignore[arg-type]
         self.issuer._moved = HostWait(self.device)  # type: ignore[assignment]
         self.control = Control(self.issuer, 0, 1)
         self.model = make_model()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prophet_ddp.events import EventLog
-from prophet_ddp.issuer import Issuer, JointOperation
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_scheduler.core.events import EventKind, QueueKind
 from prophet_scheduler.frontends.torch import recording
 from prophet_scheduler.frontends.torch.recording import unrecorded
@@ -35,7 +35,7 @@ class Job:
         self.sequences = [chance.sample(range(blocks), blocks) for _ in range(ROUNDS)]
         self.wire = Wire(ranks, lambda rank, number: chance.choice([0.0, chance.random(), 10 * chance.random()]))
         self.logs = [EventLog(open=True) for _ in range(ranks)]
-        self.issuers = [Issuer(group, log) for group, log in zip(self.wire.groups, self.logs, strict=True)]
+        self.issuers = [Issuer(RankGroups(group), log) for group, log in zip(self.wire.groups, self.logs, strict=True)]
         self.issued: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
         self.sums: list[list[float]] = [[] for _ in range(ranks)]
         for rank in range(ranks):
@@ -70,7 +70,7 @@ class Job:
     def _operation(self, rank: int, number: int, block: int, data: torch.Tensor) -> JointOperation:
         def start() -> object:
             self.issued[rank].append((number, block))
-            return self.issuers[rank].all_reduce(data)
+            return self.issuers[rank].groups.all_reduce(data)
 
         return JointOperation(start, block, 4 * (1 + block))
 
@@ -111,7 +111,7 @@ def test_an_error_reaches_who_waits_and_nothing_more_is_issued(seed: int, ranks:
 
 def alone() -> tuple[Wire, Issuer]:
     wire = Wire(1, lambda rank, number: 0.0)
-    return wire, Issuer(wire.groups[0], EventLog(open=False))
+    return wire, Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
 
 
 def test_operations_that_end_as_they_begin_do_not_nest() -> None:
@@ -132,7 +132,7 @@ def test_operations_that_end_as_they_begin_do_not_nest() -> None:
 
 def test_what_follows_one_that_is_not_ready_waits() -> None:
     wire, issuer = alone()
-    first, second = (JointOperation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    first, second = (JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1))) for _ in range(2))
     issuer.append([first, second])
     issuer.ready(second)
     wire.run()
@@ -197,7 +197,7 @@ def test_an_interrupt_while_torch_is_asked_to_call_back_leaves_nothing_in_flight
         def get_future(self) -> Future:
             return Future(self._work.get_future())
 
-    operation = JointOperation(lambda: Work(issuer.all_reduce(torch.zeros(1))), then=lambda: ends.append(None))
+    operation = JointOperation(lambda: Work(issuer.groups.all_reduce(torch.zeros(1))), then=lambda: ends.append(None))
     issuer.append([operation])
     with pytest.raises(KeyboardInterrupt):
         issuer.ready(operation)
@@ -208,7 +208,7 @@ def test_an_interrupt_while_torch_is_asked_to_call_back_leaves_nothing_in_flight
 
 def test_who_waits_issues_what_an_interrupt_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     wire, issuer = alone()
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     issuer.append([operation])
 
     with monkeypatch.context() as patch:
@@ -223,13 +223,13 @@ def test_who_waits_issues_what_an_interrupt_has_left(monkeypatch: pytest.MonkeyP
 def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     log = EventLog(open=True)
     wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(wire.groups[0], log)
+    issuer = Issuer(RankGroups(wire.groups[0]), log)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(log, "finished", interrupted)
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)), size_bytes=4)
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), size_bytes=4)
     operation.ready = True
     issuer.append([operation])
     with contextlib.suppress(KeyboardInterrupt):  # as torch does
@@ -241,7 +241,7 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
 def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> None:
     wire, issuer = alone()
     wire.failing = 0
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     wire.run()
@@ -253,7 +253,7 @@ def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> No
 
 def test_torch_has_something_in_hand_until_it_ends() -> None:
     wire, issuer = alone()
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     assert not issuer.still(0.0)
@@ -267,7 +267,7 @@ def test_what_an_operation_does_at_its_end_may_fail() -> None:
     def put_back() -> None:
         raise ValueError("does not fit")
 
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)), then=put_back)
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), then=put_back)
     operation.ready = True
     issuer.append([operation])
     wire.run()
@@ -278,7 +278,7 @@ def test_what_an_operation_does_at_its_end_may_fail() -> None:
 
 def test_quiet_leaves_what_has_no_data_yet() -> None:
     wire, issuer = alone()
-    first, second = (JointOperation(lambda: issuer.all_reduce(torch.zeros(1))) for _ in range(2))
+    first, second = (JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1))) for _ in range(2))
     issuer.append([first, second])
     assert issuer.quiet(), "nothing is under way"
     issuer.ready(first)
@@ -290,7 +290,7 @@ def test_quiet_leaves_what_has_no_data_yet() -> None:
 
 def test_each_thread_that_waits_learns_of_every_end() -> None:
     wire, issuer = alone()
-    operation = JointOperation(lambda: issuer.all_reduce(torch.zeros(1)))
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     operation.ready = True
     issuer.append([operation])
     wire.run()
@@ -326,7 +326,7 @@ def test_no_profiler_sees_an_operation_which_may_outlast_it(ready_first: bool) -
 
     def start() -> object:
         note("operation")
-        return issuer.all_reduce(data)
+        return issuer.groups.all_reduce(data)
 
     operation = JointOperation(start)
     operation.ready = ready_first
@@ -347,7 +347,7 @@ def test_the_switch_of_recording_stays_the_programs() -> None:
     with torch.profiler.profile() as profile:
         switch(False)
         try:
-            issuer.put(lambda: issuer.all_reduce(torch.zeros(1)))
+            issuer.put(lambda: issuer.groups.all_reduce(torch.zeros(1)))
             note("hidden")
         finally:
             switch(True)
@@ -379,9 +379,9 @@ def gloo_pair() -> list[Any]:
 
 def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
     groups = gloo_pair()
-    issuer = Issuer(groups[0], EventLog(open=False))
+    issuer = Issuer(RankGroups(groups[0]), EventLog(open=False))
     with torch.profiler.profile() as profile:
-        operation = issuer.put(lambda: issuer.all_reduce(torch.ones(4)))
+        operation = issuer.put(lambda: issuer.groups.all_reduce(torch.ones(4)))
         with unrecorded():
             groups[1].allreduce([torch.ones(4)]).wait()
         while not operation.done:
@@ -392,7 +392,7 @@ def test_gloo_tells_the_profiler_nothing_of_an_operation() -> None:
 @pytest.mark.skipif(recording._STOPS_SAFELY, reason="tracemalloc.stop() is safe there")
 def test_a_thread_of_torchs_keeps_its_state_of_pythons() -> None:
     groups, here, calls = gloo_pair(), threading.local(), []
-    issuer = Issuer(groups[0], EventLog(open=False))
+    issuer = Issuer(RankGroups(groups[0]), EventLog(open=False))
 
     def then() -> None:
         here.calls = getattr(here, "calls", 0) + 1
@@ -401,7 +401,7 @@ def test_a_thread_of_torchs_keeps_its_state_of_pythons() -> None:
     count = 16  # Many more than gloo has threads.
     data = [torch.ones(4) for _ in range(count)]
     for each in data:
-        operation = JointOperation(functools.partial(issuer.all_reduce, each), then=then)
+        operation = JointOperation(functools.partial(issuer.groups.all_reduce, each), then=then)
         operation.ready = True
         issuer.append([operation])
     for _ in range(count):

@@ -66,7 +66,7 @@ class Rank(PhasesRank):
     ) -> None:
         division = divide(Cut.uniform(UNIT_BYTES), sizes, wire.ranks)
         super().__init__(wire, rank, sizes, division.cut)
-        self.issuer.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
+        self.issuer.groups.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         who = rank, wire.ranks
         self.phases = TwoPhases(self.issuer, self.slots, self.blocks, division.owners, order, gathers, *who)

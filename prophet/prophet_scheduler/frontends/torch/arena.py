@@ -163,6 +163,16 @@ class Slot:
         """Remember the gradient as the program is to find it."""
         self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
 
+    def keep_memory(self) -> None:
+        """Put the gradient into the last one's memory if the program still has that one, as torch does in a bucket."""
+        last = self.seen[0]() if self.seen is not None else None
+        grad = self.param.grad
+        if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
+            return
+        with torch.no_grad(), references.unhandled():
+            last.copy_(grad)
+        self.param.grad = last
+
     def grad_unchanged(self) -> bool:
         """True while the program has neither cleared nor written the staged gradient."""
         grad = self.param.grad

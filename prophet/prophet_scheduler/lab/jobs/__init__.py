@@ -1,6 +1,7 @@
 """Training scripts of the experiments. Each is an ordinary program of its framework and knows nothing of Prophet.
 
-`pytorch` and `gluon` have a module for each kind of job; their shared parts, which know no framework, are here.
+`pytorch` has a module for each kind of job. The parts that know no framework, which other packages' scripts share, are
+here.
 """
 
 from pathlib import Path

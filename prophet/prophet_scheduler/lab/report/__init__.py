@@ -1,7 +1,7 @@
 """Command `prophet report`: one self-contained HTML page of a run, or its trace for Perfetto.
 
-What belongs here: telling the two kinds of folder apart. stories.py has the content, from_record.py and from_run.py
-read it, charts.py and page.py draw it, and perfetto.py makes the trace.
+Rule of this file: what is read and what is written. stories.py has the content, from_record.py and from_run.py read
+it, charts.py and page.py draw it, and perfetto.py makes the trace.
 """
 
 from __future__ import annotations
@@ -12,25 +12,15 @@ from pathlib import Path
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import placed, require_places, write_whole
 from prophet_scheduler.core.optional import require
-from prophet_scheduler.lab.records import RESULTS_FILE
+from prophet_scheduler.lab.records import is_run
+from prophet_scheduler.lab.report.from_record import story_of_record
+from prophet_scheduler.lab.report.from_run import story_of_run
 from prophet_scheduler.lab.report.stories import Story
 
 
 def story_of(folder: Path) -> Story:
     """Return the story of a folder of `prophet run` or of PROPHET_RECORD. Raises UserError if it is neither."""
-    if (folder / RESULTS_FILE).is_file():
-        from prophet_scheduler.lab.report.from_run import story_of_run
-
-        return story_of_run(folder)
-    if any(folder.glob("worker*.jsonl")):
-        from prophet_scheduler.lab.report.from_record import story_of_record
-
-        return story_of_record(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; give one that `prophet run` or PROPHET_RECORD has left")
-    raise UserError(
-        f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
-    )
+    return story_of_run(folder) if is_run(folder) else story_of_record(folder)
 
 
 def write_report(folder: Path, out: Path) -> None:

@@ -18,7 +18,7 @@ from prophet_scheduler.core.files import read_bytes
 from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.engines.registry import engines
-from prophet_scheduler.lab.records import first_error, record_row
+from prophet_scheduler.lab.records import RECORD_FILES, first_error, record_row
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet_scheduler.lab.schema import MOST_COUNT
 from prophet_scheduler.watch.rows import (
@@ -77,14 +77,19 @@ def _fits(row: TransfersRow) -> bool:
     return len({len(column) for column in columns}) == 1 and set(row.queue) <= set(QueueKind)
 
 
+def read_workers(folder: Path) -> list[list[RecordRow]]:
+    """Return the rows of each worker in the folder, by rank. Raises UserError as `read_rows` does."""
+    workers = [read_rows(path) for path in sorted(folder.glob(RECORD_FILES))]
+    return sorted(workers, key=lambda rows: begin_of(rows).worker.rank)
+
+
 def story_of_record(folder: Path) -> Story:
     """Return the story of the job. Raises UserError."""
-    workers = [read_rows(path) for path in sorted(folder.glob("worker*.jsonl"))]
+    workers = read_workers(folder)
     begins = [begin_of(rows) for rows in workers]
-    order = sorted(range(len(workers)), key=lambda place: begins[place].worker.rank)
     zero = min(begin.unix_s + begin.began_s for begin in begins)
-    chapters = [chapter_of(workers[place], zero) for place in order]
-    first = begins[order[0]]
+    chapters = [chapter_of(rows, zero) for rows in workers]
+    first = begins[0]
     began = datetime.datetime.fromtimestamp(zero, datetime.timezone.utc)
     engine = engines()[first.worker.engine].words
     facts = [
@@ -206,13 +211,12 @@ def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
         Transfer(gradient, partition, size, QueueKind(queue), from_s + added, from_s + start, from_s + finish)
         for gradient, partition, size, queue, added, start, finish in zip(*columns, strict=True)
     )
+    left_out = row.left_out
     before = moments[-1] if moments else None
     if before is not None and from_s - before.until_s < NEXT_S and row.until_s + shift - before.from_s < MOST_MOMENT_S:
         moments.pop()
         from_s, transfers = before.from_s, before.transfers + transfers
-        left_out = before.left_out + row.left_out
-    else:
-        left_out = row.left_out
+        left_out += before.left_out
     name = f"from {from_s:.1f} s to {row.until_s + shift:.1f} s"
     moments.append(Moment(name, from_s, row.until_s + shift, transfers, left_out))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import QueueKind, name_of
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.core.transfer import Transfer
-from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
-from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status, read_worker
+from prophet_scheduler.lab.jobs.record import Mark
+from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results, read_status, read_worker
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
 from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
@@ -44,12 +45,9 @@ def story_of_run(folder: Path) -> Story:
             if run is not None:
                 label = name if len(results.cells) == 1 or not setting else f"{name}, {setting}"
                 chapters.append(_chapter(label, run, cell, name))
-    return Story(_title(results, folder), facts, chapters, dict(_flat(results.config)), results)
-
-
-def _title(results: Results, folder: Path) -> str:
-    name = results.config.get("name")
-    return name if isinstance(name, str) else folder.resolve().name
+    named = results.config.get("name")
+    title = named if isinstance(named, str) else folder.resolve().name
+    return Story(title, facts, chapters, dict(_flat(results.config)), results)
 
 
 def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
@@ -81,9 +79,10 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     # An engine of collectives has only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
     recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
+    judged = max(1, len(worker.iteration_s) // 2)  # iterations at the end of the run
     queued_s = {
         name_of(way.gradient, status.arena): way.wait_s
-        for way in turnarounds(recorded, max(0, len(worker.marks) - 1 - _counted(worker)))
+        for way in turnarounds(recorded, max(0, len(worker.marks) - 1 - judged))
     }
     return Chapter(
         label,
@@ -100,26 +99,13 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     )
 
 
-def _counted(worker: WorkerRecord) -> int:
-    """Number of iterations at the end of the run, half of them, by which gradients are judged."""
-    return max(1, len(worker.iteration_s) // 2)
-
-
 def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> list[Moment]:
     first = max(0, len(marks) - 1 - SHOWN_ITERATIONS)
     from_s, until_s = marks[first].backward, marks[-1].backward
     shown = [
-        Transfer(
-            transfer.gradient,
-            transfer.partition,
-            transfer.size_bytes,
-            transfer.queue,
-            transfer.added_s - zero,
-            transfer.start_s - zero,
-            transfer.finish_s - zero,
-        )
-        for transfer in transfers
-        if transfer.finish_s > from_s and transfer.start_s < until_s
+        replace(each, added_s=each.added_s - zero, start_s=each.start_s - zero, finish_s=each.finish_s - zero)
+        for each in transfers
+        if each.finish_s > from_s and each.start_s < until_s
     ]
     computing = []
     for before, mark in itertools.pairwise([None, *marks[first:]]):

@@ -12,16 +12,13 @@ import contextlib
 import json
 import math
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from prophet_scheduler.core.errors import UserError
 
 from .namespaces import launcher, try_alone
 from .shaping import MAX_BANDWIDTH_BPS, QUEUE_S
 
-PROGRAM = Path(__file__).with_name("relay.py")
 MAX_DELAY_S = 0.02
 PATIENCE_S = 10.0
 
@@ -70,7 +67,7 @@ def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
 
 def require_relay() -> None:
     """Raise UserError with the reason and advice if a relay cannot run."""
-    tried = try_alone(*_program("try"))
+    tried = try_alone(*launcher("relay", "try"))
     if tried.returncode != 0:
         raise UserError(f"links cannot be delayed here: {_last_line(tried.stderr)}")
 
@@ -83,7 +80,7 @@ class Relay:
         self._node = node
         self._fault: str | None = None
         self._process = subprocess.Popen(
-            launcher("enter", namespace, *_program(near, far, repr(delay_s))),
+            launcher("enter", namespace, *launcher("relay", near, far, repr(delay_s))),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -130,10 +127,6 @@ class Relay:
             self._process.wait()
         self._process.stdout.close()
         self._process.stderr.close()
-
-
-def _program(*arguments: str) -> list[str]:
-    return [sys.executable, "-I", "-S", str(PROGRAM), *arguments]
 
 
 def _last_line(text: str) -> str:

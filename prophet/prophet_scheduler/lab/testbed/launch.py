@@ -8,6 +8,8 @@ milliseconds and read nothing of the job's environment. They use only the standa
     launch.py alone ARGV...          runs ARGV in its own network namespace
     launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers separated by commas
     launch.py user ARGV...           runs ARGV as root of a new user namespace
+    launch.py relay NEAR FAR DELAY   passes frames on between two interfaces, each DELAY seconds after it came
+    launch.py relay try              ends with status 0 if the kernel allows a relay
 
 The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
 is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included. The holder then ends every
@@ -136,6 +138,22 @@ def user(argv: list[str]) -> None:
     run(argv)
 
 
+def relay(arguments: list[str]) -> int:
+    """Return the exit status of native/relay.cc, which does the work and prints the output."""
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    try:
+        library = ctypes.CDLL(str(Path(__file__).with_name("_relay" + EXTENSION_SUFFIXES[0])))
+    except OSError as error:
+        sys.exit(f"it is not compiled; install Prophet again ({error})")
+    if arguments == ["try"]:
+        status: int = library.prophet_relay_try()
+    else:
+        near, far, delay_s = arguments
+        status = library.prophet_relay(near.encode(), far.encode(), ctypes.c_double(float(delay_s)))
+    return status
+
+
 def run(argv: list[str]) -> None:
     # Python ignores these two signals; a program must not inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -158,6 +176,8 @@ def main(arguments: list[str]) -> None:
                 run(argv)
             case ["user", *argv]:
                 user(argv)
+            case ["relay", *rest]:
+                sys.exit(relay(rest))
     except OSError as error:
         sys.exit(f"testbed: {' '.join(arguments[:3])}: {error}")
 

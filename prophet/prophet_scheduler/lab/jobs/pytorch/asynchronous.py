@@ -13,6 +13,7 @@ averaged, so a step is as many times as long as there are workers: a sample move
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -46,16 +47,11 @@ class Features:
         return made
 
 
-class SlowComputing:
-    """Random times of the computations of worker `rank`, in seconds; a worker's draws do not depend on its speed."""
-
-    def __init__(self, compute_s: float, chance: float, factor: float, seed: int, rank: int) -> None:
-        self._compute_s, self._chance, self._factor = compute_s, chance, factor
-        self._random = np.random.default_rng([seed, SLOW_STREAM, rank])
-
-    def next_s(self) -> float:
-        slow = self._random.random() < self._chance
-        return self._compute_s * (self._factor if slow else 1.0)
+def computing_s(compute_s: float, chance: float, factor: float, seed: int, rank: int) -> Iterator[float]:
+    """Yield the seconds of the computations of worker `rank`; a worker's draws do not depend on its speed."""
+    random = np.random.default_rng([seed, SLOW_STREAM, rank])
+    while True:
+        yield compute_s * (factor if random.random() < chance else 1.0)
 
 
 def main() -> None:
@@ -84,11 +80,11 @@ def main() -> None:
 
         schedule = DelayAdaptiveLR(optimizer, spec.delay_constant)
     batch = batches(len(inputs), spec.batch_size, spec.seed + exchange.rank)
-    computing = SlowComputing(spec.compute_s, spec.slow_chance, spec.slow_factor, spec.seed, exchange.rank)
+    computing = computing_s(spec.compute_s, spec.slow_chance, spec.slow_factor, spec.seed, exchange.rank)
     kept = Convergence()
     for _ in range(spec.iterations):
         recorder.iteration_starts()
-        due = time.monotonic() + computing.next_s()
+        due = time.monotonic() + next(computing)
         with torch.no_grad():
             # The model is complete here in any case, since this iteration's gradients are computed from it.
             loss = nn.functional.cross_entropy(model(looked_at), their_labels)
@@ -117,9 +113,7 @@ def main() -> None:
 
 
 def _sleep_until(due: float) -> None:
-    left = due - time.monotonic()
-    if left > 0:
-        time.sleep(left)
+    time.sleep(max(0.0, due - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import nn
 from prophet_scheduler.engines.exchange import TorchJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import batches, digits
-from prophet_scheduler.lab.jobs.pytorch.training import run, train
+from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
 from prophet_scheduler.lab.jobs.record import Spec
 
 
@@ -43,13 +43,6 @@ def make_model(kind: str) -> nn.Module:
         nn.ReLU(),
         nn.Linear(1024, 10),
     )
-
-
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    model.eval()
-    with torch.no_grad():
-        correct: torch.Tensor = (model(images).argmax(1) == labels).float()
-    return float(correct.mean())
 
 
 def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, float]:

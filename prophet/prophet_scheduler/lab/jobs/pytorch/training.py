@@ -24,6 +24,14 @@ def model_record(model: torch.nn.Module) -> tuple[dict[str, int], str]:
     return {name: array.nbytes for name, array in weights.items()}, weights_sha256(weights)
 
 
+def accuracy(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+    """Return the share of right predictions: the output has a score for each class in its last dimension."""
+    model.eval()
+    with torch.no_grad():
+        right: torch.Tensor = (model(inputs).argmax(-1) == labels).float()
+    return float(right.mean())
+
+
 def train(
     spec: Spec,
     exchange: TorchJobExchange,

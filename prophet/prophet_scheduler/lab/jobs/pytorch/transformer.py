@@ -17,7 +17,7 @@ from torch import nn
 from prophet_scheduler.engines.exchange import TorchJobExchange
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import text
-from prophet_scheduler.lab.jobs.pytorch.training import run, train
+from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
 from prophet_scheduler.lab.jobs.record import Spec
 
 LENGTH = 32
@@ -92,15 +92,6 @@ def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(said.flatten(0, 1), sentences[:, 1:].flatten())
 
 
-def accuracy(model: nn.Module, vocabulary: int) -> float:
-    """Return the share of words predicted correctly from those before them, in text not trained on."""
-    model.eval()
-    sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
-    with torch.no_grad():
-        right: torch.Tensor = (model(sentences[:, :-1]).argmax(2) == sentences[:, 1:]).float()
-    return float(right.mean())
-
-
 def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Transformer, float]:
     vocabulary = SHAPES[spec.model][2]
     seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
@@ -116,7 +107,8 @@ def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Tra
 
     optimizer = make_optimizer(model, spec.learning_rate)
     train(spec, exchange, recorder, model, optimizer, loss, schedule_of)
-    return model, accuracy(model, vocabulary)
+    sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
+    return model, accuracy(model, sentences[:, :-1], sentences[:, 1:])
 
 
 if __name__ == "__main__":
