@@ -14,13 +14,12 @@ import functools
 import itertools
 import logging
 import math
-import os
 import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -41,7 +40,7 @@ from prophet_mlfabric.messages import (
 )
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
-from prophet_mlfabric.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ, host_and_port
+from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
@@ -59,26 +58,15 @@ class CoordinatorClient:
     """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
     block.
 
-    `bound_s` is the maximum silence of the coordinator before updates go in arrival order. `node` names the NIC; the
-    default is the host's name. With `watch_nic` its rate is measured while updates travel, and reported. `staleness` is
-    the number of rounds by which one of the job's `workers` may lead the slowest, None for any. `replicates` is True if
-    it can make copies of the model. Raises UserError for an impossible address, tenant or number. Nothing is connected
-    yet when the constructor returns.
+    `worker` is the number of this worker, and `workers` the number of the job's workers. With `watch_nic` the NIC's
+    rate is measured while updates travel, and reported. Raises UserError for an impossible address, tenant or number.
+    Nothing is connected yet when the constructor returns.
     """
 
     def __init__(
-        self,
-        address: str,
-        token: str,
-        tenant: str,
-        worker: int,
-        bound_s: float = DEFAULT_COORDINATOR_BOUND_S,
-        node: str | None = None,
-        watch_nic: bool = True,
-        workers: int | None = None,
-        staleness: int | None = None,
-        replicates: bool = False,
+        self, settings: CoordinatorSettings, worker: int, workers: int | None = None, watch_nic: bool = True
     ) -> None:
+        tenant, node = settings.tenant, settings.node
         try:
             hello = Hello(
                 tenant=tenant,
@@ -86,16 +74,16 @@ class CoordinatorClient:
                 incarnation=secrets.randbits(53),
                 node=node or socket.gethostname(),
                 workers=workers,
-                staleness=staleness,
-                replicates=replicates,
+                staleness=settings.staleness,
+                replicates=settings.replica is not None,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
-        self._address = address
-        place = host_and_port(address, "the coordinator")
+        self._address = settings.address
+        place = host_and_port(settings.address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
         """Guards what threads share: the conversation and the futures."""
-        self._talk = Conversation(hello, token, bound_s, time.monotonic())
+        self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """Futures of awaited results, by type, sum or not, and number."""
         self._collect: Callable[[Collect], None] = _ignore
@@ -402,25 +390,3 @@ def _resolving(future: Future[Any] | None, value: Any) -> Callable[[], None]:
                 future.set_result(value)
 
     return resolve
-
-
-def client_from_environ(
-    worker: int, environ: Mapping[str, str] = os.environ, workers: int | None = None
-) -> CoordinatorClient | None:
-    """Return a client for the coordinator in the environment; None without one. Raises UserError that names the wrong
-    variable.
-    """
-    settings = coordinator_from_environ(environ)
-    if settings is None:
-        return None
-    return CoordinatorClient(
-        settings.address,
-        settings.token,
-        settings.tenant,
-        worker,
-        settings.bound_s,
-        settings.node,
-        workers=workers,
-        staleness=settings.staleness,
-        replicates=settings.replica is not None,
-    )

@@ -36,16 +36,20 @@ _LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, its tenant and token, and its bound (seconds). `node` None: the host's name."""
+    """Place of a worker's coordinator, and what this worker says to it.
+
+    `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
+    the NIC; None is the host's name. `staleness` is the number of rounds by which a worker may lead the slowest; None
+    for any. `replica` is the host and port of the replica to which it can hand copies of the model; None without one.
+    """
 
     address: str
     tenant: str
     token: str
-    bound_s: float
-    node: str | None
+    bound_s: float = DEFAULT_COORDINATOR_BOUND_S
+    node: str | None = None
     staleness: int | None = None
     replica: tuple[str, int] | None = None
-    """Host and port."""
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:

@@ -47,7 +47,7 @@ class AsynchronousAgent:
     """Prophet in one worker of an asynchronous job."""
 
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
-        self._settings = settings
+        self.settings = settings
         self.replica: Replica | None = None
         """Set since BytePS was initialised."""
         self._library = library
@@ -74,7 +74,7 @@ class AsynchronousAgent:
         """Take over tasks that go one way only, and the wrapping of optimizers by the BytePS module just imported."""
         if self._hook is not None and self._library is not None:
             try:
-                self._hook.attach(self._library, self._settings.watchdog_s)
+                self._hook.attach(self._library, self.settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
                 # In order of arrival: all of an update is needed at once.
@@ -135,14 +135,6 @@ class AsynchronousAgent:
         settings = coordinator_from_environ(os.environ)
         return None if settings is None else settings.staleness
 
-    @property
-    def stall_s(self) -> float | None:
-        return self._settings.stall_s
-
-    @property
-    def block_bytes(self) -> int | None:
-        return self._settings.partition_bytes
-
     def step_aside(self, why: str) -> None:
         """Warn once; from here on all transfers go both ways."""
         self._aside = why
@@ -177,7 +169,7 @@ class AsynchronousAgent:
             end_process(f"{who} died: this worker ends without waiting for BytePS's end, which waits for all", STALLED)
 
     def _finish(self) -> None:
-        write_records(self._settings, self._status)
+        write_records(self.settings, self._status)
 
     def _status(self) -> AgentStatus:
         return AgentStatus(
@@ -232,12 +224,13 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
             from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
             warn_of_unknown_variables(environ)
-        from prophet_mlfabric.client import client_from_environ
-
-        client = client_from_environ(worker, environ, workers)
-        if client is None:
+        settings = coordinator_from_environ(environ)
+        if settings is None:
             logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
             return None
+        from prophet_mlfabric.client import CoordinatorClient
+
+        client = CoordinatorClient(settings, worker, workers)
         client.wait_welcome(WELCOME_S)
     except UserError as error:
         end_process(str(error), WRONG)
@@ -318,9 +311,9 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
-        block_bytes = agent.block_bytes or BLOCK_BYTES
+        block_bytes = agent.settings.partition_bytes or BLOCK_BYTES
         wait = hook_module.wait_activity
-        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.stall_s)
+        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.settings.stall_s)
         rounds: AsynchronousRounds = wrapped.asynchronous
         if coordinator is not None:
             sum_at_workers(agent, coordinator, rounds)
@@ -340,7 +333,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.stall_s)
+        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.settings.stall_s)
         return None
 
     bps.broadcast_parameters = broadcast
