@@ -19,7 +19,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -93,8 +93,8 @@ class CoordinatorClient:
         self._closing = self._ended = self._warned = False
         self._nic = NicWatch(interface_towards(place[0]) if watch_nic else None)
         self._connection: Connection | None = None
-        self._connector = _Connector(place, self._wake)
         self._hub = Hub(1, math.inf)
+        self._connector = _Connector(place, self._hub.wake)
         self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
         self._thread.start()
 
@@ -128,12 +128,11 @@ class CoordinatorClient:
 
         Raises UserError for impossible sizes, versions or norms.
         """
-        with self._answered:
+        with self._talking() as talk:
             asking = Asking(next(self._numbers))
-            self._talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
+            talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
             self._futures[Permission, False, asking.update] = asking.permission
             self._futures[Outcome, False, asking.update] = asking.outcome
-        self._wake()
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
@@ -141,31 +140,27 @@ class CoordinatorClient:
 
         Call it also for an update that was reported lost but is in the model after all.
         """
-        with self._answered:
-            self._talk.done(asking.update, size_bytes, time.monotonic())
-        self._wake()
+        with self._talking() as talk:
+            talk.done(asking.update, size_bytes, time.monotonic())
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
         """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
-        with self._answered:
+        with self._talking() as talk:
             self._collect = collect
-            self._talk.aggregates(address)
-        self._wake()
+            talk.aggregates(address)
 
     def collected(self, number: int) -> Future[Permission]:
         """Report that a collection is here and summed. The result comes when the sum may go to the server."""
-        with self._answered:
+        with self._talking() as talk:
             future = self._futures.setdefault((Permission, True, number), Future())
-            self._talk.collected(number, time.monotonic())
-        self._wake()
+            talk.collected(number, time.monotonic())
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """Report that the server has all of the sum. Its members' workers then get their outcomes."""
-        with self._answered:
-            self._talk.done(number, size_bytes, time.monotonic(), sum=True)
-        self._wake()
+        with self._talking() as talk:
+            talk.done(number, size_bytes, time.monotonic(), sum=True)
 
     def on_copy(self, copy: Callable[[Copy], None]) -> None:
         """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
@@ -173,9 +168,8 @@ class CoordinatorClient:
 
     def copied(self, number: int, reason: str = "") -> None:
         """Report that the replica keeps that copy, or that it did not get there for `reason`."""
-        with self._answered:
-            self._talk.copied(number, reason)
-        self._wake()
+        with self._talking() as talk:
+            talk.copied(number, reason)
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
         """Report finished rounds and read models, the first ones included.
@@ -184,13 +178,12 @@ class CoordinatorClient:
         enough, False if the coordinator is away and nobody is waited for.
         """
         future: Future[bool] = Future()
-        with self._answered:
+        with self._talking() as talk:
             if rounds == models:
                 self._futures[Pass, False, rounds] = future
             else:
                 future.set_result(True)
-            self._talk.clock(rounds, models, time.monotonic())
-        self._wake()
+            talk.clock(rounds, models, time.monotonic())
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
@@ -220,8 +213,13 @@ class CoordinatorClient:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _wake(self) -> None:
-        """Have the thread handle a call. If the thread has ended, deliver the results at once."""
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[Conversation]:
+        """Change the conversation, and have the thread act on it. If the thread has ended, deliver the results at
+        once.
+        """
+        with self._answered:
+            yield self._talk
         self._hub.wake()
         if self._ended:
             self._deliver()
