@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node
@@ -168,14 +168,12 @@ def reserve_groups(
     for group in groups:
         arrivals: tuple[float, ...] = ()
         if group.aggregator is None:
-            starts = now_s
             end = network.reserve(group.updates[0].node, destination, group.size_bytes, now_s)
         else:
             arrivals = tuple(
                 network.reserve(update.node, group.aggregator, update.size_bytes, now_s) for update in group.updates
             )
-            starts = max(arrivals)
-            end = network.reserve(group.aggregator, destination, group.size_bytes, starts)
+            end = network.reserve(group.aggregator, destination, group.size_bytes, max(arrivals))
         latest_s = max(latest_s, end)
-        again.append(Group(group.updates, group.aggregator, arrivals, starts, end, latest_s))
+        again.append(replace(group, arrivals_s=arrivals, end_s=end, applied_s=latest_s))
     return tuple(again), latest_s

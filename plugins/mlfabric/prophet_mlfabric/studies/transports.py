@@ -161,10 +161,10 @@ class Scheduled:
         machines = [setting.machine_of(worker) for worker in workers]
         speed = [network.downlinks[node].most_since(now) for node in range(setting.machines)]
         ranked = sorted(range(setting.machines), key=lambda node: -speed[node])
-        plan = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
+        hops = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
         model, version = cluster.learner.read(), cluster.version
         sent: list[Sent] = []
-        for hop in plan.hops:
+        for hop in hops:
             after = () if hop.after is None else (sent[hop.after],)
             sent.append(self._wire.send(hop.source, hop.destination, setting.model_bytes, now, after))
             if hop.reader is not None:
