@@ -59,7 +59,7 @@ from prophet_mlfabric.open_updates import (
 )
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
-from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
+from prophet_mlfabric.timetable import LEAD_S, Timetable
 
 Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
@@ -185,8 +185,7 @@ class Coordination:
 
     def _lives(self, worker: JobWorker, now_s: float) -> None:
         worker.heard_s, worker.alive = now_s, True
-        if self._job.leads is not None:
-            self._job.leads.lives(worker.number)
+        self._job.leads.lives(worker.number)
 
     def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
         """Handle a request of `worker`. A refused one changes nothing."""
@@ -216,8 +215,6 @@ class Coordination:
             case Bye():
                 self._forget(known, "it has ended")
                 self._part(known, first, now_s)
-            case Hello():
-                return self.join(request, now_s)
         return self._said()
 
     def _ask(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
@@ -235,7 +232,7 @@ class Coordination:
         elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
             self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", number)
         else:
-            held = self._job.leads is not None and not self._job.leads.may_send(worker.number)
+            held = not self._job.leads.may_send(worker.number)
             self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
 
     def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
@@ -318,7 +315,7 @@ class Coordination:
 
     def _clock(self, worker: JobWorker, clock: Clock) -> None:
         leads = self._job.leads
-        if leads is None:
+        if not leads.bounded:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
             return
         leads.heard(worker.number, clock.rounds, clock.models)
@@ -330,8 +327,6 @@ class Coordination:
     def _look_at_leads(self) -> None:
         """Let workers go on if the ones they waited for have progressed or died."""
         leads = self._job.leads
-        if leads is None:
-            return
         for worker in self._job.workers.values():
             if worker.proceeds_at is not None and leads.may_read(worker.number):
                 self._say(worker, Proceed(rounds=worker.proceeds_at, now=True))
@@ -384,14 +379,12 @@ class Coordination:
         self.counts.batches += 1
         for update in schedule.dropped:
             self._drop(self._updates.by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
-        made = list(schedule.transfers)
-        made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
-        for transfer in made:
+        for transfer in schedule.transfers:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
             elif transfer.kind is Kind.DIRECT:
                 self._updates.by_id[transfer.updates[0].id].transfer = transfer
-        self._timetable.planned += made
+        self._timetable.planned += schedule.transfers
 
     def _gather(self, transfer: PlannedTransfer, aggregator: JobWorker) -> None:
         members = [self._updates.by_id[update.id] for update in transfer.updates]
@@ -459,7 +452,7 @@ class Coordination:
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
         self._say_copy()
-        if self._job.leads is not None and now_s - self._job.leads_since_s > self.terms.dead_s:
+        if now_s - self._job.leads_since_s > self.terms.dead_s:
             self._job.leads.absent(self._job.workers)
         for worker in self._job.workers.values():
             if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
@@ -477,9 +470,8 @@ class Coordination:
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
             self.lag.gone(worker.number)
-        if self._job.leads is not None:
-            self._job.leads.gone(worker.number)
-            self._look_at_leads()
+        self._job.leads.gone(worker.number)
+        self._look_at_leads()
         for entry in list(worker.open.values()):
             collection = entry.collection
             if collection is None or not collection.transfer.ready:

@@ -153,7 +153,7 @@ class CoordinatedJob:
     version: int = 0
     base: int = 0
     manner: Manner | None = None
-    leads: LeadBound | None = None
+    leads: LeadBound = field(default_factory=LeadBound)
     leads_since_s: float = -math.inf
     left_behind: set[int] = field(default_factory=set)
     """Dead workers that the others were told not to wait for."""

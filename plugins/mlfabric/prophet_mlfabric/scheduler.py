@@ -129,13 +129,9 @@ class Scheduler:
         self.version = 0
         """v_init: the model's version once all scheduled updates are applied."""
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
-        self._pending: tuple[Update, ...] = ()
-        self._random = np.random.default_rng(seed)
-
-    @property
-    def punted(self) -> tuple[Update, ...]:
+        self.punted: tuple[Update, ...] = ()
         """Updates that the replica lacks and that are not on their way to it."""
-        return self._pending
+        self._random = np.random.default_rng(seed)
 
     def schedule(
         self,
@@ -167,9 +163,9 @@ class Scheduler:
             self._ledger.add(update.norm)
         weights = self._ledger.weights(self.version - len(order))
         tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, weights, self._ledger.bound)
-        copied_to = len(self._ledger) - len(order) - len(self._pending)
+        copied_to = len(self._ledger) - len(order) - len(self.punted)
         replication = replicate(
-            (*self._pending, *order),
+            (*self.punted, *order),
             tentative,
             self._ledger,
             self.replica,
@@ -177,7 +173,7 @@ class Scheduler:
             now_s,
             replica_busy_until_s,
         )
-        self._pending = replication.punted
+        self.punted = replication.punted
         kept = delayed_from(tentative, replication)
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
@@ -215,8 +211,8 @@ class Scheduler:
 
 def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
     """Add the transfers of a group, and return its last."""
-    if group.aggregator is None:
-        node = group.updates[0].node
+    node = group.updates[0].node
+    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # there is nothing to sum
         last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
         legs = [
