@@ -113,13 +113,6 @@ class _Open(_Waiting):
         return self.ask.sum, self.ask.update
 
 
-@dataclass
-class _Leaving(_Waiting):
-    """The end of this worker, and the newest answer to it."""
-
-    parting: Parting | None = None
-
-
 class _Standing(enum.Enum):
     """State of the coordinator for this worker; UNKNOWN: not heard yet on this connection, but waited for."""
 
@@ -205,7 +198,8 @@ class Conversation:
         self._lost_asks: dict[int, Ask] = {}
         self._clock: Clock | None = None
         self._passing: _Waiting | None = None
-        self._leaving: _Leaving | None = None
+        self._leaving: _Waiting | None = None
+        self._parting: Parting | None = None
         self._rates: NicRates | None = None
         self._said_s = -math.inf
         self._messages: list[Request] = []
@@ -280,12 +274,9 @@ class Conversation:
         if self.welcomed:
             self._messages.append(Copied(number=number, reason=reason[:MOST_REASON]))
 
-    def report(self, up: float | None, down: float | None) -> None:
-        """Report the NIC's rates in bytes per second, None if unknown. Raises UserError for impossible rates."""
-        try:
-            self._rates = NicRates(up=up, down=down)
-        except ValueError:
-            raise UserError(f"rates of {up} and {down} bytes per second; give numbers above 0") from None
+    def report(self, up: float) -> None:
+        """Report the rate of the NIC's uplink in bytes per second."""
+        self._rates = NicRates(up=up)
         if self.welcomed:
             self._messages.append(self._rates)
 
@@ -302,8 +293,7 @@ class Conversation:
 
     def leave(self, now_s: float) -> None:
         """Begin to leave: ask for nothing more and wait for `died`."""
-        before = self._leaving
-        self._leaving = _Leaving(self.patience.time(now_s), parting=before.parting if before is not None else None)
+        self._leaving = _Waiting(self.patience.time(now_s))
 
     def end(self, now_s: float) -> None:
         """Let everything go in arrival order, now and later, since no answer will come."""
@@ -315,7 +305,7 @@ class Conversation:
     @property
     def died(self) -> tuple[int, ...] | None:
         """Workers that have died, once all others have ended or died. None before."""
-        parting = self._leaving.parting if self._leaving is not None else None
+        parting = self._parting
         return parting.died if parting is not None and parting.working == 0 else None
 
     @property
@@ -386,7 +376,7 @@ class Conversation:
                 if answer.now:
                     self._pass(True)
             case Parting() if self._leaving:
-                self._leaving.heard_s, self._leaving.parting = self.patience.time(now_s), answer
+                self._leaving.heard_s, self._parting = self.patience.time(now_s), answer
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
         known = self._introduction

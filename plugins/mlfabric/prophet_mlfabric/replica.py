@@ -82,12 +82,10 @@ class KeptModel:
             request.answer(DONE, NO_MODEL if self.updates is None else self.updates, data)
 
 
-def replica_server(
-    host: str, port: int, tenant: str, token: str, kept: KeptModel, stranger_s: float = TIMEOUT_S
-) -> Listener:
+def replica_server(host: str, port: int, tenant: str, token: str, kept: KeptModel) -> Listener:
     """Return the listener of a replica. Raises UserError if nothing can listen there."""
     try:
-        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle, stranger_s)
+        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle)
     except OSError as error:
         raise UserError(f"--listen {host}:{port}: {error.strerror}; choose an address of this machine") from None
 

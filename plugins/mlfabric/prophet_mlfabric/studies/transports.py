@@ -94,7 +94,7 @@ class Scheduled:
         network, until = self._wire.believed(now)
         due_s = math.inf
         if self._ready:
-            due_s = max(now, min(self._closes_s, until.get(setting.server, -math.inf)))
+            due_s = max(now, min(self._closes_s, until[setting.server]))
         if self._requests:
             due_s = min(due_s, network.uplinks[setting.server].first_free(now))
         return due_s
@@ -105,16 +105,10 @@ class Scheduled:
         self._tick_s = math.inf
         now, setting = self._cluster.now_s, self._cluster.setting
         network, until = self._wire.believed(now)
-        idle = until.get(setting.server, -math.inf) <= now
+        idle = until[setting.server] <= now
         if self._ready and (self._closes_s <= now or not setting.eager or idle):
             ready, self._ready = self._ready, []
-            schedule = self._scheduler.schedule(
-                ready,
-                network,
-                now,
-                until.get(setting.server, -math.inf),
-                until.get(setting.replica, -math.inf),
-            )
+            schedule = self._scheduler.schedule(ready, network, now, until[setting.server], until[setting.replica])
             for update in schedule.dropped:
                 self._cluster.dropped(update)
             self._carry_out(schedule)

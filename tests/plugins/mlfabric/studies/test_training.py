@@ -157,8 +157,8 @@ def test_a_cell_of_table_2() -> None:
 
 
 def test_a_replica_that_may_lag_gets_more_updates_a_message() -> None:
-    tight, loose = replication_savings((1.0, 20.0), horizon_s=15.0)
-    assert tight.saving <= 1.0 < loose.saving and loose.slowdown < tight.slowdown
+    savings = replication_savings((1.0, 20.0), horizon_s=15.0)
+    assert savings[1.0] <= 1.0 < savings[20.0]
 
 
 def test_the_batch_of_section_7_4() -> None:
