@@ -61,14 +61,10 @@ class Link:
 
     def first_free(self, since_s: float) -> float:
         """Return the first time from `since_s` on at which anything is left."""
-        place = bisect_right(self.times, since_s) - 1
-        if self.rates[place] > 0:
-            return since_s
-        while self.rates[place] <= 0:
-            place += 1
-            if place == len(self.rates):
-                return math.inf
-        return self.times[place]
+        for place in range(bisect_right(self.times, since_s) - 1, len(self.rates)):
+            if self.rates[place] > 0:
+                return max(since_s, self.times[place])
+        return math.inf
 
     def most_since(self, since_s: float) -> float:
         """Return the highest rate from `since_s` on."""
@@ -79,34 +75,25 @@ class Link:
         times, rates = self.times, self.rates
         place = bisect_right(times, pieces[0][0]) - 1
         new_times, new_rates = times[:place], rates[:place]
-        last = new_rates[-1] if new_rates else -1.0
+
+        def add(begin: float, end: float, rate: float) -> None:
+            if begin < end and (not new_rates or rate != new_rates[-1]):
+                new_times.append(begin)
+                new_rates.append(rate)
+
         cursor = times[place]
         for begin, end, rate in pieces:
             while times[place + 1] <= begin:
-                if cursor < times[place + 1] and rates[place] != last:
-                    last = rates[place]
-                    new_times.append(cursor)
-                    new_rates.append(last)
+                add(cursor, times[place + 1], rates[place])
                 place += 1
                 cursor = times[place]
-            if cursor < begin and rates[place] != last:
-                last = rates[place]
-                new_times.append(cursor)
-                new_rates.append(last)
+            add(cursor, begin, rates[place])
             left = rates[place] - rate
-            if left <= ROUNDING * rates[place]:
-                left = 0.0
-            if left != last:
-                last = left
-                new_times.append(begin)
-                new_rates.append(left)
+            add(begin, end, left if left > ROUNDING * rates[place] else 0.0)
             cursor = end
-        if cursor < times[place + 1] and rates[place] != last:
-            last = rates[place]
-            new_times.append(cursor)
-            new_rates.append(last)
+        add(cursor, times[place + 1], rates[place])
         place += 1
-        if place < len(rates) and rates[place] == last:
+        if place < len(rates) and rates[place] == new_rates[-1]:
             place += 1
         return Link(new_times + times[place:], new_rates + rates[place:])
 

@@ -24,6 +24,7 @@ from prophet_byteps.library import Library
 from prophet_mlfabric.byteps.replica import Named, Replica
 from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
 from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.settings import Settings, from_environ
@@ -37,8 +38,6 @@ if TYPE_CHECKING:  # not before the settings are known to be right
 
 WELCOME_S = 5.0
 """Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
-BYTEPS_BLOCK_BYTES = "4096000"
-"""BytePS's own partition size: no block is larger, so each is one key."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -67,7 +66,8 @@ class AsynchronousAgent:
         check_job(framework, environ)
         library, hook, no_hook = hook_module.load_for(framework)
         if names.users_own_partition_bytes(environ) is None:
-            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+            # No block is larger, so each is one key.
+            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = str(MOST_BLOCK_BYTES)
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
@@ -177,7 +177,7 @@ class AsynchronousAgent:
             stepped_aside=self._aside,
             plans=0,
             agent_cpu_s=0.0,
-            partition_bytes=int(BYTEPS_BLOCK_BYTES),
+            partition_bytes=MOST_BLOCK_BYTES,
             push_credit=None,
             hook=self._hook.status() if self._hook else None,
         )

@@ -172,23 +172,19 @@ def broadcast_tensors(
     page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
     wire = BytePSWire(bps, f"broadcast.{next(_broadcasts)}", 1, wait_activity, stall_s)
     wire.open([page])
-    held = page[1:].view(torch.uint8)
+    parts = page[1:].view(torch.uint8)[: sum(sizes)].split(sizes)
     if bps.rank() == root:
         page[0] = 1
-        place = 0
-        for tensor, size in zip(tensors, sizes, strict=True):
-            held[place : place + size] = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            place += size
+        for tensor, part in zip(tensors, parts, strict=True):
+            part.copy_(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8))
         wire.push([page])
         return
     wire.pull_until(page, lambda: int(page[0]) == 1, f"worker {root}, which has the parameters,", sleep)
-    place = 0
     with torch.no_grad():
-        for tensor, size in zip(tensors, sizes, strict=True):
-            if size:
+        for tensor, part in zip(tensors, parts, strict=True):
+            if len(part):
                 # A copy, since a tensor may be of a type that cannot begin at any byte.
-                tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
-            place += size
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def wrap(

@@ -19,12 +19,6 @@ from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, Variant, role
 from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
-DELAY_BOUND = settings.LAB_DELAY_BOUND
-"""Delay bound of the coordinator, in versions; none where it is not set."""
-BATCH = settings.LAB_BATCH
-"""Longest time for which the coordinator gathers updates, such as 50ms."""
-RATES = settings.LAB_RATES
-"""The options of `prophet coordinate` that say how fast NICs are."""
 TOKEN_FILE = "coordinator.token"
 TENANT = "experiment"
 PORTS_APART = 10_000
@@ -49,7 +43,7 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
         settings.NODE: node,
     }
     if role_of(node) == "scheduler":
-        env[RATES] = _rates(network)
+        env[settings.LAB_RATES] = _rates(network)
     return env
 
 

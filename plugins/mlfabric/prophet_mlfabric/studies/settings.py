@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from prophet_mlfabric.network import Link, NetworkState, Node
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 
 GBIT = 1e9 / 8
@@ -24,8 +25,6 @@ GBIT = 1e9 / 8
 
 RESNET50_BYTES = 100e6
 RESNET152_BYTES = 240e6
-BYTEPS_BLOCK_BYTES = 4096000.0
-"""BytePS's own BYTEPS_PARTITION_BYTES (its docs/env.md)."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Setting:
     communication make 200 ms, so 60 ms of it), and of a slow one for no longer. Batches are put in order every
     `batch_s`; where MLfabric is `eager`, sooner if the server's NIC would have nothing left to receive, and a model is
     sent as soon as anything is left of that NIC, as in real jobs. `block_bytes` is what a synchronous server sums and
-    answers at a time.
+    answers at a time; the default is BytePS's.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -93,7 +92,7 @@ class Setting:
     overlap: float = 0.6
     batch_s: float = 0.1
     eager: bool = False
-    block_bytes: float = BYTEPS_BLOCK_BYTES
+    block_bytes: float = MOST_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
 
