@@ -106,7 +106,7 @@ class Coordination:
         self._network = NetworkState((), ())
         server = self._node(terms.server)
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
-        self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed, most_summed=most)
+        self._scheduler = Scheduler(server, (), terms.delay_bound, most_summed=most)
         self._timetable = Timetable(server, terms.delay_bound)
         self._updates = OpenUpdates()
         self._collections = Collections((epoch & 0xFFFFFFFF) * COLLECTIONS)
@@ -530,9 +530,10 @@ class Coordination:
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
             self._nodes[name] = len(self._nodes)
-            up, down = self.terms.rates.get(name, (self.terms.rate, self.terms.rate))
-            self._network.uplinks.append(Link.constant(up))
-            self._network.downlinks.append(Link.constant(down))
+            own = self.terms.server_rate if name == self.terms.server else None
+            link = Link.constant(self.terms.rate if own is None else own)
+            self._network.uplinks.append(link)
+            self._network.downlinks.append(link)
         return self._nodes[name]
 
     def _say_collect(self, collection: OpenCollection) -> None:

@@ -105,7 +105,6 @@ class Scheduler:
         aggregators: Sequence[Node],
         delay_bound: int | None = None,
         replica: Node | None = None,
-        replica_aggregators: Sequence[Node] = (),
         divergence_bound: float = math.inf,
         momentum: float = 0.0,
         updates_per_step: int = 1,
@@ -124,7 +123,6 @@ class Scheduler:
         self.aggregators = tuple(aggregators)
         self.delay_bound = delay_bound
         self.replica = replica
-        self.replica_aggregators = tuple(replica_aggregators)
         self._most_summed = most_summed
         self.version = 0
         """v_init: the model's version once all scheduled updates are applied."""
@@ -169,7 +167,7 @@ class Scheduler:
             tentative,
             self._ledger,
             self.replica,
-            self._ranked(self.replica_aggregators, network, now_s),
+            self._ranked(self.aggregators, network, now_s),
             now_s,
             replica_busy_until_s,
         )
@@ -195,7 +193,7 @@ class Scheduler:
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
-        own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
+        own = (self.server, self.replica, *self.aggregators)
         for node in (*(update.node for update in updates), *(node for node in own if node is not None)):
             if not 0 <= node < len(network):
                 raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")

@@ -148,7 +148,6 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
         SERVER,
         [2, 3],
         replica=REPLICA,
-        replica_aggregators=[4, 5],
         divergence_bound=bound,
         momentum=momentum,
         updates_per_step=per_step,
@@ -204,7 +203,7 @@ def test_dropped_updates_do_not_count_as_versions() -> None:
     assert scheduler.version == 1
 
 
-@pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}, {"replica_aggregators": [7]}])
+@pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}])
 def test_nodes_that_are_not_there_are_one_line(wrong: dict[str, Any]) -> None:
     scheduler = Scheduler(**{"server": 0, "aggregators": [1], **wrong})
     with pytest.raises(UserError, match="the network has only nodes 0 to 2"):

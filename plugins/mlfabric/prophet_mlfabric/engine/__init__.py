@@ -50,10 +50,9 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
 def _rates(network: RunNetwork) -> str:
     """Return what is known of the NICs before any worker has reported: their rates at the start."""
     options = ["--server", "server0"]
-    if (server := network.rates.get("server0")) is not None:
-        options += ["--server-rate", format_rate(server)]
-    if (worker := network.rates.get("worker0")) is not None:
-        options += ["--rate", format_rate(worker)]
+    for option, node in (("--server-rate", "server0"), ("--rate", "worker0")):
+        if (rate := network.rates.get(node)) is not None:
+            options += [option, format_rate(rate)]
     return " ".join(options)
 
 

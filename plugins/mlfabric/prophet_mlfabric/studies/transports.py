@@ -43,14 +43,12 @@ class Scheduled:
         setting, method = cluster.setting, cluster.method
         self._cluster = cluster
         self._wire = Wire(rates)
-        machines = list(range(setting.machines))
         replica = None if method.divergence_bound is None else setting.replica
         self._scheduler = Scheduler(
             setting.server,
-            machines,
+            range(setting.machines),
             method.delay_bound,
             replica,
-            machines,
             math.inf if method.divergence_bound is None else method.divergence_bound,
             method.momentum,
             cluster.updates_per_step,
