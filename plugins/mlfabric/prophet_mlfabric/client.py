@@ -207,12 +207,6 @@ class CoordinatorClient:
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)
 
-    def __enter__(self) -> CoordinatorClient:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Conversation]:
         """Change the conversation, and have the thread act on it. If the thread has ended, deliver the results at

@@ -421,5 +421,3 @@ def test_numbers_that_cannot_be_are_one_line(size: int, version: int, norm: floa
     with pytest.raises(UserError, match="give numbers of 0 or more"):
         talk.ask(0, size, version, norm, 0.0)
     assert turn(talk, 0.0) == ([], [])
-    with pytest.raises(UserError, match="bound_s"):
-        Conversation(HELLO, TOKEN, math.inf, 0.0)

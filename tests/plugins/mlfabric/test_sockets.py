@@ -78,8 +78,12 @@ def settings(address: str, worker: int = 0, **more: Any) -> CoordinatorSettings:
     return replace(CoordinatorSettings(address, "job", TOKEN, BOUND_S, f"machine{worker}"), **more)
 
 
-def connect(address: str, worker: int = 0, workers: int | None = None, **more: Any) -> CoordinatorClient:
+def client_of(address: str, worker: int = 0, workers: int | None = None, **more: Any) -> CoordinatorClient:
     return CoordinatorClient(settings(address, worker, **more), worker, workers, watch_nic=False)
+
+
+def connect(address: str, worker: int = 0, **more: Any) -> contextlib.closing[CoordinatorClient]:
+    return contextlib.closing(client_of(address, worker, **more))
 
 
 def stranger(address: str) -> socket.socket:
@@ -242,7 +246,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
 
     monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
     monkeypatch.setattr(nic_rates, "sample_nic", sample)
-    with CoordinatorClient(settings(running.address), 0) as client:
+    with contextlib.closing(CoordinatorClient(settings(running.address), 0)) as client:
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
             asking.permission.result(LONG_S)
@@ -255,7 +259,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
 
 
 def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
-    client = connect("tcp://127.0.0.1:9")
+    client = client_of("tcp://127.0.0.1:9")
     asking = client.ask(1000, 0, 1.0)
     client.close()
     assert not asking.permission.result(LONG_S).coordinated
@@ -409,7 +413,7 @@ def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) ->
     environ = {"PROPHET_COORDINATOR": address, "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens), "PROPHET_NODE": "rack1"}
     known = coordinator_from_environ(environ)
     assert known is not None and known.node == "rack1"
-    with CoordinatorClient(known, 0) as client, pytest.raises(UserError, match="the token is wrong"):
+    with contextlib.closing(CoordinatorClient(known, 0)) as client, pytest.raises(UserError, match="token is wrong"):
         client.wait_welcome(LONG_S)
 
 

@@ -128,10 +128,6 @@ class Sgd(Trainee):
         self._steps = 0
         self._due = 0
 
-    @property
-    def model(self) -> Vector:
-        return self._server
-
     def read(self) -> Vector:
         return self._server
 
