@@ -291,9 +291,11 @@ class CoordinatorClient:
             case Copy():
                 return functools.partial(self._copy, result)
             case Pass():
-                return _resolving(self._futures.pop((Pass, False, result.rounds), None), result.coordinated)
+                future = self._futures.pop((Pass, False, result.rounds), None)
+                return functools.partial(_resolve, future, result.coordinated)
             case _:
-                return _resolving(self._futures.pop((type(result), result.sum, result.update), None), result)
+                future = self._futures.pop((type(result), result.sum, result.update), None)
+                return functools.partial(_resolve, future, result)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -374,11 +376,8 @@ def _ignore(what: object) -> None:
     pass
 
 
-def _resolving(future: Future[Any] | None, value: Any) -> Callable[[], None]:
-    def resolve() -> None:
-        # It may have a result already, or be cancelled.
-        if future is not None:
-            with contextlib.suppress(InvalidStateError):
-                future.set_result(value)
-
-    return resolve
+def _resolve(future: Future[Any] | None, value: Any) -> None:
+    # It may have a result already, or be cancelled.
+    if future is not None:
+        with contextlib.suppress(InvalidStateError):
+            future.set_result(value)

@@ -19,7 +19,7 @@ import numpy as np
 from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
-from prophet_mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
+from prophet_mlfabric.replication import DivergenceLedger, replicate, reserve_groups
 from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 
@@ -172,7 +172,7 @@ class Scheduler:
             replica_busy_until_s,
         )
         self.punted = replication.punted
-        kept = delayed_from(tentative, replication)
+        kept, needed = replication.kept, replication.needed
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
             # Updates that give way are reserved after the replica's transfers, which then come first on the wire.
@@ -181,15 +181,14 @@ class Scheduler:
             copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))
             late, _ = reserve_groups(groups[kept:], state, self.server, now_s, latest)
             groups = (*early, *late)
-        place = 0
-        commits, copies = [], []
-        for index, group in enumerate((*groups[:kept], *copied, *groups[kept:])):
-            if kept <= index < kept + len(copied):
-                copied_to += len(group.updates)
-                copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
-            else:
-                place += len(group.updates)
-                commits.append(_arrival(group, self.server, transfers, replication.needed[place - 1]))
+        commits = [_arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept)]
+        copies = []
+        for group in copied:
+            copied_to += len(group.updates)
+            copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
+        commits += [
+            _arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept, len(groups))
+        ]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:

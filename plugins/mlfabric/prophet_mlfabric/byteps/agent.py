@@ -312,8 +312,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
         block_bytes = agent.settings.partition_bytes or BLOCK_BYTES
-        wait = hook_module.wait_activity
-        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.settings.stall_s)
+        wrapped = wrap(bps, optimizer, coordinator, block_bytes, agent.staleness, agent.settings.stall_s)
         rounds: AsynchronousRounds = wrapped.asynchronous
         if coordinator is not None:
             sum_at_workers(agent, coordinator, rounds)
@@ -333,7 +332,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.settings.stall_s)
+        broadcast_tensors(bps, tensors, root_rank, agent.settings.stall_s)
         return None
 
     bps.broadcast_parameters = broadcast

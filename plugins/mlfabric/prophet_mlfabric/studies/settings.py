@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -164,16 +164,13 @@ class Rates:
         return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
 
 
-@dataclass
 class Computations:
     """Seconds of each computation of each worker; a worker's draws do not depend on the others' progress."""
 
-    setting: Setting
-    _random: list[np.random.Generator] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._random = [np.random.default_rng([self.setting.seed, 2, worker]) for worker in range(self.setting.workers)]
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._random = [np.random.default_rng([setting.seed, 2, worker]) for worker in range(setting.workers)]
 
     def next_s(self, worker: int) -> float:
-        slow = self._random[worker].random() < self.setting.stragglers.chance
-        return self.setting.compute_s * (self.setting.stragglers.factor if slow else 1.0)
+        slow = self._random[worker].random() < self._setting.stragglers.chance
+        return self._setting.compute_s * (self._setting.stragglers.factor if slow else 1.0)
