@@ -106,7 +106,7 @@ class Coordination:
         self._network = NetworkState((), ())
         server = self._node(terms.server)
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
-        self._scheduler = Scheduler(server, (), terms.delay_bound, most_summed=most)
+        self._scheduler = Scheduler(server, (), terms.delay_bound, divergence_bound=most)
         self._timetable = Timetable(server, terms.delay_bound)
         self._updates = OpenUpdates()
         self._collections = Collections((epoch & 0xFFFFFFFF) * COLLECTIONS)
@@ -129,16 +129,16 @@ class Coordination:
         """Admit a worker whose connection has proved the token. A refusal changes nothing."""
         known = self._job.workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
-        if anew and not any(worker.alive for worker in self._job.workers.values()):
+        begins = anew and not any(worker.alive for worker in self._job.workers.values())
+        if why := self._other_manner(hello, None if begins else self._job.manner):
+            return [self._refusal(hello.worker, why)]
+        if known is None and not begins and len(self._job.workers) >= self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
+        if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
+        if begins:
             known = None
             self._begin()
-        if why := self._other_manner(hello):
-            return [self._refusal(hello.worker, why)]
-        new_node = hello.node not in self._nodes
-        if known is None and len(self._job.workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
-        if new_node and len(self._nodes) > 2 * self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
         if known is not None and known.incarnation != hello.incarnation:
             del self._job.workers[hello.worker]  # first, so that nothing of its past is said to the new one
             self._forget(known, "its worker started anew")
@@ -170,11 +170,11 @@ class Coordination:
         if self.lag is not None:
             self.lag.begin()
 
-    def _other_manner(self, hello: Hello) -> str:
+    def _other_manner(self, hello: Hello, others: Manner | None) -> str:
         """Return why a worker cannot train with the others; empty if it can."""
         staleness, workers = manner = Manner.of(hello)
-        if self._job.manner not in (None, manner):
-            return f"{manner}, and others of this job say {self._job.manner}: make them alike"
+        if others not in (None, manner):
+            return f"{manner}, and others of this job say {others}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
             return f"{manner}: worker {hello.worker} of so many cannot be"
         if hello.replicates and self.lag is None:

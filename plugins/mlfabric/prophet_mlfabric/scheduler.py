@@ -109,10 +109,9 @@ class Scheduler:
         momentum: float = 0.0,
         updates_per_step: int = 1,
         seed: int = 0,
-        most_summed: float = math.inf,
     ) -> None:
         """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` is as in `DivergenceLedger`. Without
-        a `replica` the norms of a sum's updates add up to at most `most_summed`.
+        a `replica` only the norms of a sum's updates are bounded: together they are at most Div_max.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
         no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -123,9 +122,9 @@ class Scheduler:
         self.aggregators = tuple(aggregators)
         self.delay_bound = delay_bound
         self.replica = replica
-        self._most_summed = most_summed
         self.version = 0
         """v_init: the model's version once all scheduled updates are applied."""
+        self._divergence_bound = divergence_bound
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
         self.punted: tuple[Update, ...] = ()
         """Updates that the replica lacks and that are not on their way to it."""
@@ -148,12 +147,13 @@ class Scheduler:
         self._check_nodes(updates, network)
         ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
         order = ordering.updates
-        ranked = self._ranked(self.aggregators, network, now_s)
+        ranked = self._ranked(network, now_s)
         self.version += len(order)
         transfers: list[PlannedTransfer] = []
         if self.replica is None or self._ledger is None:
             norms = [update.norm for update in order]
-            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
+            most = self._divergence_bound
+            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, most)
             commits = [_arrival(group, self.server, transfers) for group in tentative.groups]
             return BatchSchedule(tuple(transfers), tuple(commits), (), ordering.dropped)
 
@@ -167,7 +167,7 @@ class Scheduler:
             tentative,
             self._ledger,
             self.replica,
-            self._ranked(self.aggregators, network, now_s),
+            self._ranked(network, now_s),
             now_s,
             replica_busy_until_s,
         )
@@ -197,7 +197,8 @@ class Scheduler:
             if not 0 <= node < len(network):
                 raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
 
-    def _ranked(self, nodes: Sequence[Node], network: NetworkState, now_s: float) -> list[Node]:
+    def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
+        nodes = self.aggregators
         shuffled = [nodes[place] for place in self._random.permutation(len(nodes))]
         speed = {
             node: min(network.uplinks[node].most_since(now_s), network.downlinks[node].most_since(now_s))

@@ -394,6 +394,14 @@ def test_a_job_that_follows_another_has_a_model_of_its_own() -> None:
     assert [grant.dropped for _, grant in grants(coordination.turn(2.0))] == [False]
 
 
+def test_a_refused_worker_begins_no_other_job() -> None:
+    coordination = job(1)
+    coordination.receive(0, done(), 0.0)
+    coordination.receive(0, Bye(), 1.0)
+    ((_, answer),) = coordination.join(hello(0, incarnation=2).model_copy(update={"replicates": True}), 2.0)
+    assert isinstance(answer, Denied) and (coordination.version, coordination.epoch) == (1, 7)
+
+
 def test_at_the_end_a_worker_hears_who_still_works_and_who_has_died() -> None:
     coordination = job(3)
     assert coordination.receive(0, Bye(), 1.0) == [(0, Parting(working=2))]
