@@ -54,7 +54,8 @@ class AsynchronousAgent:
         self._aside = no_hook
         self._coordinator: CoordinatorClient | None = None
         self._taken = False
-        self._closes: list[Callable[[], None]] = []
+        self.closes: list[Callable[[], None]] = []
+        """Functions to call before BytePS is shut down, the last one first."""
         self._died: tuple[int, ...] | None = None
         """Workers that never will leave, set since this one has left."""
 
@@ -99,8 +100,10 @@ class AsynchronousAgent:
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
-            if self.replica is None:
-                self.replica = find_replica(os.environ)
+            try:
+                self.replica = self.replica or Replica.from_environ(os.environ)
+            except UserError as error:
+                end_process(str(error), WRONG)
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ, module.size())
@@ -126,10 +129,6 @@ class AsynchronousAgent:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return self._coordinator if first else None
 
-    def at_end(self, close: Callable[[], None]) -> None:
-        """Call `close` before BytePS is shut down. Later ones are called first."""
-        self._closes.append(close)
-
     @property
     def staleness(self) -> int | None:
         settings = coordinator_from_environ(os.environ)
@@ -151,8 +150,8 @@ class AsynchronousAgent:
             return self._died
         self._died = ()
         try:
-            while self._closes:
-                self._closes.pop()()
+            while self.closes:
+                self.closes.pop()()
             if self._coordinator is not None:
                 # Those that counted on this worker for a sum are told now, and not after a long silence.
                 self._died = self._coordinator.wait_for_others()
@@ -205,14 +204,6 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     resumed_from(environ)
 
 
-def find_replica(environ: Mapping[str, str]) -> Replica:
-    """Return the replica that the environment names. The process ends if that is impossible."""
-    try:
-        return Replica.from_environ(environ)
-    except UserError as error:
-        end_process(str(error), WRONG)
-
-
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
     """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
 
@@ -250,7 +241,7 @@ def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rou
         from prophet_mlfabric.torch.aggregating import SummingWorker
 
         key = key_of(settings.tenant, settings.token)
-        agent.at_end(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
+        agent.closes.append(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
 
@@ -264,7 +255,7 @@ def copy_to_replica(
         from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
 
         of_parameters = names_of(rounds.blocks.parameters, named)
-        agent.at_end(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
+        agent.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
 
 
 def own_address(environ: Mapping[str, str]) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Carrier(Protocol):
     """Updates to the server and models back."""
 
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None: ...
+
     def push(self, worker: int, update: Update) -> None:
         """The worker has computed this update; the cluster hears when it is applied or dropped."""
 

@@ -156,7 +156,7 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
     agent._wrap_init(bps)
     bps.init()
     for close in ("peers closed", "sums ended"):
-        agent.at_end(partial(happened.append, close))
+        agent.closes.append(partial(happened.append, close))
     bps.shutdown()
     assert happened == [
         "init",

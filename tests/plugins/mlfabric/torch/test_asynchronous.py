@@ -244,7 +244,7 @@ def test_an_update_that_was_lost_with_its_aggregator_counts_once_it_is_seen_in_t
     coordinator = Coordinator()
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
-    root.rounds.aggregate(aggregator.give)
+    root.rounds.give_to = aggregator.give
     coordinator.summed_at = 1
     assert root.train(1.0)
     assert root.values == [0.0] * 6
@@ -265,7 +265,7 @@ def test_an_update_that_cannot_be_sent_to_be_summed_is_one_warning(caplog: pytes
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
     aggregator.error = OSError("no route")
-    root.rounds.aggregate(aggregator.give)
+    root.rounds.give_to = aggregator.give
     coordinator.summed_at = 1
     pushed = server.pushed
     assert root.train(1.0) and root.train(1.0)
