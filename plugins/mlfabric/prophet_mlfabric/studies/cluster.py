@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.studies.agenda import Action, Agenda
+from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
 from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
 from prophet_scheduler.core.errors import UserError
@@ -172,6 +172,8 @@ class StudiedCluster:
         self.now_s = 0.0
         self.version = 0
         self._agenda = Agenda()
+        self.at = self._agenda.at
+        """Have an action done at a time, in seconds."""
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
         self._iterations = math.inf if iterations is None else iterations
@@ -195,9 +197,6 @@ class StudiedCluster:
             action()
         self.record.end_s = self.now_s
         return self.record
-
-    def at(self, time_s: float, action: Action) -> None:
-        self._agenda.at(time_s, action)
 
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 
