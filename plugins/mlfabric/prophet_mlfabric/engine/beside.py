@@ -36,7 +36,7 @@ def command(environ: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
-    """Runs a coordinator meanwhile, where the job has one."""
+    """Run a coordinator meanwhile if the job has one."""
     if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
         yield
         return

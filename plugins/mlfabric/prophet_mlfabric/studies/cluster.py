@@ -81,7 +81,7 @@ class Trainee:
         """Return the server's model as it is now; later steps do not change it."""
 
     def begin(self, worker: int, model: Any, now_s: float) -> None:
-        """The worker has this model and begins to compute."""
+        """Note that a worker has this model and begins to compute."""
 
     def compute(self, worker: int, model: Any) -> tuple[Any, float]:
         """Return an update from this model, and its norm."""
@@ -137,7 +137,7 @@ def run(
     iterations: int | None = None,
     rates: Rates | None = None,
 ) -> Record:
-    """Trains for `horizon_s` virtual seconds, or until `stop()` says so, which is asked after every step of the server.
+    """Train for `horizon_s` virtual seconds, or until `stop()` is True, which is asked after every step of the server.
 
     With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
     are drawn from the setting where they are not given. Raises UserError where none of the three ends is given, and for
@@ -225,7 +225,7 @@ class StudiedCluster:
         self._next_round(worker)
 
     def applied(self, updates: Sequence[Update]) -> None:
-        """These updates are at the server, all earlier ones are applied."""
+        """Apply these updates, which are at the server; all earlier ones are applied."""
         for update in updates:
             worker, payload = self._payloads.pop(update.id)
             self._at_server.append((worker, update, payload))
@@ -248,7 +248,7 @@ class StudiedCluster:
             self._next_round(worker)
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
-        """Updates with their workers are at the replica, which steps as the server does."""
+        """Note updates with their workers that are at the replica, which steps as the server does."""
         for update in arrived:
             self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
@@ -262,7 +262,7 @@ class StudiedCluster:
         return self.setting.workers if self.method.synchronous else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
-        """The worker and what it computed, until the update is applied."""
+        """Return the worker of an update and what it computed, until it is applied."""
         return self._payloads[update.id]
 
     def _next_round(self, worker: int) -> None:

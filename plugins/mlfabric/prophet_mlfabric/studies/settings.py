@@ -43,7 +43,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class TrafficMix:
-    """The rates in bytes per second that a direction of a NIC can have, each with its probability."""
+    """Rates in bytes per second that a direction of a NIC can have, each with its probability."""
 
     rates: tuple[float, ...]
     chances: tuple[float, ...]
@@ -109,29 +109,29 @@ class Setting:
 
     @property
     def server(self) -> Node:
-        """The node after the worker machines."""
+        """Node after the worker machines."""
         return self.machines
 
     @property
     def replica(self) -> Node:
-        """The node after the server."""
+        """Node after the server."""
         return self.machines + 1
 
     def machine_of(self, worker: int) -> Node:
-        """Workers go round the machines."""
+        """Return the machine of a worker: workers go round the machines."""
         return worker % self.machines
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Every NIC's rates over a job: shape (machines, 2, periods), bytes per second; [:, 0] up and [:, 1] down."""
+    """Rates of every NIC over a job: shape (machines, 2, periods), bytes per second; [:, 0] up and [:, 1] down."""
 
     setting: Setting
     values: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]
 
     @classmethod
     def draw(cls, setting: Setting, horizon_s: float) -> Rates:
-        """The rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
+        """Return the rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
         periods = max(1, math.ceil(horizon_s / setting.traffic.period_s))
         random = np.random.default_rng([setting.seed, 1])
         shape = (setting.machines, 2, periods)
@@ -140,11 +140,11 @@ class Rates:
         return cls(setting, np.minimum(np.array(setting.traffic.rates)[drawn], setting.bandwidth))
 
     def changes(self) -> list[float]:
-        """The moments between two periods."""
+        """Return the times between two periods."""
         return [self.setting.traffic.period_s * place for place in range(1, self.values.shape[2])]
 
     def network(self) -> NetworkState:
-        """The NICs as they will be: worker machines, then server and replica."""
+        """Return the NICs as they will be: worker machines, then server and replica."""
         changes = self.changes()
         dedicated = [Link.constant(self.setting.bandwidth)] * 2
         return NetworkState(
@@ -153,7 +153,7 @@ class Rates:
         )
 
     def at(self, time_s: float) -> tuple[list[float], list[float]]:
-        """Uplinks and downlinks of all nodes at one moment; before the start, as at the start."""
+        """Return uplinks and downlinks of all nodes at one time; before the start, as at the start."""
         period = min(max(0, int(time_s // self.setting.traffic.period_s)), self.values.shape[2] - 1)
         dedicated = [self.setting.bandwidth] * 2
         now = self.values[:, :, period]

@@ -21,7 +21,7 @@ ROUNDING_S = 1e-9
 
 
 def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Max-min fair rates. `paths`: shape (flows, links of a flow); `capacities`: one a link. Bytes per second."""
+    """Return max-min fair rates (bytes per second). `paths`: shape (flows, links of a flow); `capacities`: by link."""
     rates = np.full(len(paths), np.inf)
     left, open_flows = capacities.astype(float), np.ones(len(paths), bool)
     while open_flows.any():
@@ -50,7 +50,7 @@ class SharedNetwork:
         self._next_id = 0
 
     def start(self, source: Node, destination: Node, size_bytes: float, now_s: float) -> int:
-        """A new flow; the answer names it."""
+        """Begin a flow. Return its number."""
         self._advance(now_s)
         self._ids = np.append(self._ids, self._next_id)
         self._left = np.append(self._left, size_bytes)
@@ -60,7 +60,7 @@ class SharedNetwork:
         return self._next_id - 1
 
     def change(self, up: Sequence[float], down: Sequence[float], now_s: float) -> None:
-        """The links have other rates from now on."""
+        """Give the links other rates from now on."""
         self._advance(now_s)
         self._capacities = np.array([*up, *down], float)
         self._share()
@@ -70,7 +70,7 @@ class SharedNetwork:
         return math.inf if not len(self._ids) else self._now_s + float((self._left / self._rates).min())
 
     def ended(self, now_s: float) -> list[int]:
-        """The flows that have ended by now, which are gone with that."""
+        """Remove and return the flows that have ended by now."""
         self._advance(now_s)
         done = self._left <= self._rates * ROUNDING_S
         ended: list[int] = self._ids[done].tolist()

@@ -63,7 +63,7 @@ class TableCell:
 
 
 def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
-    """The paper's cluster in one of its nine settings."""
+    """Return the paper's cluster in one of its nine settings."""
     return Setting(COMPUTE[compute], NETWORK[network], seed=seed)
 
 
@@ -119,15 +119,15 @@ class RingComparison:
 
     @property
     def ratio(self) -> float:
-        """The ring's time over MLfabric's: above 1 where MLfabric is ahead."""
+        """Time of the ring over MLfabric's: above 1 where MLfabric is ahead."""
         return self.ring_s / self.mlfabric_s
 
     def idle(self, compute_s: float) -> float:
-        """The part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        """Return the part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
         return max(0.0, self.computing_s - compute_s) / self.ring_s
 
     def needed(self, update_s: float, workers: int) -> float:
-        """Updates a message with which a server's NIC that is never idle would be as fast as the ring.
+        """Return the updates a message with which a server's NIC that is never idle would be as fast as the ring.
 
         `update_s` is how long the NIC receives one message.
         """
@@ -158,7 +158,7 @@ def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s:
 
 
 def lda_setting() -> Setting:
-    """Section 7.1's topic model in C1-N1: section 2's 180 ms of computing, and 1.8 s for 30 updates at 10 Gbit/s."""
+    """Return section 7.1's topic model in C1-N1: 180 ms of computing (section 2), 1.8 s for 30 updates at 10 Gbit/s."""
     return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18)
 
 
@@ -176,12 +176,12 @@ def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> dic
 
 
 def iteration_s(setting: Setting, method: Method, horizon_s: float = 200.0) -> float:
-    """Mean seconds for as many applied updates as there are workers: one iteration of a synchronous method."""
+    """Return the mean seconds for as many applied updates as workers: one iteration of a synchronous method."""
     return setting.workers / run(setting, method, horizon_s=horizon_s).updates_per_s
 
 
 def random_batch(count: int, rates: str, seed: int) -> tuple[list[Update], NetworkState]:
-    """Section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes, free core.
+    """Return section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes.
 
     `rates` is one of RATES. The server is the last node, at 10 Gbit/s. The deadlines are Eq. 9's for a scheduler whose
     version is 0 and whose delay bound is 1.

@@ -32,10 +32,10 @@ class Carrier(Protocol):
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None: ...
 
     def push(self, worker: int, update: Update) -> None:
-        """The worker has computed this update; the cluster hears when it is applied or dropped."""
+        """Take an update that the worker has computed; the cluster hears when it is applied or dropped."""
 
     def pull(self, worker: int) -> None:
-        """The worker's update is applied or dropped, and it wants the model; the cluster hears when it has it."""
+        """Take a worker's request for the model after its update; the cluster hears when it has it."""
 
 
 class Scheduled:

@@ -34,7 +34,7 @@ class Sent:
 
 
 class Wire:
-    """The true network of a job and the transfers on it."""
+    """True network of a job and the transfers on it."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
@@ -44,7 +44,7 @@ class Wire:
     def send(
         self, source: Node, destination: Node, size_bytes: float, now_s: float, after: Sequence[Sent] = ()
     ) -> Sent:
-        """Starts a transfer once those in `after` have ended; it yields to all that were sent before it."""
+        """Start a transfer once those in `after` have ended; it yields to all that were sent before it."""
         start = max((sent.end_s for sent in after), default=now_s)
         end, pieces = self._true.pieces(source, destination, size_bytes, max(now_s, start))
         self._true.take(source, destination, pieces)
