@@ -493,7 +493,8 @@ class Coordination:
 
     def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
-        if self.lag is not None and entry.may_be_applied:
+        granted = entry.grant if entry.collection is None else entry.collection.grant
+        if self.lag is not None and granted is not None:  # it may be at the server, and nobody has reported it
             self.lag.changed(entry.ask.norm)
         self._close(entry)
         number = entry.ask.update

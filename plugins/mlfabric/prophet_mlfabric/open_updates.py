@@ -55,13 +55,6 @@ class OpenUpdate:
     collection: OpenCollection | None = None
     grant: Grant | None = None
 
-    @property
-    def may_be_applied(self) -> bool:
-        """True if it may be at the server, alone or in a sum, before anybody has reported it."""
-        if self.collection is None:
-            return self.grant is not None
-        return self.collection.grant is not None
-
 
 @dataclass(eq=False)
 class OpenCollection:
