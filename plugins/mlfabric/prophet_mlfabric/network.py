@@ -75,25 +75,34 @@ class Link:
         times, rates = self.times, self.rates
         place = bisect_right(times, pieces[0][0]) - 1
         new_times, new_rates = times[:place], rates[:place]
-
-        def add(begin: float, end: float, rate: float) -> None:
-            if begin < end and (not new_rates or rate != new_rates[-1]):
-                new_times.append(begin)
-                new_rates.append(rate)
-
+        last = new_rates[-1] if new_rates else -1.0
         cursor = times[place]
         for begin, end, rate in pieces:
             while times[place + 1] <= begin:
-                add(cursor, times[place + 1], rates[place])
+                if cursor < times[place + 1] and rates[place] != last:
+                    last = rates[place]
+                    new_times.append(cursor)
+                    new_rates.append(last)
                 place += 1
                 cursor = times[place]
-            add(cursor, begin, rates[place])
+            if cursor < begin and rates[place] != last:
+                last = rates[place]
+                new_times.append(cursor)
+                new_rates.append(last)
             left = rates[place] - rate
-            add(begin, end, left if left > ROUNDING * rates[place] else 0.0)
+            if left <= ROUNDING * rates[place]:
+                left = 0.0
+            if left != last:
+                last = left
+                new_times.append(begin)
+                new_rates.append(left)
             cursor = end
-        add(cursor, times[place + 1], rates[place])
+        if cursor < times[place + 1] and rates[place] != last:
+            last = rates[place]
+            new_times.append(cursor)
+            new_rates.append(last)
         place += 1
-        if place < len(rates) and rates[place] == new_rates[-1]:
+        if place < len(rates) and rates[place] == last:
             place += 1
         return Link(new_times + times[place:], new_rates + rates[place:])
 
