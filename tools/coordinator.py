@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ import numpy as np
 import psutil
 
 from prophet_mlfabric.client import CoordinatorClient
+from prophet_mlfabric.settings import CoordinatorSettings
 from prophet_scheduler.core.errors import UserError
 from tools.coordinator_clients import TENANT, Seen, WorkerLoad, drive, flood
 
@@ -151,8 +153,9 @@ class Outliving:
     """Real clients, each in a thread that asks again and again."""
 
     def __init__(self, address: str) -> None:
+        every = CoordinatorSettings(address, TENANT, TOKEN, OUTLIVING_BOUND_S)
         self.clients = [
-            CoordinatorClient(address, TOKEN, TENANT, worker, OUTLIVING_BOUND_S, f"machine{worker}", watch_nic=False)
+            CoordinatorClient(replace(every, node=f"machine{worker}"), worker, watch_nic=False)
             for worker in range(OUTLIVING)
         ]
         self.pushed = 0

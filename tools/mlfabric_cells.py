@@ -24,12 +24,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from prophet_mlfabric.engine import DELAY_BOUND
 from prophet_mlfabric.studies.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import RingComparison, compare_with_ring, setting_of
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
+from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, LAB_DELAY_BOUND
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.convergence import converged
 from prophet_scheduler.lab.job_config import AsynchronousJob
@@ -186,7 +185,7 @@ def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
 
 def delay_bound(cell: Cell) -> int | None:
     """Return MLfabric's delay bound from the config."""
-    bounds = [policy.env.get(DELAY_BOUND) for policy in cell.policies if policy.name == OURS]
+    bounds = [policy.env.get(LAB_DELAY_BOUND) for policy in cell.policies if policy.name == OURS]
     return next((int(text) for text in bounds if text), None)
 
 

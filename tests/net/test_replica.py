@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prophet_mlfabric.replica_model import ReplicaModel, encoded, load, updates_in
+from prophet_mlfabric.replica_model import ReplicaModel, encoded, load
 from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, counts_of
 from prophet_scheduler.lab.testbed import Testbed
 from support.apart import BLOCK_BYTES, WORKERS, JobApart, running
@@ -87,7 +87,7 @@ def weights_of(model: ReplicaModel) -> torch.Tensor:
 
 def updates(file: Path) -> int:
     """Return their number in the file; 0 while there is none."""
-    return updates_in(file, str(file)) if file.exists() else 0
+    return load(file, str(file)).updates if file.exists() else 0
 
 
 def said_by_coordinator(job: JobApart) -> list[str]:

@@ -34,14 +34,13 @@ SLACK_S = 1e-6
 class Group:
     """Updates that reach the destination together: one that goes straight there, or a run summed at `aggregator`.
 
-    `arrivals_s` has the arrival of each update at the aggregator (empty without one). `starts_s` is the earliest start
-    of the last transfer, `end_s` its end, and `applied_s` the end of this and all earlier groups. Seconds.
+    `arrivals_s` has the arrival of each update at the aggregator (empty without one). `end_s` is the end of the last
+    transfer, and `applied_s` that of this and all earlier groups. Seconds.
     """
 
     updates: tuple[Update, ...]
     aggregator: Node | None
     arrivals_s: tuple[float, ...]
-    starts_s: float
     end_s: float
     applied_s: float
 
@@ -94,7 +93,7 @@ def aggregate(
             update = order[direct]
             end = state.reserve(update.node, destination, update.size_bytes, now_s)
             latest_s = max(latest_s, end)
-            straight.append(Group((update,), None, (), now_s, end, latest_s))
+            straight.append(Group((update,), None, (), end, latest_s))
     assert best is not None  # sending everything straight is always possible
     return best
 
@@ -150,10 +149,10 @@ def _sums(
             arrivals.append(end)
             place += 1
         if arrivals:
-            members, starts = tuple(order[first:place]), max(arrivals)
-            end = state.reserve(node, destination, max(update.size_bytes for update in members), starts)
+            members = tuple(order[first:place])
+            end = state.reserve(node, destination, max(update.size_bytes for update in members), max(arrivals))
             latest_s = max(latest_s, end)
             if latest_s >= limit_s:
                 return None
-            groups.append(Group(members, node, tuple(arrivals), starts, end, latest_s))
+            groups.append(Group(members, node, tuple(arrivals), end, latest_s))
     return groups if place == count and latest_s < limit_s else None

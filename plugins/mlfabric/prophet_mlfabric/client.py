@@ -14,13 +14,12 @@ import functools
 import itertools
 import logging
 import math
-import os
 import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -41,7 +40,7 @@ from prophet_mlfabric.messages import (
 )
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
-from prophet_mlfabric.settings import DEFAULT_COORDINATOR_BOUND_S, coordinator_from_environ, host_and_port
+from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
@@ -59,26 +58,15 @@ class CoordinatorClient:
     """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
     block.
 
-    `bound_s` is the maximum silence of the coordinator before updates go in arrival order. `node` names the NIC; the
-    default is the host's name. With `watch_nic` its rate is measured while updates travel, and reported. `staleness` is
-    the number of rounds by which one of the job's `workers` may lead the slowest, None for any. `replicates` is True if
-    it can make copies of the model. Raises UserError for an impossible address, tenant or number. Nothing is connected
-    yet when the constructor returns.
+    `worker` is the number of this worker, and `workers` the number of the job's workers. With `watch_nic` the NIC's
+    rate is measured while updates travel, and reported. Raises UserError for an impossible address, tenant or number.
+    Nothing is connected yet when the constructor returns.
     """
 
     def __init__(
-        self,
-        address: str,
-        token: str,
-        tenant: str,
-        worker: int,
-        bound_s: float = DEFAULT_COORDINATOR_BOUND_S,
-        node: str | None = None,
-        watch_nic: bool = True,
-        workers: int | None = None,
-        staleness: int | None = None,
-        replicates: bool = False,
+        self, settings: CoordinatorSettings, worker: int, workers: int | None = None, watch_nic: bool = True
     ) -> None:
+        tenant, node = settings.tenant, settings.node
         try:
             hello = Hello(
                 tenant=tenant,
@@ -86,16 +74,16 @@ class CoordinatorClient:
                 incarnation=secrets.randbits(53),
                 node=node or socket.gethostname(),
                 workers=workers,
-                staleness=staleness,
-                replicates=replicates,
+                staleness=settings.staleness,
+                replicates=settings.replica is not None,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
-        self._address = address
-        place = host_and_port(address, "the coordinator")
+        self._address = settings.address
+        place = host_and_port(settings.address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
         """Guards what threads share: the conversation and the futures."""
-        self._talk = Conversation(hello, token, bound_s, time.monotonic())
+        self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """Futures of awaited results, by type, sum or not, and number."""
         self._collect: Callable[[Collect], None] = _ignore
@@ -105,8 +93,8 @@ class CoordinatorClient:
         self._closing = self._ended = self._warned = False
         self._nic = NicWatch(interface_towards(place[0]) if watch_nic else None)
         self._connection: Connection | None = None
-        self._connector = _Connector(place, self._wake)
         self._hub = Hub(1, math.inf)
+        self._connector = _Connector(place, self._hub.wake)
         self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
         self._thread.start()
 
@@ -140,12 +128,11 @@ class CoordinatorClient:
 
         Raises UserError for impossible sizes, versions or norms.
         """
-        with self._answered:
+        with self._talking() as talk:
             asking = Asking(next(self._numbers))
-            self._talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
+            talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
             self._futures[Permission, False, asking.update] = asking.permission
             self._futures[Outcome, False, asking.update] = asking.outcome
-        self._wake()
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
@@ -153,31 +140,27 @@ class CoordinatorClient:
 
         Call it also for an update that was reported lost but is in the model after all.
         """
-        with self._answered:
-            self._talk.done(asking.update, size_bytes, time.monotonic())
-        self._wake()
+        with self._talking() as talk:
+            talk.done(asking.update, size_bytes, time.monotonic())
         return asking.outcome
 
     def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
         """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
-        with self._answered:
+        with self._talking() as talk:
             self._collect = collect
-            self._talk.aggregates(address)
-        self._wake()
+            talk.aggregates(address)
 
     def collected(self, number: int) -> Future[Permission]:
         """Report that a collection is here and summed. The result comes when the sum may go to the server."""
-        with self._answered:
+        with self._talking() as talk:
             future = self._futures.setdefault((Permission, True, number), Future())
-            self._talk.collected(number, time.monotonic())
-        self._wake()
+            talk.collected(number, time.monotonic())
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """Report that the server has all of the sum. Its members' workers then get their outcomes."""
-        with self._answered:
-            self._talk.done(number, size_bytes, time.monotonic(), sum=True)
-        self._wake()
+        with self._talking() as talk:
+            talk.done(number, size_bytes, time.monotonic(), sum=True)
 
     def on_copy(self, copy: Callable[[Copy], None]) -> None:
         """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
@@ -185,9 +168,8 @@ class CoordinatorClient:
 
     def copied(self, number: int, reason: str = "") -> None:
         """Report that the replica keeps that copy, or that it did not get there for `reason`."""
-        with self._answered:
-            self._talk.copied(number, reason)
-        self._wake()
+        with self._talking() as talk:
+            talk.copied(number, reason)
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
         """Report finished rounds and read models, the first ones included.
@@ -196,13 +178,12 @@ class CoordinatorClient:
         enough, False if the coordinator is away and nobody is waited for.
         """
         future: Future[bool] = Future()
-        with self._answered:
+        with self._talking() as talk:
             if rounds == models:
                 self._futures[Pass, False, rounds] = future
             else:
                 future.set_result(True)
-            self._talk.clock(rounds, models, time.monotonic())
-        self._wake()
+            talk.clock(rounds, models, time.monotonic())
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
@@ -226,14 +207,13 @@ class CoordinatorClient:
         if threading.current_thread() is not self._thread:
             self._thread.join(2.0)
 
-    def __enter__(self) -> CoordinatorClient:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _wake(self) -> None:
-        """Have the thread handle a call. If the thread has ended, deliver the results at once."""
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[Conversation]:
+        """Change the conversation, and have the thread act on it. If the thread has ended, deliver the results at
+        once.
+        """
+        with self._answered:
+            yield self._talk
         self._hub.wake()
         if self._ended:
             self._deliver()
@@ -311,9 +291,11 @@ class CoordinatorClient:
             case Copy():
                 return functools.partial(self._copy, result)
             case Pass():
-                return _resolving(self._futures.pop((Pass, False, result.rounds), None), result.coordinated)
+                future = self._futures.pop((Pass, False, result.rounds), None)
+                return functools.partial(_resolve, future, result.coordinated)
             case _:
-                return _resolving(self._futures.pop((type(result), result.sum, result.update), None), result)
+                future = self._futures.pop((type(result), result.sum, result.update), None)
+                return functools.partial(_resolve, future, result)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -394,33 +376,8 @@ def _ignore(what: object) -> None:
     pass
 
 
-def _resolving(future: Future[Any] | None, value: Any) -> Callable[[], None]:
-    def resolve() -> None:
-        # It may have a result already, or be cancelled.
-        if future is not None:
-            with contextlib.suppress(InvalidStateError):
-                future.set_result(value)
-
-    return resolve
-
-
-def client_from_environ(
-    worker: int, environ: Mapping[str, str] = os.environ, workers: int | None = None
-) -> CoordinatorClient | None:
-    """Return a client for the coordinator in the environment; None without one. Raises UserError that names the wrong
-    variable.
-    """
-    settings = coordinator_from_environ(environ)
-    if settings is None:
-        return None
-    return CoordinatorClient(
-        settings.address,
-        settings.token,
-        settings.tenant,
-        worker,
-        settings.bound_s,
-        settings.node,
-        workers=workers,
-        staleness=settings.staleness,
-        replicates=settings.replica is not None,
-    )
+def _resolve(future: Future[Any] | None, value: Any) -> None:
+    # It may have a result already, or be cancelled.
+    if future is not None:
+        with contextlib.suppress(InvalidStateError):
+            future.set_result(value)

@@ -113,21 +113,6 @@ class _Open(_Waiting):
         return self.ask.sum, self.ask.update
 
 
-@dataclass
-class _Leaving(_Waiting):
-    """The end of this worker, and the newest answer to it."""
-
-    parting: Parting | None = None
-
-
-class _Standing(enum.Enum):
-    """State of the coordinator for this worker; UNKNOWN: not heard yet on this connection, but waited for."""
-
-    UNKNOWN = enum.auto()
-    WELCOMING = enum.auto()
-    AWAY = enum.auto()
-
-
 class _Patience:
     """Limits on the wait for answers, in seconds without excused time. Questions are repeated after `again_s`."""
 
@@ -161,29 +146,6 @@ class _Patience:
         return self.time(now_s) - waiting.heard_s >= self.bound_s
 
 
-class _Introduction:
-    """This worker's identity and the time of its last hello. `refused` is the coordinator's reason, empty if it admits
-    the worker.
-    """
-
-    def __init__(self, hello: Hello, token: str) -> None:
-        self.hello = self._proved = hello
-        self._token = token
-        self.knocked_s = -math.inf
-        self.refused = ""
-
-    def proof(self, challenge: Challenge, version: int) -> Hello:
-        """Return a hello with a proof for a challenge."""
-        hello = self.hello.model_copy(update={"version": version, "proof": ""})
-        self._proved = hello.model_copy(update={"proof": prove(self._token, challenge.nonce, hello)})
-        return self._proved
-
-    @property
-    def proved(self) -> bool:
-        """True if nothing has changed since the last proof."""
-        return self._proved.sums_at == self.hello.sums_at
-
-
 class Conversation:
     """One worker's conversation with one coordinator. Not safe for several threads.
 
@@ -192,39 +154,32 @@ class Conversation:
     """
 
     def __init__(self, hello: Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S) -> None:
-        """`hello` identifies this worker. Raises UserError if the bound is not a time."""
-        if not 0 < bound_s < math.inf:
-            raise UserError(f"bound_s {bound_s}: give a number above 0")
+        """`hello` identifies this worker."""
         self.patience = _Patience(bound_s, longest_s)
         self.version = hello.version
         self.next_s = now_s
-        self._standing = _Standing.UNKNOWN
-        self._introduction = _Introduction(hello, token)
+        self.refused = ""
+        """Reason why the coordinator refuses this worker; empty if it admits it."""
+        self.welcomed = False
+        """True if the coordinator has admitted this worker on this connection."""
+        self.away = False
+        """True if the coordinator is not waited for."""
+        self._token = token
+        self._hello = self._proved = hello
+        """Identity of this worker, and its last hello with a proof."""
+        self._knocked_s = -math.inf
+        """Time of the last hello."""
         self._open: dict[_Key, _Open] = {}
         self._unheard: dict[int, Done] = {}
         self._lost_asks: dict[int, Ask] = {}
         self._clock: Clock | None = None
         self._passing: _Waiting | None = None
-        self._leaving: _Leaving | None = None
+        self._leaving: _Waiting | None = None
+        self._parting: Parting | None = None
         self._rates: NicRates | None = None
         self._said_s = -math.inf
         self._messages: list[Request] = []
         self._results: list[Result] = []
-
-    @property
-    def welcomed(self) -> bool:
-        """True if the coordinator has admitted this worker."""
-        return self._standing is _Standing.WELCOMING
-
-    @property
-    def away(self) -> bool:
-        """True if the coordinator is not waited for."""
-        return self._standing is _Standing.AWAY
-
-    @property
-    def refused(self) -> str:
-        """Reason why the coordinator refuses this worker; empty if it admits it."""
-        return self._introduction.refused
 
     # Calls of the worker.
 
@@ -280,12 +235,9 @@ class Conversation:
         if self.welcomed:
             self._messages.append(Copied(number=number, reason=reason[:MOST_REASON]))
 
-    def report(self, up: float | None, down: float | None) -> None:
-        """Report the NIC's rates in bytes per second, None if unknown. Raises UserError for impossible rates."""
-        try:
-            self._rates = NicRates(up=up, down=down)
-        except ValueError:
-            raise UserError(f"rates of {up} and {down} bytes per second; give numbers above 0") from None
+    def report(self, up: float) -> None:
+        """Report the rate of the NIC's uplink in bytes per second."""
+        self._rates = NicRates(up=up)
         if self.welcomed:
             self._messages.append(self._rates)
 
@@ -302,8 +254,7 @@ class Conversation:
 
     def leave(self, now_s: float) -> None:
         """Begin to leave: ask for nothing more and wait for `died`."""
-        before = self._leaving
-        self._leaving = _Leaving(self.patience.time(now_s), parting=before.parting if before is not None else None)
+        self._leaving = _Waiting(self.patience.time(now_s))
 
     def end(self, now_s: float) -> None:
         """Let everything go in arrival order, now and later, since no answer will come."""
@@ -315,7 +266,7 @@ class Conversation:
     @property
     def died(self) -> tuple[int, ...] | None:
         """Workers that have died, once all others have ended or died. None before."""
-        parting = self._leaving.parting if self._leaving is not None else None
+        parting = self._parting
         return parting.died if parting is not None and parting.working == 0 else None
 
     @property
@@ -331,17 +282,13 @@ class Conversation:
 
     def aggregates(self, address: str) -> None:
         """Announce that this worker sums updates at an address from now on."""
-        self._introduction.hello = self._introduction.hello.model_copy(update={"sums_at": address})
+        self._hello = self._hello.model_copy(update={"sums_at": address})
         self.connected()
 
     def connected(self) -> None:
         """Note a new connection, on which the coordinator does not know this worker yet."""
-        self._unwelcome()
-        self._introduction.knocked_s = -math.inf
-
-    def _unwelcome(self) -> None:
-        if self.welcomed:
-            self._standing = _Standing.UNKNOWN
+        self.welcomed = False
+        self._knocked_s = -math.inf
 
     # Answers of the coordinator.
 
@@ -351,9 +298,11 @@ class Conversation:
         entry = self._open.get((answer.sum, answer.update)) if isinstance(answer, Wait | Grant | Applied) else None
         match answer:
             case Challenge():
-                self._unwelcome()
-                self._messages.append(self._introduction.proof(answer, self.version))
-                self._introduction.knocked_s = now_s
+                self.welcomed = False
+                hello = self._hello.model_copy(update={"version": self.version})
+                self._proved = hello.model_copy(update={"proof": prove(self._token, answer.nonce, hello)})
+                self._messages.append(self._proved)
+                self._knocked_s = now_s
             case Welcome():
                 self._welcome(answer, now_s)
             case Denied():
@@ -386,16 +335,15 @@ class Conversation:
                 if answer.now:
                     self._pass(True)
             case Parting() if self._leaving:
-                self._leaving.heard_s, self._leaving.parting = self.patience.time(now_s), answer
+                self._leaving.heard_s, self._parting = self.patience.time(now_s), answer
 
     def _welcome(self, welcome: Welcome, now_s: float) -> None:
-        known = self._introduction
-        if not known.proved:
+        if self._proved.sums_at != self._hello.sums_at:
             return  # the proof is outdated, and the coordinator has yet to get the newer hello
-        anew = known.hello.epoch not in (None, welcome.epoch)
-        known.hello = known.hello.model_copy(update={"epoch": welcome.epoch})
+        anew = self._hello.epoch not in (None, welcome.epoch)
+        self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
-        self._standing, known.refused = _Standing.WELCOMING, ""
+        self.welcomed, self.away, self.refused = True, False, ""
         self._messages += filter(None, (self._rates, self._clock))
         self._messages += self._unheard.values()
         for waiting in filter(None, (self._passing, self._leaving, *self._open.values())):
@@ -411,7 +359,7 @@ class Conversation:
     def _denied(self, denied: Denied, now_s: float) -> None:
         if denied.update is None:
             if not self.welcomed:
-                self._introduction.refused = denied.text
+                self.refused = denied.text
                 self._be_away(now_s)
             return
         if not denied.sum:
@@ -442,12 +390,11 @@ class Conversation:
         """Repeat questions, start what may start, and stop waiting for late answers."""
         self.next_s = math.inf
         if not self.welcomed:
-            known = self._introduction
             knock_s = self.patience.bound_s if self.away else min(self.patience.again_s, KNOCK_S)
-            if now_s - known.knocked_s >= knock_s:
-                known.knocked_s = now_s
-                self._messages.append(known.hello.model_copy(update={"version": self.version}))
-            self._later(known.knocked_s + knock_s)
+            if now_s - self._knocked_s >= knock_s:
+                self._knocked_s = now_s
+                self._messages.append(self._hello.model_copy(update={"version": self.version}))
+            self._later(self._knocked_s + knock_s)
         for entry in list(self._open.values()):
             self._turn_entry(entry, now_s)
         for waiting, message in ((self._passing, self._clock), (self._leaving, Bye())):
@@ -498,8 +445,8 @@ class Conversation:
 
     def _be_away(self, now_s: float) -> None:
         """Let everything that waits go in arrival order, and wait no longer."""
-        self._standing = _Standing.AWAY
-        self._introduction.knocked_s = now_s
+        self.welcomed, self.away = False, True
+        self._knocked_s = now_s
         self._later(now_s + self.patience.bound_s)
         self._pass(False)
         for entry in list(self._open.values()):

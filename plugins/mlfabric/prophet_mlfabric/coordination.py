@@ -59,7 +59,7 @@ from prophet_mlfabric.open_updates import (
 )
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
-from prophet_mlfabric.timetable import LEAD_S, Timetable, alone
+from prophet_mlfabric.timetable import LEAD_S, Timetable
 
 Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Wait | Welcome
 Addressed: TypeAlias = tuple[int, Said]
@@ -106,7 +106,7 @@ class Coordination:
         self._network = NetworkState((), ())
         server = self._node(terms.server)
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
-        self._scheduler = Scheduler(server, (), terms.delay_bound, seed=terms.seed, most_summed=most)
+        self._scheduler = Scheduler(server, (), terms.delay_bound, divergence_bound=most)
         self._timetable = Timetable(server, terms.delay_bound)
         self._updates = OpenUpdates()
         self._collections = Collections((epoch & 0xFFFFFFFF) * COLLECTIONS)
@@ -129,16 +129,16 @@ class Coordination:
         """Admit a worker whose connection has proved the token. A refusal changes nothing."""
         known = self._job.workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
-        if anew and not any(worker.alive for worker in self._job.workers.values()):
+        begins = anew and not any(worker.alive for worker in self._job.workers.values())
+        if why := self._other_manner(hello, None if begins else self._job.manner):
+            return [self._refusal(hello.worker, why)]
+        if known is None and not begins and len(self._job.workers) >= self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
+        if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
+            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
+        if begins:
             known = None
             self._begin()
-        if why := self._other_manner(hello):
-            return [self._refusal(hello.worker, why)]
-        new_node = hello.node not in self._nodes
-        if known is None and len(self._job.workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
-        if new_node and len(self._nodes) > 2 * self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
         if known is not None and known.incarnation != hello.incarnation:
             del self._job.workers[hello.worker]  # first, so that nothing of its past is said to the new one
             self._forget(known, "its worker started anew")
@@ -170,11 +170,11 @@ class Coordination:
         if self.lag is not None:
             self.lag.begin()
 
-    def _other_manner(self, hello: Hello) -> str:
+    def _other_manner(self, hello: Hello, others: Manner | None) -> str:
         """Return why a worker cannot train with the others; empty if it can."""
         staleness, workers = manner = Manner.of(hello)
-        if self._job.manner not in (None, manner):
-            return f"{manner}, and others of this job say {self._job.manner}: make them alike"
+        if others not in (None, manner):
+            return f"{manner}, and others of this job say {others}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
             return f"{manner}: worker {hello.worker} of so many cannot be"
         if hello.replicates and self.lag is None:
@@ -185,8 +185,7 @@ class Coordination:
 
     def _lives(self, worker: JobWorker, now_s: float) -> None:
         worker.heard_s, worker.alive = now_s, True
-        if self._job.leads is not None:
-            self._job.leads.lives(worker.number)
+        self._job.leads.lives(worker.number)
 
     def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
         """Handle a request of `worker`. A refused one changes nothing."""
@@ -216,8 +215,6 @@ class Coordination:
             case Bye():
                 self._forget(known, "it has ended")
                 self._part(known, first, now_s)
-            case Hello():
-                return self.join(request, now_s)
         return self._said()
 
     def _ask(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
@@ -235,7 +232,7 @@ class Coordination:
         elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
             self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", number)
         else:
-            held = self._job.leads is not None and not self._job.leads.may_send(worker.number)
+            held = not self._job.leads.may_send(worker.number)
             self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
 
     def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
@@ -318,7 +315,7 @@ class Coordination:
 
     def _clock(self, worker: JobWorker, clock: Clock) -> None:
         leads = self._job.leads
-        if leads is None:
+        if not leads.bounded:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
             return
         leads.heard(worker.number, clock.rounds, clock.models)
@@ -330,8 +327,6 @@ class Coordination:
     def _look_at_leads(self) -> None:
         """Let workers go on if the ones they waited for have progressed or died."""
         leads = self._job.leads
-        if leads is None:
-            return
         for worker in self._job.workers.values():
             if worker.proceeds_at is not None and leads.may_read(worker.number):
                 self._say(worker, Proceed(rounds=worker.proceeds_at, now=True))
@@ -384,14 +379,12 @@ class Coordination:
         self.counts.batches += 1
         for update in schedule.dropped:
             self._drop(self._updates.by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
-        made = list(schedule.transfers)
-        made = [transfer for place, transfer in enumerate(made) if not alone(made[place : place + 2])]
-        for transfer in made:
+        for transfer in schedule.transfers:
             if transfer.kind is Kind.SUM:
                 self._gather(transfer, aggregators[transfer.source])
             elif transfer.kind is Kind.DIRECT:
                 self._updates.by_id[transfer.updates[0].id].transfer = transfer
-        self._timetable.planned += made
+        self._timetable.planned += schedule.transfers
 
     def _gather(self, transfer: PlannedTransfer, aggregator: JobWorker) -> None:
         members = [self._updates.by_id[update.id] for update in transfer.updates]
@@ -459,7 +452,7 @@ class Coordination:
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
         self._say_copy()
-        if self._job.leads is not None and now_s - self._job.leads_since_s > self.terms.dead_s:
+        if now_s - self._job.leads_since_s > self.terms.dead_s:
             self._job.leads.absent(self._job.workers)
         for worker in self._job.workers.values():
             if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
@@ -477,9 +470,8 @@ class Coordination:
         worker.alive, worker.proceeds_at = False, None
         if self.lag is not None:
             self.lag.gone(worker.number)
-        if self._job.leads is not None:
-            self._job.leads.gone(worker.number)
-            self._look_at_leads()
+        self._job.leads.gone(worker.number)
+        self._look_at_leads()
         for entry in list(worker.open.values()):
             collection = entry.collection
             if collection is None or not collection.transfer.ready:
@@ -501,7 +493,8 @@ class Coordination:
 
     def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
-        if self.lag is not None and entry.may_be_applied:
+        granted = entry.grant if entry.collection is None else entry.collection.grant
+        if self.lag is not None and granted is not None:  # it may be at the server, and nobody has reported it
             self.lag.changed(entry.ask.norm)
         self._close(entry)
         number = entry.ask.update
@@ -538,9 +531,10 @@ class Coordination:
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
             self._nodes[name] = len(self._nodes)
-            up, down = self.terms.rates.get(name, (self.terms.rate, self.terms.rate))
-            self._network.uplinks.append(Link.constant(up))
-            self._network.downlinks.append(Link.constant(down))
+            own = self.terms.server_rate if name == self.terms.server else None
+            link = Link.constant(self.terms.rate if own is None else own)
+            self._network.uplinks.append(link)
+            self._network.downlinks.append(link)
         return self._nodes[name]
 
     def _say_collect(self, collection: OpenCollection) -> None:

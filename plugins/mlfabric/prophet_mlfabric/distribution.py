@@ -10,13 +10,12 @@ gets it from the server itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prophet_mlfabric.aggregation import aggregate
 from prophet_mlfabric.network import NetworkState, Node
-from prophet_mlfabric.ordering import Update, shortest_first
+from prophet_mlfabric.ordering import Update, order_updates
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,6 @@ class Hop:
     end_s: float
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """The hops in the order of their reservations, the end of the last one, and the network with all of them."""
-
-    hops: tuple[Hop, ...]
-    end_s: float
-    network: NetworkState
-
-
 def distribute(
     readers: Sequence[Node],
     size_bytes: float,
@@ -49,15 +39,17 @@ def distribute(
     server: Node,
     distributors: Sequence[Node],
     now_s: float,
-) -> Distribution:
-    """Return the hops to the nodes that ask at `now_s` (section 10.3). `network` stays unchanged."""
+) -> list[Hop]:
+    """Return the hops to the nodes that ask at `now_s` (section 10.3), in the order of their reservations.
+
+    `network` stays unchanged.
+    """
     mirror = network.reversed()
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
-    order = shortest_first(requests, mirror, server, now_s).updates
+    order = order_updates(requests, mirror, server, now_s).updates
     groups = aggregate(order, mirror, server, distributors, now_s).groups
     state = network.copy()
     hops: list[Hop] = []
-    latest = -math.inf
     for group in reversed(groups):
         source, start, after = server, now_s, None
         if group.aggregator is not None:
@@ -66,6 +58,5 @@ def distribute(
             hops.append(Hop(server, source, None, None, start))
         for reader in group.updates:
             end = state.reserve(source, reader.node, size_bytes, start)
-            latest = max(latest, end)
             hops.append(Hop(source, reader.node, after, reader.id, end))
-    return Distribution(tuple(hops), max(latest, now_s), state)
+    return hops

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ROUNDING = 1e-12
-"""Relative tolerance of sums of norms: a sum equal to the bound is within it."""
+from prophet_mlfabric.replication import ROUNDING
+
 RETRY_S = 5.0
 """Seconds until the next attempt after a copy that did not reach the replica."""
 EARLY = 0.5

@@ -13,19 +13,18 @@ ended or died.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
-
-from prophet_scheduler.core.errors import UserError
 
 
 class LeadBound:
-    """Rounds and models of the workers 0 to `workers` - 1. Not safe for several threads."""
+    """Rounds and models of the workers 0 to `workers` - 1; by default any lead is allowed. Not safe for several
+    threads.
+    """
 
-    def __init__(self, staleness: int, workers: int) -> None:
-        """Raises UserError for impossible numbers."""
-        if staleness < 0 or workers < 1:
-            raise UserError(f"a staleness of {staleness} with {workers} workers: give 0 or more, and 1 or more")
-        self.staleness = staleness
+    def __init__(self, staleness: float = math.inf, workers: int = 0) -> None:
+        self.bounded = staleness < math.inf
+        self._staleness = staleness
         self._rounds = dict.fromkeys(range(workers), 0)
         self._models = dict.fromkeys(range(workers), 0)
         self._gone: set[int] = set()
@@ -55,11 +54,11 @@ class LeadBound:
     def may_read(self, worker: int) -> bool:
         """Return True if a worker may read the next model."""
         slowest = min((rounds for other, rounds in self._rounds.items() if other not in self._gone), default=0)
-        return self._rounds.get(worker, 0) - slowest <= self.staleness
+        return self._rounds.get(worker, 0) - slowest <= self._staleness
 
     def may_send(self, worker: int) -> bool:
         """Return True if an update of a worker's present round may reach the server."""
-        if self.staleness > 0:
+        if self._staleness > 0:
             return True
         fewest = min((models for other, models in self._models.items() if other not in self._gone), default=0)
         return fewest > self._rounds.get(worker, 0)

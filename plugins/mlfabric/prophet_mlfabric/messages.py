@@ -309,17 +309,15 @@ def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
 
 def decode_request(data: bytes) -> Request:
     """Return a worker's message. Raises UserError with one line if it is none or exceeds a limit."""
-    return _decode(_REQUESTS, data, MOST_REQUEST_BYTES)
+    return _decode(_REQUESTS, data)
 
 
 def decode_answer(data: bytes) -> Answer:
     """Return a coordinator's message. Raises UserError with one line if it is none or exceeds a limit."""
-    return _decode(_ANSWERS, data, MOST_ANSWER_BYTES)
+    return _decode(_ANSWERS, data)
 
 
-def _decode(adapter: TypeAdapter[T], data: bytes, most_bytes: int) -> T:
-    if len(data) > most_bytes:
-        raise UserError(f"a message of {len(data)} bytes; {most_bytes} is the most")
+def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
     try:
         return adapter.validate_json(data)
     except ValidationError as error:

@@ -61,14 +61,10 @@ class Link:
 
     def first_free(self, since_s: float) -> float:
         """Return the first time from `since_s` on at which anything is left."""
-        place = bisect_right(self.times, since_s) - 1
-        if self.rates[place] > 0:
-            return since_s
-        while self.rates[place] <= 0:
-            place += 1
-            if place == len(self.rates):
-                return math.inf
-        return self.times[place]
+        for place in range(bisect_right(self.times, since_s) - 1, len(self.rates)):
+            if self.rates[place] > 0:
+                return max(since_s, self.times[place])
+        return math.inf
 
     def most_since(self, since_s: float) -> float:
         """Return the highest rate from `since_s` on."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 from prophet_mlfabric.conversation import Conversation
 from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
@@ -29,24 +28,19 @@ BUSY_BYTES_PER_S = 64 * 1024
 """Bytes per second of heartbeats and a coordinator's messages, which delay nothing."""
 
 
-@dataclass(frozen=True)
-class _Period:
-    length_s: float
-    rate: float
-
-
 class NicEstimate:
     """Rate of one NIC's uplink in bytes per second of payload, without headers."""
 
     def __init__(self) -> None:
         self._last: NicSample | None = None
-        self._periods: deque[_Period] = deque()
+        self._periods: deque[tuple[float, float]] = deque()
+        """Length in seconds, and rate."""
         self._reported: float | None = None
 
     @property
     def up(self) -> float | None:
         """Available rate; None before anything was sent."""
-        return max((period.rate for period in self._periods), default=None)
+        return max((rate for _, rate in self._periods), default=None)
 
     def observe(self, sample: NicSample, sending: bool) -> None:
         """Take a sample; `sending` is True if there was something to send all the time since the last one."""
@@ -56,8 +50,8 @@ class NicEstimate:
         length_s, sent = sample.time_s - last.time_s, sample.bytes_sent - last.bytes_sent
         if sent < LEAST_BYTES:
             return
-        self._periods.append(_Period(length_s, sent / FRAMING / length_s))
-        while sum(period.length_s for period in self._periods) - self._periods[0].length_s >= WINDOW_S:
+        self._periods.append((length_s, sent / FRAMING / length_s))
+        while sum(length_s for length_s, _ in self._periods) - self._periods[0][0] >= WINDOW_S:
             self._periods.popleft()
 
     def news(self) -> float | None:
@@ -104,4 +98,4 @@ class NicWatch:
         self._estimate.observe(sample, self._was_sending)
         self._was_sending = sending
         if (news := self._estimate.news()) is not None:
-            talk.report(news, None)
+            talk.report(news)

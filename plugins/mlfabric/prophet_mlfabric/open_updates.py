@@ -55,13 +55,6 @@ class OpenUpdate:
     collection: OpenCollection | None = None
     grant: Grant | None = None
 
-    @property
-    def may_be_applied(self) -> bool:
-        """True if it may be at the server, alone or in a sum, before anybody has reported it."""
-        if self.collection is None:
-            return self.grant is not None
-        return self.collection.grant is not None
-
 
 @dataclass(eq=False)
 class OpenCollection:
@@ -153,7 +146,7 @@ class CoordinatedJob:
     version: int = 0
     base: int = 0
     manner: Manner | None = None
-    leads: LeadBound | None = None
+    leads: LeadBound = field(default_factory=LeadBound)
     leads_since_s: float = -math.inf
     left_behind: set[int] = field(default_factory=set)
     """Dead workers that the others were told not to wait for."""

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet_mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
 from prophet_scheduler.core.errors import UserError
@@ -52,29 +51,11 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Ordered:
-    """An update and the end of its transfer straight to the server, in seconds."""
-
-    update: Update
-    end_s: float
-
-
-@dataclass(frozen=True)
 class Ordering:
-    """The order O(U), the dropped updates, and the network with all transfers of the order reserved."""
+    """The order O(U) of the updates, and the dropped ones."""
 
-    order: tuple[Ordered, ...]
+    updates: tuple[Update, ...]
     dropped: tuple[Update, ...]
-    network: NetworkState
-
-    @property
-    def updates(self) -> tuple[Update, ...]:
-        return tuple(ordered.update for ordered in self.order)
-
-
-def shortest_first(updates: Sequence[Update], network: NetworkState, server: Node, now_s: float) -> Ordering:
-    """Return the order without deadlines (Algorithm 1). `network` stays unchanged."""
-    return order_updates(updates, network, server, now_s, None, 0)
 
 
 def order_updates(
@@ -82,29 +63,25 @@ def order_updates(
     network: NetworkState,
     server: Node,
     now_s: float,
-    delay_bound: int | None,
-    version: int,
+    delay_bound: int | None = None,
+    version: int = 0,
 ) -> Ordering:
-    """Return the order with deadlines (Algorithm 2). `network` stays unchanged.
+    """Return the order with deadlines (Algorithm 2), or without (Algorithm 1). `network` stays unchanged.
 
     `delay_bound` is tau_max; None for no bound. `version` is v_init, the model's version once every earlier batch is
     applied. An update at place p of the order (from 1) is applied with the delay version + p - v(g), at most the bound.
     Transfers start at `now_s` or later. Versions may be equal and sizes any; a size of 0 ends at once.
     """
-    return _Round(updates, network, server, now_s, delay_bound, version).order()
+    # A deadline after the last place binds nothing.
+    deadlines = [len(updates) + 1 if delay_bound is None else u.version + delay_bound - version for u in updates]
+    return _Round(updates, network, server, now_s, deadlines).order()
 
 
 class _Round:
     """One run of Algorithm 2. Updates are places in the batch."""
 
     def __init__(
-        self,
-        updates: Sequence[Update],
-        network: NetworkState,
-        server: Node,
-        now_s: float,
-        delay_bound: int | None,
-        version: int,
+        self, updates: Sequence[Update], network: NetworkState, server: Node, now_s: float, deadlines: Sequence[int]
     ) -> None:
         self.updates = updates
         self.network = network.copy()
@@ -119,14 +96,14 @@ class _Round:
         self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
         self.by_size = sorted(range(count), key=lambda place: -updates[place].size_bytes)
         self.gone = [False] * count
-        self.deadlines: list[int] | None = None
-        self.slack: NDArray[np.int64] = np.zeros(0, np.int64)
-        if delay_bound is not None:
-            self.deadlines = [update.version + delay_bound - version for update in updates]
+        due = np.clip(np.array(deadlines, int), 0, count + 1)
+        self.deadlines: list[int] = due.tolist()
+        self.slack = np.arange(count + 1) - np.cumsum(np.bincount(due, minlength=count + 2))[: count + 1]
+        """Number of free places up to d, for d = 0 to n."""
 
     def order(self) -> Ordering:
-        dropped = self._drop_hopeless() if self.deadlines is not None else []
-        order: list[Ordered] = []
+        dropped = self._drop_hopeless()
+        order: list[Update] = []
         known: tuple[int, float, list[Piece]] | None = None
         while self.candidates:
             forced = self._forced(len(order) + 1)
@@ -136,21 +113,19 @@ class _Round:
             node = self.updates[place].node
             before = self.network.uplinks[node], self.network.downlinks[self.server], self.ends.copy()
             self.network.take(node, self.server, pieces)
+            self._use_places(place, 1)
             # The next update cannot overtake the shortest of all: only a deadline makes looking ahead worth it.
             if forced is not None and self.candidates:
-                self._applied(place)
                 known = self._shortest(self._forced(len(order) + 2))
                 if end > known[1]:
                     self.network.uplinks[node], self.network.downlinks[self.server], self.ends = before
-                    self._not_applied(place)
-                    self._left_out(place)
-                    dropped.append(place)
+                    self._use_places(place, -1)
+                    self._leave_out(place)
+                    dropped.append(self.updates[place])
                     known = None
                     continue
-            else:
-                self._applied(place)
-            order.append(Ordered(self.updates[place], end))
-        return Ordering(tuple(order), tuple(self.updates[place] for place in dropped), self.network)
+            order.append(self.updates[place])
+        return Ordering(tuple(order), tuple(dropped))
 
     def _shortest(self, deadline: int | None) -> tuple[int, float, list[Piece]]:
         """Return the update that ends first, its end and its parts; only those due by `deadline` if there is one
@@ -162,7 +137,7 @@ class _Round:
         floor = self._floor(down)
         best, best_end = -1, math.inf
         for place in self.candidates:
-            if deadline is not None and deadlines is not None and deadlines[place] > deadline:
+            if deadline is not None and deadlines[place] > deadline:
                 continue
             update = updates[place]
             local = update.node == self.server
@@ -179,7 +154,7 @@ class _Round:
         return best, end, pieces
 
     def _floor(self, down: Link) -> float:
-        """Return True if no remaining transfer ends sooner."""
+        """Return a time before which no remaining transfer ends."""
         while self.by_size and self.gone[self.by_size[-1]]:
             self.by_size.pop()
         if not self.by_size:
@@ -191,15 +166,9 @@ class _Round:
         self.candidates.remove(place)
         self.gone[place] = True
 
-    # Slack: number of free places up to d, for d = 1 to n. Deadlines after n bind nothing.
-
-    def _drop_hopeless(self) -> list[int]:
-        """Compute the slack and drop what cannot be in time in any order."""
-        assert self.deadlines is not None
-        count = len(self.updates)
-        due = np.bincount(np.clip(np.array(self.deadlines, int), 0, count + 1), minlength=count + 2)
-        self.slack = np.arange(count + 1) - np.cumsum(due)[: count + 1]
-        dropped: list[int] = []
+    def _drop_hopeless(self) -> list[Update]:
+        """Drop and return what cannot be in time in any order."""
+        dropped: list[Update] = []
         while (late := np.flatnonzero(self.slack < 0)).size:
             limit = int(late[0])
             place = max(
@@ -210,28 +179,21 @@ class _Round:
                 ),
             )
             self._remove(place)
-            self._left_out(place)
-            dropped.append(place)
+            self._leave_out(place)
+            dropped.append(self.updates[place])
         return dropped
 
     def _forced(self, position: int) -> int | None:
         """Return the deadline by which the update at `position` has to be due; None if any may go there."""
-        if self.deadlines is None:
-            return None
         tight = np.flatnonzero(self.slack[position:] == 0)
         return position + int(tight[0]) if tight.size else None
 
-    def _applied(self, place: int) -> None:
-        """Use up a place: one fewer is left for everyone, and one fewer update waits for a place up to its own
-        deadline.
+    def _use_places(self, place: int, count: int) -> None:
+        """Have one fewer place for everyone, and one fewer update that waits for a place up to its own deadline.
+
+        A `count` of -1 takes that back.
         """
-        if self.deadlines is not None:
-            self.slack[: max(0, self.deadlines[place])] -= 1
+        self.slack[: self.deadlines[place]] -= count
 
-    def _not_applied(self, place: int) -> None:
-        if self.deadlines is not None:
-            self.slack[: max(0, self.deadlines[place])] += 1
-
-    def _left_out(self, place: int) -> None:
-        if self.deadlines is not None:
-            self.slack[max(0, self.deadlines[place]) :] += 1
+    def _leave_out(self, place: int) -> None:
+        self.slack[self.deadlines[place] :] += 1

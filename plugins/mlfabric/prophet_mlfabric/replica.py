@@ -15,7 +15,7 @@ import io
 from pathlib import Path
 
 from prophet_mlfabric.exchange import DONE, REFUSED, TIMEOUT_S, Asked, Listener, Request, key_of
-from prophet_mlfabric.replica_model import updates_in
+from prophet_mlfabric.replica_model import load
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import whole_file
 
@@ -40,7 +40,7 @@ class KeptModel:
     def __init__(self, path: Path) -> None:
         """Raises UserError if the file exists and is not a replica of a model."""
         self.path = path
-        self.updates = updates_in(path, str(path)) if path.exists() else None
+        self.updates = load(path, str(path), with_weights=False).updates if path.exists() else None
         self.copies = 0
         for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # of a killed process
             left.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ class KeptModel:
             raise UserError(
                 f"it has a model with {self.updates} updates, and this one has {updates}: it keeps the newer one"
             )
-        if updates_in(io.BytesIO(data), str(self.path)) != updates:
+        if load(io.BytesIO(data), str(self.path), with_weights=False).updates != updates:
             raise UserError(f"this model has not {updates} updates, as was said")
         try:
             with whole_file(self.path) as file:
@@ -82,12 +82,10 @@ class KeptModel:
             request.answer(DONE, NO_MODEL if self.updates is None else self.updates, data)
 
 
-def replica_server(
-    host: str, port: int, tenant: str, token: str, kept: KeptModel, stranger_s: float = TIMEOUT_S
-) -> Listener:
+def replica_server(host: str, port: int, tenant: str, token: str, kept: KeptModel) -> Listener:
     """Return the listener of a replica. Raises UserError if nothing can listen there."""
     try:
-        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle, stranger_s)
+        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle)
     except OSError as error:
         raise UserError(f"--listen {host}:{port}: {error.strerror}; choose an address of this machine") from None
 

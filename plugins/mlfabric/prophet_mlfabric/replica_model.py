@@ -59,24 +59,15 @@ def encoded(model: ReplicaModel) -> bytes:
     return file.getvalue()
 
 
-def load(source: Path | IO[bytes], where: str) -> ReplicaModel:
-    """Return the model in a file; `where` names the file in errors. Raises UserError."""
-    return _load(source, where, True)
-
-
-def updates_in(source: Path | IO[bytes], where: str) -> int:
-    """Return the number of updates in the model of a file without reading its weights. Raises UserError."""
-    return _load(source, where, False).updates
-
-
-def _load(source: Path | IO[bytes], where: str, whole: bool) -> ReplicaModel:
+def load(source: Path | IO[bytes], where: str, with_weights: bool = True) -> ReplicaModel:
+    """Return the model in a file, perhaps without its weights; `where` names the file in errors. Raises UserError."""
     try:
         with np.load(source, allow_pickle=False) as parts:
             if int(parts["schema"]) != SCHEMA:
                 raise ValueError(f"schema {int(parts['schema'])}, and this Prophet knows {SCHEMA}")
             counts = tuple(int(count) for count in parts["counts"])
             before, bound = int(parts["before"]), float(parts["bound"])
-            names = [name for name in parts.files if name.startswith(WEIGHTS)] if whole else []
+            names = [name for name in parts.files if name.startswith(WEIGHTS)] if with_weights else []
             weights = {name.removeprefix(WEIGHTS): parts[name] for name in names}
         if before < 0 or any(count < 0 for count in counts):
             raise ValueError("fewer than no updates")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node
@@ -91,14 +91,14 @@ class Replication:
     """Transfers to the replica with a batch.
 
     `groups` are its transfers in order; `punted` updates wait for the next batch. `needed[i]` is the position that the
-    replica must have reached before the batch's i-th update is applied at the server. `waits[i]` is the place in
-    `groups` that brings it there (None if it is there already).
+    replica must have reached before the server's i-th group is applied. It is there in time for the first `kept` of
+    these. All later ones give way to the replica's transfers (in the paper only the last one does).
     """
 
     groups: tuple[Group, ...]
     punted: tuple[Update, ...]
     needed: tuple[int, ...]
-    waits: tuple[int | None, ...]
+    kept: int
 
 
 def replicate(
@@ -120,11 +120,13 @@ def replicate(
     The paper checks the bound when the batch's last update is applied, and may delay that one. Here every update is
     checked, since the replica may lag in the middle of a batch and catch up at its end.
     """
-    batch = sum(len(group.updates) for group in server.groups)
-    total = len(ledger)
-    # Positions: the replica will have `there` updates when all transfers under way to it have arrived.
-    start = there = total - len(pending)
-    needed = tuple(ledger.needed(position) for position in range(total - batch + 1, total + 1))
+    position = len(ledger) - sum(len(group.updates) for group in server.groups)
+    needed: list[int] = []
+    for group in server.groups:
+        position += len(group.updates)
+        needed.append(ledger.needed(position))
+    # The replica will have `there` updates when all transfers under way to it have arrived.
+    start = there = len(ledger) - len(pending)
     tentative = aggregate(
         pending, server.network, replica, aggregators, now_s, busy_until_s, ledger.weights(there), ledger.bound
     )
@@ -140,24 +142,13 @@ def replicate(
             frozen = place + 1
         else:
             break
-    waits = tuple(None if need <= start else bisect_left(reached, need) for need in needed)
+    kept = 0
+    for group, need in zip(server.groups, needed, strict=True):
+        if need > start and tentative.groups[bisect_left(reached, need)].applied_s > group.applied_s:
+            break
+        kept += 1
     sent = reached[frozen - 1] - start if frozen else 0
-    return Replication(tentative.groups[:frozen], tuple(pending[sent:]), needed, waits)
-
-
-def delayed_from(server: Aggregation, replication: Replication) -> int:
-    """Return the first of the server's groups that would be applied before the replica is where it must be.
-
-    It and all later groups give way to the replica's transfers (in the paper only the last one does). Returns the
-    number of groups if none has to.
-    """
-    place = 0
-    for index, group in enumerate(server.groups):
-        for wait in replication.waits[place : place + len(group.updates)]:
-            if wait is not None and replication.groups[wait].applied_s > group.applied_s:
-                return index
-        place += len(group.updates)
-    return len(server.groups)
+    return Replication(tentative.groups[:frozen], tuple(pending[sent:]), tuple(needed), kept)
 
 
 def reserve_groups(
@@ -168,14 +159,12 @@ def reserve_groups(
     for group in groups:
         arrivals: tuple[float, ...] = ()
         if group.aggregator is None:
-            starts = now_s
             end = network.reserve(group.updates[0].node, destination, group.size_bytes, now_s)
         else:
             arrivals = tuple(
                 network.reserve(update.node, group.aggregator, update.size_bytes, now_s) for update in group.updates
             )
-            starts = max(arrivals)
-            end = network.reserve(group.aggregator, destination, group.size_bytes, starts)
+            end = network.reserve(group.aggregator, destination, group.size_bytes, max(arrivals))
         latest_s = max(latest_s, end)
-        again.append(Group(group.updates, group.aggregator, arrivals, starts, end, latest_s))
+        again.append(replace(group, arrivals_s=arrivals, end_s=end, applied_s=latest_s))
     return tuple(again), latest_s

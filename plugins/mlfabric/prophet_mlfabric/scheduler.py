@@ -19,7 +19,7 @@ import numpy as np
 from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
-from prophet_mlfabric.replication import DivergenceLedger, delayed_from, replicate, reserve_groups
+from prophet_mlfabric.replication import DivergenceLedger, replicate, reserve_groups
 from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 
@@ -105,15 +105,13 @@ class Scheduler:
         aggregators: Sequence[Node],
         delay_bound: int | None = None,
         replica: Node | None = None,
-        replica_aggregators: Sequence[Node] = (),
         divergence_bound: float = math.inf,
         momentum: float = 0.0,
         updates_per_step: int = 1,
         seed: int = 0,
-        most_summed: float = math.inf,
     ) -> None:
         """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` is as in `DivergenceLedger`. Without
-        a `replica` the norms of a sum's updates add up to at most `most_summed`.
+        a `replica` only the norms of a sum's updates are bounded: together they are at most Div_max.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
         no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -124,18 +122,13 @@ class Scheduler:
         self.aggregators = tuple(aggregators)
         self.delay_bound = delay_bound
         self.replica = replica
-        self.replica_aggregators = tuple(replica_aggregators)
-        self._most_summed = most_summed
         self.version = 0
         """v_init: the model's version once all scheduled updates are applied."""
+        self._divergence_bound = divergence_bound
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
-        self._pending: tuple[Update, ...] = ()
-        self._random = np.random.default_rng(seed)
-
-    @property
-    def punted(self) -> tuple[Update, ...]:
+        self.punted: tuple[Update, ...] = ()
         """Updates that the replica lacks and that are not on their way to it."""
-        return self._pending
+        self._random = np.random.default_rng(seed)
 
     def schedule(
         self,
@@ -154,12 +147,13 @@ class Scheduler:
         self._check_nodes(updates, network)
         ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
         order = ordering.updates
-        ranked = self._ranked(self.aggregators, network, now_s)
+        ranked = self._ranked(network, now_s)
         self.version += len(order)
         transfers: list[PlannedTransfer] = []
         if self.replica is None or self._ledger is None:
             norms = [update.norm for update in order]
-            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, self._most_summed)
+            most = self._divergence_bound
+            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, most)
             commits = [_arrival(group, self.server, transfers) for group in tentative.groups]
             return BatchSchedule(tuple(transfers), tuple(commits), (), ordering.dropped)
 
@@ -167,18 +161,18 @@ class Scheduler:
             self._ledger.add(update.norm)
         weights = self._ledger.weights(self.version - len(order))
         tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, weights, self._ledger.bound)
-        copied_to = len(self._ledger) - len(order) - len(self._pending)
+        copied_to = len(self._ledger) - len(order) - len(self.punted)
         replication = replicate(
-            (*self._pending, *order),
+            (*self.punted, *order),
             tentative,
             self._ledger,
             self.replica,
-            self._ranked(self.replica_aggregators, network, now_s),
+            self._ranked(network, now_s),
             now_s,
             replica_busy_until_s,
         )
-        self._pending = replication.punted
-        kept = delayed_from(tentative, replication)
+        self.punted = replication.punted
+        kept, needed = replication.kept, replication.needed
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
             # Updates that give way are reserved after the replica's transfers, which then come first on the wire.
@@ -187,24 +181,24 @@ class Scheduler:
             copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))
             late, _ = reserve_groups(groups[kept:], state, self.server, now_s, latest)
             groups = (*early, *late)
-        place = 0
-        commits, copies = [], []
-        for index, group in enumerate((*groups[:kept], *copied, *groups[kept:])):
-            if kept <= index < kept + len(copied):
-                copied_to += len(group.updates)
-                copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
-            else:
-                place += len(group.updates)
-                commits.append(_arrival(group, self.server, transfers, replication.needed[place - 1]))
+        commits = [_arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept)]
+        copies = []
+        for group in copied:
+            copied_to += len(group.updates)
+            copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
+        commits += [
+            _arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept, len(groups))
+        ]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), ordering.dropped)
 
     def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
-        own = (self.server, self.replica, *self.aggregators, *self.replica_aggregators)
+        own = (self.server, self.replica, *self.aggregators)
         for node in (*(update.node for update in updates), *(node for node in own if node is not None)):
             if not 0 <= node < len(network):
                 raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
 
-    def _ranked(self, nodes: Sequence[Node], network: NetworkState, now_s: float) -> list[Node]:
+    def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
+        nodes = self.aggregators
         shuffled = [nodes[place] for place in self._random.permutation(len(nodes))]
         speed = {
             node: min(network.uplinks[node].most_since(now_s), network.downlinks[node].most_since(now_s))
@@ -215,8 +209,8 @@ class Scheduler:
 
 def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
     """Add the transfers of a group, and return its last."""
-    if group.aggregator is None:
-        node = group.updates[0].node
+    node = group.updates[0].node
+    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # there is nothing to sum
         last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
         legs = [

@@ -6,7 +6,6 @@ that they may speak to a coordinator; messages.py has the proof.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,16 +35,20 @@ _LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, its tenant and token, and its bound (seconds). `node` None: the host's name."""
+    """Place of a worker's coordinator, and what this worker says to it.
+
+    `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
+    the NIC; None is the host's name. `staleness` is the number of rounds by which a worker may lead the slowest; None
+    for any. `replica` is the host and port of the replica to which it can hand copies of the model; None without one.
+    """
 
     address: str
     tenant: str
     token: str
-    bound_s: float
-    node: str | None
+    bound_s: float = DEFAULT_COORDINATOR_BOUND_S
+    node: str | None = None
     staleness: int | None = None
     replica: tuple[str, int] | None = None
-    """Host and port."""
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
@@ -56,7 +59,7 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | Path | None:
+def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:
     """Return the replica or the file with which the job begins. Raises UserError if it is neither.
 
     A file is on the machine of worker 0, which alone reads it.
@@ -71,7 +74,7 @@ def resumed_from(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | P
     return Path(text)
 
 
-def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> CoordinatorSettings | None:
+def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings | None:
     """Return the settings; None if the job has no coordinator. Raises UserError that names the wrong variable."""
     address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
     if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
@@ -97,11 +100,15 @@ def coordinator_from_environ(environ: Mapping[str, str] = os.environ) -> Coordin
     )
 
 
-def parse_tokens(text: str, where: str) -> dict[str, str]:
-    """Return tokens by tenant from lines `TENANT TOKEN`; empty lines and lines that begin with # do not count.
-
-    `where` names the text in errors. Raises UserError, which never contains a token.
+def load_tokens(path: Path) -> dict[str, str]:
+    """Return tokens by tenant from a file with lines `TENANT TOKEN`; empty lines and lines that begin with # do not
+    count. Raises UserError, which never contains a token.
     """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
     tokens: dict[str, str] = {}
     for place, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
@@ -109,25 +116,15 @@ def parse_tokens(text: str, where: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(stripped)
         if match is None:
-            raise UserError(f"{where}, line {place}: write `TENANT TOKEN`, a name and a token without spaces")
+            raise UserError(f"{path}, line {place}: write `TENANT TOKEN`, a name and a token without spaces")
         if len(match["token"]) < LEAST_TOKEN:
-            raise UserError(f"{where}, line {place}: a token has at least {LEAST_TOKEN} characters")
+            raise UserError(f"{path}, line {place}: a token has at least {LEAST_TOKEN} characters")
         if match["tenant"] in tokens:
-            raise UserError(f"{where}, line {place}: tenant {match['tenant']} has a token already")
+            raise UserError(f"{path}, line {place}: tenant {match['tenant']} has a token already")
         tokens[match["tenant"]] = match["token"]
     if not tokens:
-        raise UserError(f"{where} has no tenant: write a line `TENANT TOKEN`")
+        raise UserError(f"{path} has no tenant: write a line `TENANT TOKEN`")
     return tokens
-
-
-def load_tokens(path: Path) -> dict[str, str]:
-    """Return tokens by tenant from a file. Raises UserError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
-    return parse_tokens(text, str(path))
 
 
 def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:

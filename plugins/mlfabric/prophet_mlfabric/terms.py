@@ -6,8 +6,7 @@ Rule of this file: values and their checks; coordination.py uses them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prophet_scheduler.core.errors import UserError
 
@@ -17,20 +16,19 @@ class Terms:
     """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
 
     `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the node
-    of the parameter server. `rates` has up and down of nodes that do not report their rates; `rate` holds for all
-    others, both ways, until they report. Raises UserError for impossible values.
+    of the parameter server, which does not report its rate: `server_rate` both ways, None for `rate`. `rate` holds for
+    all others, both ways, until they report. Raises UserError for impossible values.
     """
 
     delay_bound: int | None = None
     server: str = "server"
     rate: float = 1.25e9
-    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    server_rate: float | None = None
     batch_s: float = 0.1
     dead_s: float = 10.0
     lease_s: float = 30.0
     most_workers: int = 4096
     most_waiting: int = 16384
-    seed: int = 0
     divergence_bound: float | None = None
 
     def __post_init__(self) -> None:
@@ -40,8 +38,8 @@ class Terms:
             raise UserError(f"--divergence-bound {self.divergence_bound:g}: it is a norm; give a number above 0")
         if not self.server:
             raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
-        rates = (rate for pair in self.rates.values() for rate in pair)
-        if not all(0 < number < math.inf for number in (self.rate, self.dead_s, self.lease_s, *rates)):
+        numbers = self.rate, self.dead_s, self.lease_s, self.rate if self.server_rate is None else self.server_rate
+        if not all(0 < number < math.inf for number in numbers):
             raise UserError("a rate or time of a coordinator: give a number above 0")
         if not 0 <= self.batch_s < math.inf or self.most_workers < 1 or self.most_waiting < 1:
             raise UserError("batch_s, most_workers and most_waiting of a coordinator: give 0 or more, and 1 or more")

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from prophet_mlfabric.network import NetworkState, Node, Piece
-from prophet_mlfabric.scheduler import Kind, PlannedTransfer
+from prophet_mlfabric.scheduler import PlannedTransfer
 
 LEAD_S = 2e-3
 """Seconds by which a grant precedes its start. It reaches the worker in time, and the wire is not idle in between."""
@@ -156,17 +156,3 @@ class Timetable:
     def overdue(self, since_s: float) -> Sequence[PlannedTransfer]:
         """Return the transfers whose expected end was before `since_s`."""
         return [transfer for transfer in self.under_way if transfer.end_s < since_s]
-
-
-def alone(pair: list[PlannedTransfer]) -> bool:
-    """Return True if the first transfer is an update to its own node, and the second is its sum with nothing else.
-
-    The second then becomes a transfer straight to the server.
-    """
-    if len(pair) < 2 or pair[0].kind is not Kind.TO_AGGREGATOR or pair[1].kind is not Kind.SUM:
-        return False
-    leg, total = pair
-    if leg.source != leg.destination or total.after != (leg,):
-        return False
-    total.kind, total.after, total.ready = Kind.DIRECT, (), True
-    return True

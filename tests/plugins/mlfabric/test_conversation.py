@@ -393,7 +393,7 @@ def test_it_says_that_it_lives_and_its_rates_again_to_a_new_coordinator() -> Non
     talk = welcomed()
     assert turn(talk, BEAT_S)[0] == [Beat()]
     assert talk.next_s == 2 * BEAT_S
-    talk.report(1e9, None)
+    talk.report(1e9)
     assert turn(talk, 1.1)[0] == [NicRates(up=1e9)]
     talk.receive(Welcome(epoch=2, version=0), 1.2)
     assert turn(talk, 1.2)[0] == [NicRates(up=1e9)]
@@ -421,7 +421,3 @@ def test_numbers_that_cannot_be_are_one_line(size: int, version: int, norm: floa
     with pytest.raises(UserError, match="give numbers of 0 or more"):
         talk.ask(0, size, version, norm, 0.0)
     assert turn(talk, 0.0) == ([], [])
-    with pytest.raises(UserError, match="give numbers above 0"):
-        talk.report(-1.0, None)
-    with pytest.raises(UserError, match="bound_s"):
-        Conversation(HELLO, TOKEN, math.inf, 0.0)

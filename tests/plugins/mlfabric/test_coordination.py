@@ -169,7 +169,7 @@ def test_what_would_be_too_late_is_dropped_before_it_costs_a_byte() -> None:
 
 
 def test_nothing_starts_that_could_make_one_under_way_too_late() -> None:
-    coordination = job(2, replace(TERMS, delay_bound=2, rates={"server": (1e6, 1e6)}))
+    coordination = job(2, replace(TERMS, delay_bound=2, server_rate=1e6))
     coordination.receive(0, done(update=0), 0.0)  # version 1
     coordination.receive(0, ask(update=1, size=1000), 0.0)  # from version 0: it has to be the next one
     assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
@@ -243,7 +243,7 @@ def test_a_reported_rate_counts_for_the_next_start() -> None:
 
 def aggregated() -> tuple[Coordination, int, list[tuple[int, int]], int, dict[int, Grant]]:
     """A job in which updates are summed and all may send: the collection, its members, who sums them, their grants."""
-    coordination = job(4, replace(TERMS, rates={"server": (20.0, 20.0)}), aggregates=True)
+    coordination = job(4, replace(TERMS, server_rate=20.0), aggregates=True)
     coordination.receive(0, ask(size=1000), 0.0)
     coordination.turn(0.0)
     for worker in (1, 2, 3):
@@ -394,6 +394,14 @@ def test_a_job_that_follows_another_has_a_model_of_its_own() -> None:
     assert [grant.dropped for _, grant in grants(coordination.turn(2.0))] == [False]
 
 
+def test_a_refused_worker_begins_no_other_job() -> None:
+    coordination = job(1)
+    coordination.receive(0, done(), 0.0)
+    coordination.receive(0, Bye(), 1.0)
+    ((_, answer),) = coordination.join(hello(0, incarnation=2).model_copy(update={"replicates": True}), 2.0)
+    assert isinstance(answer, Denied) and (coordination.version, coordination.epoch) == (1, 7)
+
+
 def test_at_the_end_a_worker_hears_who_still_works_and_who_has_died() -> None:
     coordination = job(3)
     assert coordination.receive(0, Bye(), 1.0) == [(0, Parting(working=2))]
@@ -513,7 +521,7 @@ def test_in_step_there_is_no_delay_bound() -> None:
         {"rate": 0.0},
         {"batch_s": -1.0},
         {"dead_s": math.nan},
-        {"rates": {"server": (0.0, 1.0)}},
+        {"server_rate": 0.0},
         {"most_waiting": 0},
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.engine import BATCH, DELAY_BOUND, ENGINE, TENANT, beside, make_token
+from prophet_mlfabric.engine import ENGINE, TENANT, beside, make_token
 from prophet_mlfabric.settings import coordinator_from_environ, token_of
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.spec import RunNetwork
@@ -29,7 +29,7 @@ def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) 
 
 
 def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
-    env = {**environment("scheduler", tmp_path), DELAY_BOUND: "10", BATCH: "50ms"}
+    env = {**environment("scheduler", tmp_path), settings.LAB_DELAY_BOUND: "10", settings.LAB_BATCH: "50ms"}
     argv = beside.command(env)
     options = dict(zip(argv[4::2], argv[5::2], strict=True))
     assert options == {

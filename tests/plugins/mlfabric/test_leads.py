@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from prophet_mlfabric.leads import LeadBound
-from prophet_scheduler.core.errors import UserError
 
 
 def test_a_lead_of_the_staleness_is_allowed_and_one_more_is_not() -> None:
@@ -42,9 +39,3 @@ def test_for_those_that_are_gone_nobody_waits_until_they_are_back() -> None:
     assert leads.may_read(0)
     leads.gone(0)
     assert leads.may_read(1) and not leads.may_send(0)
-
-
-@pytest.mark.parametrize(("staleness", "workers"), [(-1, 2), (0, 0)])
-def test_numbers_that_cannot_be(staleness: int, workers: int) -> None:
-    with pytest.raises(UserError, match="give 0 or more, and 1 or more"):
-        LeadBound(staleness, workers)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_mlfabric.network import NetworkState
-from prophet_mlfabric.ordering import Ordering, Update, order_updates, shortest_first
+from prophet_mlfabric.ordering import Ordering, Update, order_updates
 from prophet_scheduler.core.errors import UserError
 
 SERVER = 0
@@ -30,6 +30,12 @@ def ids(updates: Sequence[Update]) -> list[int]:
     return [update.id for update in updates]
 
 
+def ends_of(ordering: Ordering, network: NetworkState) -> list[float]:
+    """Return the end of each transfer of the order straight to the server."""
+    state = network.copy()
+    return [state.reserve(update.node, SERVER, update.size_bytes, 0.0) for update in ordering.updates]
+
+
 def follow_the_listing(
     ordering: Ordering, updates: list[Update], network: NetworkState, bound: int | None = None, version: int = 0
 ) -> None:
@@ -37,15 +43,14 @@ def follow_the_listing(
 
     Equal ends may be taken in any order: the listings leave that open.
     """
-    state, left = network.copy(), list(updates)
-    ends = [placed.end_s for placed in ordering.order]
+    state, left, ends = network.copy(), list(updates), ends_of(ordering, network)
     for place, (update, end) in enumerate(zip(ordering.updates, ends, strict=True), start=1):
         due = [g for g in left if bound is not None and g.version + bound - version == place]
         if due:
             assert due == [update]
         else:
             assert end <= min(state.end(g.node, SERVER, g.size_bytes, 0.0) for g in left) * (1 + 1e-9)
-        assert state.reserve(update.node, SERVER, update.size_bytes, 0.0) == end
+        state.reserve(update.node, SERVER, update.size_bytes, 0.0)
         # "If next completes before current, discard current": it does not.
         assert place == len(ends) or end <= ends[place] * (1 + 1e-9)
         left.remove(update)
@@ -55,9 +60,10 @@ def follow_the_listing(
 def test_shortest_first_by_hand() -> None:
     # 30 bytes at 10 a second; 10 at 2; 20 at 5: alone they take 3, 5 and 4 seconds, the server takes 10 a second.
     updates = [Update(0, 1, 30.0), Update(1, 2, 10.0), Update(2, 3, 20.0)]
-    ordering = shortest_first(updates, star([10, 2, 5], server=10.0), SERVER, 0.0)
+    network = star([10, 2, 5], server=10.0)
+    ordering = order_updates(updates, network, SERVER, 0.0)
     # The first has the server for 3 s; after it the third needs 4 s, and beside it the second has 2 a second.
-    assert [(placed.update.id, placed.end_s) for placed in ordering.order] == [(0, 3.0), (2, 7.0), (1, 8.0)]
+    assert (ids(ordering.updates), ends_of(ordering, network)) == ([0, 2, 1], [3.0, 7.0, 8.0])
     assert ordering.dropped == ()
 
 
@@ -66,13 +72,13 @@ def test_figure_1_the_oldest_update_is_among_the_first_u() -> None:
     # By size alone it would be the last.
     updates = [Update(0, 1, 10.0, 10), Update(1, 2, 20.0, 10), Update(2, 3, 30.0, 10), Update(3, 4, 40.0, 6)]
     network = star([100] * 4, server=10.0)
-    assert ids(shortest_first(updates, network, SERVER, 0.0).updates) == [0, 1, 2, 3]
+    assert ids(order_updates(updates, network, SERVER, 0.0).updates) == [0, 1, 2, 3]
     ordering = order_updates(updates, network, SERVER, 0.0, 6, 10)
     assert ids(ordering.updates) == [0, 3, 1, 2]
     assert ordering.dropped == ()
     # Its delay is then exactly tau_max, and the last transfer ends when it would have anyway.
     assert 10 + 2 - 6 == 6
-    assert [placed.end_s for placed in ordering.order] == [1.0, 5.0, 7.0, 10.0]
+    assert ends_of(ordering, network) == [1.0, 5.0, 7.0, 10.0]
 
 
 def test_figure_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
@@ -80,10 +86,10 @@ def test_figure_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
     network = star([10, 100], server=100.0)
     g1, g2 = Update(1, 1, 100.0, version=0), Update(2, 2, 100.0, version=4)
     ordering = order_updates([g1, g2], network, SERVER, 0.0, 1, 0)
-    assert ids(ordering.dropped) == [1]
-    assert [(placed.update.id, placed.end_s) for placed in ordering.order] == [(2, 1.0)]
-    # What g1 would have taken is free again.
-    assert ordering.network.uplinks[1].rates == [10.0]
+    assert (ids(ordering.updates), ids(ordering.dropped)) == ([2], [1])
+    # What g1 would have taken is free again: beside g1 the third would end before the second.
+    network, g3 = star([10, 100, 10], server=100.0), Update(3, 3, 10.5, version=4)
+    assert ids(order_updates([g1, g2, g3], network, SERVER, 0.0, 1, 0).updates) == [2, 3]
     # With time to spare it comes after the other; the server's link has room beside it from 1 s on.
     assert ids(order_updates([g1, g2], network, SERVER, 0.0, 2, 0).updates) == [2, 1]
 
@@ -101,7 +107,7 @@ def test_updates_older_than_the_bound_are_dropped() -> None:
 
 
 def test_no_updates_are_no_order() -> None:
-    assert order_updates([], star([1]), SERVER, 0.0, 3, 0).order == ()
+    assert order_updates([], star([1]), SERVER, 0.0, 3, 0).updates == ()
 
 
 def test_the_network_given_is_left_as_it_is() -> None:
@@ -136,7 +142,7 @@ def batches(draw: st.DrawFn, most: int = 8, span: int = 12) -> Batch:
 @given(batches())
 def test_without_deadlines_it_is_algorithm_1(batch: Batch) -> None:
     updates, network = batch
-    follow_the_listing(shortest_first(updates, network, SERVER, 0.0), updates, network)
+    follow_the_listing(order_updates(updates, network, SERVER, 0.0), updates, network)
 
 
 @given(batches(most=6), st.permutations(range(6)), st.integers(0, 4))
@@ -171,7 +177,7 @@ def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
         assert version + place - update.version <= bound
     assert sorted(ids(ordering.updates) + ids(ordering.dropped)) == ids(updates)
     # Where nothing was dropped ends never fall: updates are applied as they arrive, nobody waits at the server.
-    ends = [placed.end_s for placed in ordering.order]
+    ends = ends_of(ordering, network)
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
 
 
@@ -188,7 +194,7 @@ def test_on_equal_nics_no_order_keeps_more_updates(versions: list[int], bound: i
         return count
 
     best = max(kept(order) for order in permutations(updates))
-    assert len(order_updates(updates, network, SERVER, 0.0, bound, 0).order) == best
+    assert len(order_updates(updates, network, SERVER, 0.0, bound, 0).updates) == best
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5))
@@ -200,5 +206,5 @@ def test_where_the_servers_link_is_the_only_narrow_one_no_order_has_a_smaller_me
         state = network.copy()
         return sum(state.reserve(g.node, SERVER, g.size_bytes, 0.0) for g in order)
 
-    seconds = sum(placed.end_s for placed in shortest_first(updates, network, SERVER, 0.0).order)
-    assert seconds == pytest.approx(min(total(order) for order in permutations(updates)))
+    least = min(total(order) for order in permutations(updates))
+    assert total(order_updates(updates, network, SERVER, 0.0).updates) == pytest.approx(least)

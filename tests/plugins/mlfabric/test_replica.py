@@ -12,7 +12,7 @@ import pytest
 
 from prophet_mlfabric.exchange import Asked, key_of
 from prophet_mlfabric.replica import KeptModel, ReplicaStore, replica_server
-from prophet_mlfabric.replica_model import ReplicaModel, encoded, load, updates_in
+from prophet_mlfabric.replica_model import ReplicaModel, encoded, load
 from prophet_scheduler.core.errors import UserError
 
 TOKEN = "a token of the tests"
@@ -58,7 +58,7 @@ def test_a_model_is_what_it_was(tmp_path: Path) -> None:
         assert list(back.weights) == ["layer.weight", "file"]
         assert all(np.array_equal(back.weights[name], first.weights[name]) for name in first.weights)
         assert (back.counts, back.before, back.bound, back.updates) == ((7, 0), 5, 2.5, 12)
-    assert updates_in(file, "here") == 12
+    assert load(file, "here").updates == 12
 
 
 @pytest.mark.parametrize("change", ["nothing", "text", "cut off", "a letter", "another file", "other weights"])
@@ -90,7 +90,7 @@ def test_a_copy_there_and_back(running: Running) -> None:
         store.model()
     data = encoded(model(7))
     store.keep(data, 7)
-    assert store.updates() == running.kept.updates == updates_in(running.kept.path, "here") == 7
+    assert store.updates() == running.kept.updates == load(running.kept.path, "here").updates == 7
     assert store.model() == data == running.kept.path.read_bytes()
     later = encoded(model(9, value=3.0))
     store.keep(later, 9)
@@ -106,7 +106,7 @@ def test_an_older_model_does_not_take_the_place_of_a_newer_one(running: Running)
         store.keep(encoded(model(8)), 8)
     with pytest.raises(UserError, match="this model has not 10 updates"):
         store.keep(encoded(model(3)), 10)
-    assert updates_in(running.kept.path, "here") == 9
+    assert load(running.kept.path, "here").updates == 9
 
 
 def test_what_is_no_model_is_not_kept(running: Running) -> None:
@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_is_one_line_and_leaves_the_old_model(
     monkeypatch.setattr("prophet_mlfabric.replica.whole_file", full)
     with pytest.raises(UserError, match=r"could not write the model \(No space left on device\)"):
         running.store().keep(encoded(model(8)), 8)
-    assert running.store().updates() == updates_in(running.kept.path, "here") == 7
+    assert running.store().updates() == load(running.kept.path, "here").updates == 7
 
 
 def test_one_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from prophet_mlfabric.aggregation import aggregate
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.replication import DivergenceLedger, Replication, delayed_from, replicate
+from prophet_mlfabric.replication import DivergenceLedger, Replication, replicate
 from prophet_mlfabric.scheduler import Arrival, Kind, Scheduler
 from prophet_scheduler.core.errors import UserError
 
@@ -99,34 +99,33 @@ def test_bounds_that_cannot_be_kept_are_one_line() -> None:
         filled(1.4, 0.5, [1.0, 1.0])
 
 
-def decide(bound: float, replica_rate: float) -> tuple[Replication, int]:
+def decide(bound: float, replica_rate: float) -> Replication:
     """Two updates of norm 1 for a server that gets them at 1 and 2, and a replica whose NIC has this rate."""
     network = NetworkState.of_rates([1.0] * 4, [1.0, replica_rate, 1.0, 1.0])
     order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
     server = aggregate(order, network, SERVER, [], 0.0)
     assert [group.applied_s for group in server.groups] == [1.0, 2.0]
-    decision = replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
-    return decision, delayed_from(server, decision)
+    return replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
 
 
 def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted() -> None:
     # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
-    decision, kept = decide(bound=2.0, replica_rate=1.0)
+    decision = decide(bound=2.0, replica_rate=1.0)
     assert [group.applied_s for group in decision.groups] == [2.0, 2.0]
-    assert (decision.punted, decision.waits, kept) == ((), (None, None), 2)
+    assert (decision.punted, decision.kept) == ((), 2)
     # At half the rate neither is there at 2. The replica may lack both, so both wait for the next batch.
-    decision, kept = decide(bound=2.0, replica_rate=0.5)
-    assert (decision.groups, [update.id for update in decision.punted], kept) == ((), [0, 1], 2)
+    decision = decide(bound=2.0, replica_rate=0.5)
+    assert (decision.groups, [update.id for update in decision.punted], decision.kept) == ((), [0, 1], 2)
 
 
 def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> None:
-    decision, kept = decide(bound=1.0, replica_rate=1.0)
-    assert (decision.needed, decision.waits) == ((0, 1), (None, 0))
-    assert kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
+    decision = decide(bound=1.0, replica_rate=1.0)
+    assert decision.needed == (0, 1)
+    assert decision.kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
 
-    decision, kept = decide(bound=1.0, replica_rate=0.5)
+    decision = decide(bound=1.0, replica_rate=0.5)
     assert ([group.applied_s for group in decision.groups], [update.id for update in decision.punted]) == ([3.0], [1])
-    assert kept == 1  # u2 would be applied at 2: it gives way
+    assert decision.kept == 1  # u2 would be applied at 2: it gives way
     slow = NetworkState.of_rates([1.0] * 4, [1.0, 0.5, 1.0, 1.0])
     scheduler = Scheduler(SERVER, [], replica=REPLICA, divergence_bound=1.0)
     schedule = scheduler.schedule([Update(0, 2, 1.0), Update(1, 3, 1.0)], slow, 0.0)
@@ -148,7 +147,6 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
         SERVER,
         [2, 3],
         replica=REPLICA,
-        replica_aggregators=[4, 5],
         divergence_bound=bound,
         momentum=momentum,
         updates_per_step=per_step,
@@ -204,7 +202,7 @@ def test_dropped_updates_do_not_count_as_versions() -> None:
     assert scheduler.version == 1
 
 
-@pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}, {"replica_aggregators": [7]}])
+@pytest.mark.parametrize("wrong", [{"server": 9}, {"aggregators": [-1]}, {"replica": 6}])
 def test_nodes_that_are_not_there_are_one_line(wrong: dict[str, Any]) -> None:
     scheduler = Scheduler(**{"server": 0, "aggregators": [1], **wrong})
     with pytest.raises(UserError, match="the network has only nodes 0 to 2"):

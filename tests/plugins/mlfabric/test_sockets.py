@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from prophet_mlfabric import client as client_module
 from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
-from prophet_mlfabric.client import CoordinatorClient, client_from_environ
+from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import (
     LENGTH_BYTES,
@@ -31,7 +32,7 @@ from prophet_mlfabric.messages import (
     take_frames,
 )
 from prophet_mlfabric.server import CoordinatorServer, coordinator
-from prophet_mlfabric.settings import coordinator_from_environ
+from prophet_mlfabric.settings import CoordinatorSettings, coordinator_from_environ
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import listener_at
@@ -73,8 +74,16 @@ def running() -> Iterator[Running]:
     server.stop()
 
 
-def connect(address: str, worker: int = 0, token: str = TOKEN, bound_s: float = BOUND_S) -> CoordinatorClient:
-    return CoordinatorClient(address, token, "job", worker, bound_s, node=f"machine{worker}", watch_nic=False)
+def settings(address: str, worker: int = 0, **more: Any) -> CoordinatorSettings:
+    return replace(CoordinatorSettings(address, "job", TOKEN, BOUND_S, f"machine{worker}"), **more)
+
+
+def client_of(address: str, worker: int = 0, workers: int | None = None, **more: Any) -> CoordinatorClient:
+    return CoordinatorClient(settings(address, worker, **more), worker, workers, watch_nic=False)
+
+
+def connect(address: str, worker: int = 0, **more: Any) -> contextlib.closing[CoordinatorClient]:
+    return contextlib.closing(client_of(address, worker, **more))
 
 
 def stranger(address: str) -> socket.socket:
@@ -169,12 +178,10 @@ def test_a_coordinator_that_dies_is_one_warning_and_one_that_is_back_is_used(
 
 
 def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
-    def near(worker: int) -> CoordinatorClient:
-        return CoordinatorClient(
-            running.address, TOKEN, "job", worker, BOUND_S, f"machine{worker}", False, workers=2, staleness=0
-        )
-
-    with near(0) as first, near(1) as second:
+    with (
+        connect(running.address, 0, workers=2, staleness=0) as first,
+        connect(running.address, 1, workers=2, staleness=0) as second,
+    ):
         for client in (first, second):
             assert client.wait_welcome(LONG_S)
             assert client.clock(0, 1).result(LONG_S)
@@ -193,7 +200,7 @@ def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
         made.set()
 
     try:
-        with CoordinatorClient(server.address, TOKEN, "job", 0, BOUND_S, "machine0", False, replicates=True) as client:
+        with connect(server.address, replica=("a", 1)) as client:
             assert client.wait_welcome(LONG_S)
             asking = client.ask(1000, 0, 1.0)
             client.on_copy(make)
@@ -239,7 +246,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
 
     monkeypatch.setattr(client_module, "interface_towards", lambda host: "eth0")
     monkeypatch.setattr(nic_rates, "sample_nic", sample)
-    with CoordinatorClient(running.address, TOKEN, "job", 0, BOUND_S, node="machine0") as client:
+    with contextlib.closing(CoordinatorClient(settings(running.address), 0)) as client:
         for _ in range(2):  # what the first one showed is heard before the second one is done
             asking = client.ask(1000, 0, 1.0)
             asking.permission.result(LONG_S)
@@ -252,7 +259,7 @@ def test_the_rate_of_the_nic_is_reported_when_an_update_has_travelled(
 
 
 def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
-    client = connect("tcp://127.0.0.1:9")
+    client = client_of("tcp://127.0.0.1:9")
     asking = client.ask(1000, 0, 1.0)
     client.close()
     assert not asking.permission.result(LONG_S).coordinated
@@ -395,18 +402,18 @@ def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
     with pytest.raises(UserError, match="the coordinator is 'nowhere'; it must be HOST:PORT"):
         connect("nowhere")
     with pytest.raises(UserError, match="one cannot be"):
-        CoordinatorClient(running.address, TOKEN, "two words", 0)
+        connect(running.address, tenant="two words")
 
 
 def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) -> None:
-    assert client_from_environ(0, {}) is None
+    assert coordinator_from_environ({}) is None
     tokens = tmp_path / "tokens"
     tokens.write_text(f"job {TOKEN.replace(' ', '-')}\n")
     address = running.address.removeprefix("tcp://")
     environ = {"PROPHET_COORDINATOR": address, "PROPHET_COORDINATOR_TOKEN_FILE": str(tokens), "PROPHET_NODE": "rack1"}
-    client = client_from_environ(0, environ)
-    assert client is not None
-    with client, pytest.raises(UserError, match="the token is wrong"):
+    known = coordinator_from_environ(environ)
+    assert known is not None and known.node == "rack1"
+    with contextlib.closing(CoordinatorClient(known, 0)) as client, pytest.raises(UserError, match="token is wrong"):
         client.wait_welcome(LONG_S)
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.settings import load_tokens, parse_tokens, token_of
+from prophet_mlfabric.settings import load_tokens, token_of
 from prophet_scheduler.core.errors import UserError
 
 LINES = "# jobs\n\na  0123456789abcdef\nb fedcba9876543210\n"
 
 
-def test_a_line_a_tenant() -> None:
-    assert parse_tokens(LINES, "file") == {"a": "0123456789abcdef", "b": "fedcba9876543210"}
+def test_a_line_a_tenant(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(LINES)
+    assert load_tokens(tmp_path / "file") == {"a": "0123456789abcdef", "b": "fedcba9876543210"}
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,11 @@ def test_a_line_a_tenant() -> None:
         (LINES + "a 0123456789abcdeF", "file, line 5: tenant a has a token already"),
     ],
 )
-def test_what_cannot_be_is_one_line_without_a_token(text: str, line: str) -> None:
+def test_what_cannot_be_is_one_line_without_a_token(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "file").write_text(text)
     with pytest.raises(UserError) as error:
-        parse_tokens(text, "file")
-    assert str(error.value) == line
+        load_tokens(tmp_path / "file")
+    assert str(error.value) == f"{tmp_path}/{line}"
 
 
 def test_which_tenant_is_said_where_there_are_several(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from prophet_byteps.library import Library
 from prophet_mlfabric.byteps.replica import Named, Replica
 from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
 from prophet_scheduler.core import settings as names
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.settings import Settings, from_environ
@@ -37,8 +38,6 @@ if TYPE_CHECKING:  # not before the settings are known to be right
 
 WELCOME_S = 5.0
 """Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
-BYTEPS_BLOCK_BYTES = "4096000"
-"""BytePS's own partition size: no block is larger, so each is one key."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -47,7 +46,7 @@ class AsynchronousAgent:
     """Prophet in one worker of an asynchronous job."""
 
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
-        self._settings = settings
+        self.settings = settings
         self.replica: Replica | None = None
         """Set since BytePS was initialised."""
         self._library = library
@@ -55,7 +54,8 @@ class AsynchronousAgent:
         self._aside = no_hook
         self._coordinator: CoordinatorClient | None = None
         self._taken = False
-        self._closes: list[Callable[[], None]] = []
+        self.closes: list[Callable[[], None]] = []
+        """Functions to call before BytePS is shut down, the last one first."""
         self._died: tuple[int, ...] | None = None
         """Workers that never will leave, set since this one has left."""
 
@@ -67,14 +67,15 @@ class AsynchronousAgent:
         check_job(framework, environ)
         library, hook, no_hook = hook_module.load_for(framework)
         if names.users_own_partition_bytes(environ) is None:
-            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = BYTEPS_BLOCK_BYTES
+            # No block is larger, so each is one key.
+            environ[names.BYTEPS_PARTITION_BYTES] = environ[names.CHOSEN] = str(MOST_BLOCK_BYTES)
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
         """Take over tasks that go one way only, and the wrapping of optimizers by the BytePS module just imported."""
         if self._hook is not None and self._library is not None:
             try:
-                self._hook.attach(self._library, self._settings.watchdog_s)
+                self._hook.attach(self._library, self.settings.watchdog_s)
                 hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
                 # In order of arrival: all of an update is needed at once.
@@ -99,8 +100,10 @@ class AsynchronousAgent:
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
-            if self.replica is None:
-                self.replica = find_replica(os.environ)
+            try:
+                self.replica = self.replica or Replica.from_environ(os.environ)
+            except UserError as error:
+                end_process(str(error), WRONG)
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
                 self._coordinator = connect(module.rank(), os.environ, module.size())
@@ -126,22 +129,10 @@ class AsynchronousAgent:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return self._coordinator if first else None
 
-    def at_end(self, close: Callable[[], None]) -> None:
-        """Call `close` before BytePS is shut down. Later ones are called first."""
-        self._closes.append(close)
-
     @property
     def staleness(self) -> int | None:
         settings = coordinator_from_environ(os.environ)
         return None if settings is None else settings.staleness
-
-    @property
-    def stall_s(self) -> float | None:
-        return self._settings.stall_s
-
-    @property
-    def block_bytes(self) -> int | None:
-        return self._settings.partition_bytes
 
     def step_aside(self, why: str) -> None:
         """Warn once; from here on all transfers go both ways."""
@@ -159,8 +150,8 @@ class AsynchronousAgent:
             return self._died
         self._died = ()
         try:
-            while self._closes:
-                self._closes.pop()()
+            while self.closes:
+                self.closes.pop()()
             if self._coordinator is not None:
                 # Those that counted on this worker for a sum are told now, and not after a long silence.
                 self._died = self._coordinator.wait_for_others()
@@ -177,7 +168,7 @@ class AsynchronousAgent:
             end_process(f"{who} died: this worker ends without waiting for BytePS's end, which waits for all", STALLED)
 
     def _finish(self) -> None:
-        write_records(self._settings, self._status)
+        write_records(self.settings, self._status)
 
     def _status(self) -> AgentStatus:
         return AgentStatus(
@@ -185,7 +176,7 @@ class AsynchronousAgent:
             stepped_aside=self._aside,
             plans=0,
             agent_cpu_s=0.0,
-            partition_bytes=int(BYTEPS_BLOCK_BYTES),
+            partition_bytes=MOST_BLOCK_BYTES,
             push_credit=None,
             hook=self._hook.status() if self._hook else None,
         )
@@ -213,14 +204,6 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
     resumed_from(environ)
 
 
-def find_replica(environ: Mapping[str, str]) -> Replica:
-    """Return the replica that the environment names. The process ends if that is impossible."""
-    try:
-        return Replica.from_environ(environ)
-    except UserError as error:
-        end_process(str(error), WRONG)
-
-
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
     """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
 
@@ -232,12 +215,13 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
             from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
             warn_of_unknown_variables(environ)
-        from prophet_mlfabric.client import client_from_environ
-
-        client = client_from_environ(worker, environ, workers)
-        if client is None:
+        settings = coordinator_from_environ(environ)
+        if settings is None:
             logger.warning("%s is not set: updates go in order of arrival, and none is dropped", names.COORDINATOR)
             return None
+        from prophet_mlfabric.client import CoordinatorClient
+
+        client = CoordinatorClient(settings, worker, workers)
         client.wait_welcome(WELCOME_S)
     except UserError as error:
         end_process(str(error), WRONG)
@@ -257,7 +241,7 @@ def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rou
         from prophet_mlfabric.torch.aggregating import SummingWorker
 
         key = key_of(settings.tenant, settings.token)
-        agent.at_end(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
+        agent.closes.append(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
     except Exception as error:
         logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
 
@@ -271,7 +255,7 @@ def copy_to_replica(
         from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
 
         of_parameters = names_of(rounds.blocks.parameters, named)
-        agent.at_end(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
+        agent.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
 
 
 def own_address(environ: Mapping[str, str]) -> str:
@@ -318,9 +302,8 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         coordinator = agent.take_coordinator()
         before = _begin(agent, optimizer, named)
-        block_bytes = agent.block_bytes or BLOCK_BYTES
-        wait = hook_module.wait_activity
-        wrapped = wrap(bps, optimizer, coordinator, wait, block_bytes, agent.staleness, agent.stall_s)
+        block_bytes = agent.settings.partition_bytes or BLOCK_BYTES
+        wrapped = wrap(bps, optimizer, coordinator, block_bytes, agent.staleness, agent.settings.stall_s)
         rounds: AsynchronousRounds = wrapped.asynchronous
         if coordinator is not None:
             sum_at_workers(agent, coordinator, rounds)
@@ -340,7 +323,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
 
         entries = sorted(params.items()) if isinstance(params, Mapping) else list(params)
         tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-        broadcast_tensors(bps, tensors, root_rank, hook_module.wait_activity, agent.stall_s)
+        broadcast_tensors(bps, tensors, root_rank, agent.settings.stall_s)
         return None
 
     bps.broadcast_parameters = broadcast

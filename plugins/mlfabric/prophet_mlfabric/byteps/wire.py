@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress
+from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress, wait_activity
 from prophet_byteps.stall import StallDetector, Verdict
 from prophet_mlfabric.byteps.replica import parameters_of
 from prophet_mlfabric.client import CoordinatorClient
@@ -56,9 +56,8 @@ _numbers, _broadcasts = itertools.count(), itertools.count()
 class BytePSWire:
     """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
 
-    For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another.
-    `wait_activity(limit_s)` returns when some tensor has completed. The process ends if nothing has moved for `stall_s`
-    while something was under way; None for never.
+    For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another. The
+    process ends if nothing has moved for `stall_s` while something was under way; None for never.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class BytePSWire:
         bps: Any,
         number: int | str,
         blocks: int,
-        wait_activity: Callable[[float], None],
         stall_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +76,6 @@ class BytePSWire:
         self._names = [f"prophet.weights.{number}.{place}" for place in range(blocks)]
         self._word_name = f"prophet.update.{number}"
         self._word = torch.zeros(1, dtype=torch.int64)
-        self._wait_activity = wait_activity
         self._lock = free_in_forks(threading.Lock())
         for name in (self._word_name, *self._names):
             bps.declare(name)
@@ -133,7 +130,7 @@ class BytePSWire:
         self._stall.turn(looked_s, False, False)
         for handle in handles:
             while not self._bps.poll(handle):
-                self._wait_activity(WAIT_S)
+                wait_activity(WAIT_S)
                 if self._now() >= looked_s + LOOK_S:
                     looked_s, before, seen = self._now(), seen, self._progress()
                     verdict = self._stall.turn(looked_s, seen != before, True)
@@ -156,7 +153,6 @@ def broadcast_tensors(
     bps: Any,
     tensors: Sequence[torch.Tensor],
     root: int,
-    wait_activity: Callable[[float], None],
     stall_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
@@ -170,32 +166,27 @@ def broadcast_tensors(
     """
     sizes = [tensor.nbytes for tensor in tensors]
     page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
-    wire = BytePSWire(bps, f"broadcast.{next(_broadcasts)}", 1, wait_activity, stall_s)
+    wire = BytePSWire(bps, f"broadcast.{next(_broadcasts)}", 1, stall_s)
     wire.open([page])
-    held = page[1:].view(torch.uint8)
+    parts = page[1:].view(torch.uint8)[: sum(sizes)].split(sizes)
     if bps.rank() == root:
         page[0] = 1
-        place = 0
-        for tensor, size in zip(tensors, sizes, strict=True):
-            held[place : place + size] = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            place += size
+        for tensor, part in zip(tensors, parts, strict=True):
+            part.copy_(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8))
         wire.push([page])
         return
     wire.pull_until(page, lambda: int(page[0]) == 1, f"worker {root}, which has the parameters,", sleep)
-    place = 0
     with torch.no_grad():
-        for tensor, size in zip(tensors, sizes, strict=True):
-            if size:
+        for tensor, part in zip(tensors, parts, strict=True):
+            if len(part):
                 # A copy, since a tensor may be of a type that cannot begin at any byte.
-                tensor.copy_(held[place : place + size].clone().view(tensor.dtype).view(tensor.shape))
-            place += size
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
 def wrap(
     bps: Any,
     optimizer: torch.optim.Optimizer,
     coordinator: CoordinatorClient | None,
-    wait_activity: Callable[[float], None],
     block_bytes: int = BLOCK_BYTES,
     staleness: int | None = None,
     stall_s: float | None = None,
@@ -209,7 +200,7 @@ def wrap(
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
     )
-    wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), wait_activity, stall_s)
+    wire = BytePSWire(bps, next(_numbers), len(blocks.blocks), stall_s)
     user_class = type(optimizer)
     namespace = {**methods_of(_Methods), "__module__": bps.DistributedOptimizer.__module__}
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))

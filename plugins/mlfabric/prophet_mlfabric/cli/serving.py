@@ -38,12 +38,11 @@ def terms_of(
     dead_s = parsed("--dead-after", dead_after, parse_time)
     if dead_s < LEAST_DEAD_S:
         raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
-    of_server = None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8
     return Terms(
         delay_bound=delay_bound,
         server=server,
         rate=parsed("--rate", rate, parse_rate) / 8,
-        rates={} if of_server is None else {server: (of_server, of_server)},
+        server_rate=None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8,
         batch_s=parsed("--batch", batch, parse_time),
         dead_s=dead_s,
         divergence_bound=divergence_bound,

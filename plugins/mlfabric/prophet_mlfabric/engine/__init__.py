@@ -19,12 +19,6 @@ from prophet_scheduler.engines.spec import EngineSpec, RunNetwork, Variant, role
 from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
-DELAY_BOUND = settings.LAB_DELAY_BOUND
-"""Delay bound of the coordinator, in versions; none where it is not set."""
-BATCH = settings.LAB_BATCH
-"""Longest time for which the coordinator gathers updates, such as 50ms."""
-RATES = settings.LAB_RATES
-"""The options of `prophet coordinate` that say how fast NICs are."""
 TOKEN_FILE = "coordinator.token"
 TENANT = "experiment"
 PORTS_APART = 10_000
@@ -49,17 +43,16 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
         settings.NODE: node,
     }
     if role_of(node) == "scheduler":
-        env[RATES] = _rates(network)
+        env[settings.LAB_RATES] = _rates(network)
     return env
 
 
 def _rates(network: RunNetwork) -> str:
     """Return what is known of the NICs before any worker has reported: their rates at the start."""
     options = ["--server", "server0"]
-    if (server := network.rates.get("server0")) is not None:
-        options += ["--server-rate", format_rate(server)]
-    if (worker := network.rates.get("worker0")) is not None:
-        options += ["--rate", format_rate(worker)]
+    for option, node in (("--server-rate", "server0"), ("--rate", "worker0")):
+        if (rate := network.rates.get(node)) is not None:
+            options += [option, format_rate(rate)]
     return " ".join(options)
 
 

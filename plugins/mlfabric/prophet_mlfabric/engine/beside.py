@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from prophet_mlfabric.engine import BATCH, DELAY_BOUND, RATES, make_token
+from prophet_mlfabric.engine import make_token
 from prophet_scheduler.core import settings
 
 STATUS = "coordinator.json"
@@ -22,11 +22,13 @@ PATIENCE_S = 5.0
 
 
 def command(environ: Mapping[str, str]) -> list[str]:
-    """`prophet coordinate` with what the experiment says."""
+    """Return `prophet coordinate` with what the experiment says: the options for NICs, the delay bound in versions, and
+    the longest time for which updates are gathered, such as 50ms.
+    """
     argv = [sys.executable, "-m", "prophet_scheduler.cli.main", "coordinate"]
     argv += ["--listen", environ[settings.COORDINATOR], "--token-file", environ[settings.COORDINATOR_TOKEN_FILE]]
-    argv += environ.get(RATES, "").split()
-    for option, name in (("--delay-bound", DELAY_BOUND), ("--batch", BATCH)):
+    argv += environ.get(settings.LAB_RATES, "").split()
+    for option, name in (("--delay-bound", settings.LAB_DELAY_BOUND), ("--batch", settings.LAB_BATCH)):
         if value := environ.get(name):
             argv += [option, value]
     return [*argv, "--status", STATUS]
@@ -34,7 +36,7 @@ def command(environ: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
-    """Runs a coordinator meanwhile, where the job has one."""
+    """Run a coordinator meanwhile if the job has one."""
     if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
         yield
         return

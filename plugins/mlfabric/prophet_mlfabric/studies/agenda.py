@@ -24,15 +24,15 @@ class Agenda:
 
     @property
     def next_s(self) -> float:
-        """The time of the next one; infinite where there is none."""
+        """Time of the next action; infinity without one."""
         return self._entries[0][0] if self._entries else math.inf
 
     def at(self, time_s: float, action: Action) -> None:
-        """Puts one down."""
+        """Add an action."""
         heapq.heappush(self._entries, (time_s, self._count, action))
         self._count += 1
 
     def take(self) -> tuple[float, Action]:
-        """The next one and its time, which are on it no more. Raises IndexError where there is none."""
+        """Remove the next action. Return its time and itself. Raises IndexError without one."""
         time_s, _, action = heapq.heappop(self._entries)
         return time_s, action

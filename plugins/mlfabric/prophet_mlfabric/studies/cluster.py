@@ -7,9 +7,9 @@ model again. What differs between methods:
 
 - consistency: *asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one
   step;
-- transport: *MLfabric* schedules batches of updates and of model requests every 100 ms; *shared* is a parameter
-  server on a network that all transfers share fairly, *blockwise* one that sums and answers block by block; *ring* and
-  *tree* are all-reduces among the workers' machines.
+- transport (transports.py): MLfabric schedules batches of updates and of model requests every 100 ms; `Shared` is a
+  parameter server on a network that all transfers share fairly, `Blockwise` one that sums and answers block by block;
+  `Ring` and `Tree` are all-reduces among the workers' machines.
 
 Events of one time keep the order in which they were made (agenda.py), so one setting and seed give one run, bit for
 bit.
@@ -19,50 +19,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.studies.agenda import Action, Agenda
+from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
 from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
-from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
 
 HORIZON_S = 3600.0
 """Jobs are stopped after this if nothing else stops them."""
 
 
-class Transport(StrEnum):
-    """Way in which updates and models travel."""
-
-    MLFABRIC = "mlfabric"
-    SHARED = "shared"
-    BLOCKWISE = "blockwise"
-    RING = "ring"
-    TREE = "tree"
-
-
 @dataclass(frozen=True)
 class Method:
     """Way to train a job. `synchronous` servers apply all workers' updates as one step, others each on its own.
 
-    `delay_bound` is tau_max, `divergence_bound` Div_max with a replica.
+    `transport` is the way of updates and models. `delay_bound` is tau_max, `divergence_bound` Div_max with a replica.
     """
 
-    transport: Transport
+    transport: type[Carrier]
     synchronous: bool = False
     delay_bound: int | None = None
     divergence_bound: float | None = None
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.transport in (Transport.RING, Transport.TREE, Transport.BLOCKWISE) and not self.synchronous:
-            raise UserError(f"{self.transport} is synchronous: choose another transport")
+        if self.transport in (Ring, Tree, Blockwise) and not self.synchronous:
+            raise UserError(f"{self.transport.__name__} is synchronous: choose another transport")
         bounded = self.delay_bound is not None or self.divergence_bound is not None
-        if self.transport is not Transport.MLFABRIC and bounded:
-            raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport}")
+        if self.transport is not Scheduled and bounded:
+            raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport.__name__}")
         if self.synchronous and self.delay_bound is not None:
             raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
         if not 0 <= self.momentum < 1:
@@ -71,15 +60,15 @@ class Method:
 
 def mlfabric_a(delay_bound: int | None) -> Method:
     """Return MLfabric-A of section 7.1."""
-    return Method(Transport.MLFABRIC, delay_bound=delay_bound)
+    return Method(Scheduled, delay_bound=delay_bound)
 
 
-MLFABRIC_S = Method(Transport.MLFABRIC, synchronous=True)
-ASYNC = Method(Transport.SHARED)
-PS_SYNC = Method(Transport.BLOCKWISE, synchronous=True)
+MLFABRIC_S = Method(Scheduled, synchronous=True)
+ASYNC = Method(Shared)
+PS_SYNC = Method(Blockwise, synchronous=True)
 """BytePS's synchronous servers."""
-RR_SYNC = Method(Transport.RING, synchronous=True)
-TR_SYNC = Method(Transport.TREE, synchronous=True)
+RR_SYNC = Method(Ring, synchronous=True)
+TR_SYNC = Method(Tree, synchronous=True)
 
 
 class Trainee:
@@ -92,7 +81,7 @@ class Trainee:
         """Return the server's model as it is now; later steps do not change it."""
 
     def begin(self, worker: int, model: Any, now_s: float) -> None:
-        """The worker has this model and begins to compute."""
+        """Note that a worker has this model and begins to compute."""
 
     def compute(self, worker: int, model: Any) -> tuple[Any, float]:
         """Return an update from this model, and its norm."""
@@ -148,7 +137,7 @@ def run(
     iterations: int | None = None,
     rates: Rates | None = None,
 ) -> Record:
-    """Trains for `horizon_s` virtual seconds, or until `stop()` says so, which is asked after every step of the server.
+    """Train for `horizon_s` virtual seconds, or until `stop()` is True, which is asked after every step of the server.
 
     With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
     are drawn from the setting where they are not given. Raises UserError where none of the three ends is given, and for
@@ -183,6 +172,8 @@ class StudiedCluster:
         self.now_s = 0.0
         self.version = 0
         self._agenda = Agenda()
+        self.at = self._agenda.at
+        """Have an action done at a time, in seconds."""
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
         self._iterations = math.inf if iterations is None else iterations
@@ -192,7 +183,7 @@ class StudiedCluster:
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._at_server: list[tuple[int, Update, Any]] = []
         self._at_replica: list[tuple[int, Any]] = []
-        self._transport: Carrier = _TRANSPORTS[method.transport](self, rates)
+        self._transport = method.transport(self, rates)
 
     def run(self, horizon_s: float) -> Record:
         model = self.learner.read()
@@ -206,9 +197,6 @@ class StudiedCluster:
             action()
         self.record.end_s = self.now_s
         return self.record
-
-    def at(self, time_s: float, action: Action) -> None:
-        self._agenda.at(time_s, action)
 
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 
@@ -237,7 +225,7 @@ class StudiedCluster:
         self._next_round(worker)
 
     def applied(self, updates: Sequence[Update]) -> None:
-        """These updates are at the server, all earlier ones are applied."""
+        """Apply these updates, which are at the server; all earlier ones are applied."""
         for update in updates:
             worker, payload = self._payloads.pop(update.id)
             self._at_server.append((worker, update, payload))
@@ -260,7 +248,7 @@ class StudiedCluster:
             self._next_round(worker)
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
-        """Updates with their workers are at the replica, which steps as the server does."""
+        """Note updates with their workers that are at the replica, which steps as the server does."""
         for update in arrived:
             self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
@@ -274,7 +262,7 @@ class StudiedCluster:
         return self.setting.workers if self.method.synchronous else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
-        """The worker and what it computed, until the update is applied."""
+        """Return the worker of an update and what it computed, until it is applied."""
         return self._payloads[update.id]
 
     def _next_round(self, worker: int) -> None:
@@ -283,12 +271,3 @@ class StudiedCluster:
             self._transport.pull(worker)
         elif min(self._clocks) >= self._iterations:
             self._stopped = True
-
-
-_TRANSPORTS: Mapping[Transport, Callable[[StudiedCluster, Rates], Carrier]] = {
-    Transport.MLFABRIC: Scheduled,
-    Transport.SHARED: Shared,
-    Transport.BLOCKWISE: Blockwise,
-    Transport.RING: Ring,
-    Transport.TREE: Tree,
-}

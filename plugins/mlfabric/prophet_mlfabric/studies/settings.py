@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from prophet_mlfabric.network import Link, NetworkState, Node
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 
 GBIT = 1e9 / 8
@@ -24,8 +25,6 @@ GBIT = 1e9 / 8
 
 RESNET50_BYTES = 100e6
 RESNET152_BYTES = 240e6
-BYTEPS_BLOCK_BYTES = 4096000.0
-"""BytePS's own BYTEPS_PARTITION_BYTES (its docs/env.md)."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class TrafficMix:
-    """The rates in bytes per second that a direction of a NIC can have, each with its probability."""
+    """Rates in bytes per second that a direction of a NIC can have, each with its probability."""
 
     rates: tuple[float, ...]
     chances: tuple[float, ...]
@@ -80,7 +79,7 @@ class Setting:
     communication make 200 ms, so 60 ms of it), and of a slow one for no longer. Batches are put in order every
     `batch_s`; where MLfabric is `eager`, sooner if the server's NIC would have nothing left to receive, and a model is
     sent as soon as anything is left of that NIC, as in real jobs. `block_bytes` is what a synchronous server sums and
-    answers at a time.
+    answers at a time; the default is BytePS's.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -93,7 +92,7 @@ class Setting:
     overlap: float = 0.6
     batch_s: float = 0.1
     eager: bool = False
-    block_bytes: float = BYTEPS_BLOCK_BYTES
+    block_bytes: float = MOST_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
 
@@ -110,29 +109,29 @@ class Setting:
 
     @property
     def server(self) -> Node:
-        """The node after the worker machines."""
+        """Node after the worker machines."""
         return self.machines
 
     @property
     def replica(self) -> Node:
-        """The node after the server."""
+        """Node after the server."""
         return self.machines + 1
 
     def machine_of(self, worker: int) -> Node:
-        """Workers go round the machines."""
+        """Return the machine of a worker: workers go round the machines."""
         return worker % self.machines
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Every NIC's rates over a job: shape (machines, 2, periods), bytes per second; [:, 0] up and [:, 1] down."""
+    """Rates of every NIC over a job: shape (machines, 2, periods), bytes per second; [:, 0] up and [:, 1] down."""
 
     setting: Setting
     values: np.ndarray[tuple[int, int, int], np.dtype[np.float64]]
 
     @classmethod
     def draw(cls, setting: Setting, horizon_s: float) -> Rates:
-        """The rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
+        """Return the rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
         periods = max(1, math.ceil(horizon_s / setting.traffic.period_s))
         random = np.random.default_rng([setting.seed, 1])
         shape = (setting.machines, 2, periods)
@@ -141,11 +140,11 @@ class Rates:
         return cls(setting, np.minimum(np.array(setting.traffic.rates)[drawn], setting.bandwidth))
 
     def changes(self) -> list[float]:
-        """The moments between two periods."""
+        """Return the times between two periods."""
         return [self.setting.traffic.period_s * place for place in range(1, self.values.shape[2])]
 
     def network(self) -> NetworkState:
-        """The NICs as they will be: worker machines, then server and replica."""
+        """Return the NICs as they will be: worker machines, then server and replica."""
         changes = self.changes()
         dedicated = [Link.constant(self.setting.bandwidth)] * 2
         return NetworkState(
@@ -154,7 +153,7 @@ class Rates:
         )
 
     def at(self, time_s: float) -> tuple[list[float], list[float]]:
-        """Uplinks and downlinks of all nodes at one moment; before the start, as at the start."""
+        """Return uplinks and downlinks of all nodes at one time; before the start, as at the start."""
         period = min(max(0, int(time_s // self.setting.traffic.period_s)), self.values.shape[2] - 1)
         dedicated = [self.setting.bandwidth] * 2
         now = self.values[:, :, period]
@@ -165,16 +164,13 @@ class Rates:
         return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
 
 
-@dataclass
 class Computations:
     """Seconds of each computation of each worker; a worker's draws do not depend on the others' progress."""
 
-    setting: Setting
-    _random: list[np.random.Generator] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._random = [np.random.default_rng([self.setting.seed, 2, worker]) for worker in range(self.setting.workers)]
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._random = [np.random.default_rng([setting.seed, 2, worker]) for worker in range(setting.workers)]
 
     def next_s(self, worker: int) -> float:
-        slow = self._random[worker].random() < self.setting.stragglers.chance
-        return self.setting.compute_s * (self.setting.stragglers.factor if slow else 1.0)
+        slow = self._random[worker].random() < self._setting.stragglers.chance
+        return self._setting.compute_s * (self._setting.stragglers.factor if slow else 1.0)

@@ -21,7 +21,7 @@ ROUNDING_S = 1e-9
 
 
 def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Max-min fair rates. `paths`: shape (flows, links of a flow); `capacities`: one a link. Bytes per second."""
+    """Return max-min fair rates (bytes per second). `paths`: shape (flows, links of a flow); `capacities`: by link."""
     rates = np.full(len(paths), np.inf)
     left, open_flows = capacities.astype(float), np.ones(len(paths), bool)
     while open_flows.any():
@@ -42,7 +42,7 @@ class SharedNetwork:
     def __init__(self, up: Sequence[float], down: Sequence[float]) -> None:
         self._nodes = len(up)
         self._now_s = 0.0
-        self._ids: list[int] = []
+        self._ids: NDArray[np.intp] = np.zeros(0, np.intp)
         self._left: NDArray[np.float64] = np.zeros(0)
         self._paths: NDArray[np.intp] = np.zeros((0, 2), np.intp)
         self._rates: NDArray[np.float64] = np.zeros(0)
@@ -50,9 +50,9 @@ class SharedNetwork:
         self._next_id = 0
 
     def start(self, source: Node, destination: Node, size_bytes: float, now_s: float) -> int:
-        """A new flow; the answer names it."""
+        """Begin a flow. Return its number."""
         self._advance(now_s)
-        self._ids.append(self._next_id)
+        self._ids = np.append(self._ids, self._next_id)
         self._left = np.append(self._left, size_bytes)
         self._paths = np.vstack((self._paths, [[source, self._nodes + destination]])).astype(np.intp)
         self._next_id += 1
@@ -60,25 +60,23 @@ class SharedNetwork:
         return self._next_id - 1
 
     def change(self, up: Sequence[float], down: Sequence[float], now_s: float) -> None:
-        """The links have other rates from now on."""
+        """Give the links other rates from now on."""
         self._advance(now_s)
         self._capacities = np.array([*up, *down], float)
         self._share()
 
     def next_end_s(self) -> float:
         """Return the end of the next flow if nothing changes; infinity without flows."""
-        return math.inf if not self._ids else self._now_s + float((self._left / self._rates).min())
+        return math.inf if not len(self._ids) else self._now_s + float((self._left / self._rates).min())
 
     def ended(self, now_s: float) -> list[int]:
-        """The flows that have ended by now, which are gone with that."""
+        """Remove and return the flows that have ended by now."""
         self._advance(now_s)
         done = self._left <= self._rates * ROUNDING_S
-        if not done.any():
-            return []
-        ended = [flow for flow, is_done in zip(self._ids, done, strict=True) if is_done]
-        self._ids = [flow for flow, is_done in zip(self._ids, done, strict=True) if not is_done]
-        self._left, self._paths = self._left[~done], self._paths[~done]
-        self._share()
+        ended: list[int] = self._ids[done].tolist()
+        if ended:
+            self._ids, self._left, self._paths = self._ids[~done], self._left[~done], self._paths[~done]
+            self._share()
         return ended
 
     def _advance(self, now_s: float) -> None:

@@ -5,6 +5,7 @@ Rule of this file: runs and ratios. What the paper printed stands here as data a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,7 +63,7 @@ class TableCell:
 
 
 def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
-    """The paper's cluster in one of its nine settings."""
+    """Return the paper's cluster in one of its nine settings."""
     return Setting(COMPUTE[compute], NETWORK[network], seed=seed)
 
 
@@ -118,15 +119,15 @@ class RingComparison:
 
     @property
     def ratio(self) -> float:
-        """The ring's time over MLfabric's: above 1 where MLfabric is ahead."""
+        """Time of the ring over MLfabric's: above 1 where MLfabric is ahead."""
         return self.ring_s / self.mlfabric_s
 
     def idle(self, compute_s: float) -> float:
-        """The part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        """Return the part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
         return max(0.0, self.computing_s - compute_s) / self.ring_s
 
     def needed(self, update_s: float, workers: int) -> float:
-        """Updates a message with which a server's NIC that is never idle would be as fast as the ring.
+        """Return the updates a message with which a server's NIC that is never idle would be as fast as the ring.
 
         `update_s` is how long the NIC receives one message.
         """
@@ -157,42 +158,30 @@ def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s:
 
 
 def lda_setting() -> Setting:
-    """Section 7.1's topic model in C1-N1: section 2's 180 ms of computing, and 1.8 s for 30 updates at 10 Gbit/s."""
+    """Return section 7.1's topic model in C1-N1: 180 ms of computing (section 2), 1.8 s for 30 updates at 10 Gbit/s."""
     return Setting(COMPUTE["C1"], NETWORK["N1"], model_bytes=1.8 * 10 * GBIT / 30, compute_s=0.18)
 
 
-@dataclass(frozen=True)
-class Replicated:
-    """Figure 9: `saving` is how many updates a transfer to the replica carries, for a bound in updates."""
+def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> dict[float, float]:
+    """Return figure 9's data in C1-N1: how many updates a transfer to the replica carries, by bound in updates.
 
-    divergence_bound: float
-    saving: float
-    slowdown: float
-
-
-def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> list[Replicated]:
-    """Figure 9's data: updates of norm 1 without momentum, so that a bound counts updates, in C1-N1.
-
-    `slowdown` is the rate of updates without a replica over that with one.
+    Updates have norm 1 and no momentum, so that a bound counts updates.
     """
-    setting = setting_of("C1", "N1")
-    alone = run(setting, mlfabric_a(DELAY_BOUND), horizon_s=horizon_s)
-    rows = []
+    savings = {}
     for bound in bounds:
         method = replace(mlfabric_a(DELAY_BOUND), divergence_bound=bound)
-        record = run(setting, method, horizon_s=horizon_s)
-        saving = record.replicated / record.sent_to_replica if record.sent_to_replica else float("inf")
-        rows.append(Replicated(bound, saving, alone.updates_per_s / record.updates_per_s))
-    return rows
+        record = run(setting_of("C1", "N1"), method, horizon_s=horizon_s)
+        savings[bound] = record.replicated / record.sent_to_replica if record.sent_to_replica else math.inf
+    return savings
 
 
 def iteration_s(setting: Setting, method: Method, horizon_s: float = 200.0) -> float:
-    """Mean seconds for as many applied updates as there are workers: one iteration of a synchronous method."""
+    """Return the mean seconds for as many applied updates as workers: one iteration of a synchronous method."""
     return setting.workers / run(setting, method, horizon_s=horizon_s).updates_per_s
 
 
 def random_batch(count: int, rates: str, seed: int) -> tuple[list[Update], NetworkState]:
-    """Section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes, free core.
+    """Return section 7.4's batch: `count` updates with deadlines from Uniform(1, 2 count) at count / 2 nodes.
 
     `rates` is one of RATES. The server is the last node, at 10 Gbit/s. The deadlines are Eq. 9's for a scheduler whose
     version is 0 and whose delay bound is 1.

@@ -45,7 +45,7 @@ class SgdProblem:
         return cls(features, labels, 1e-3)
 
     def loss(self, model: Vector) -> float:
-        """Mean loss over all samples."""
+        """Return the mean loss over all samples."""
         margins = self.labels * (self.features @ model)
         return float(np.logaddexp(0.0, -margins).mean() + 0.5 * self.regularization * model @ model)
 
@@ -58,7 +58,7 @@ class SgdProblem:
         return gradient
 
     def least_loss(self) -> float:
-        """The optimum's loss, by Newton's method."""
+        """Return the optimum's loss, by Newton's method."""
         model = np.zeros(self.features.shape[1])
         everything = np.arange(len(self.labels))
         for _ in range(50):
@@ -128,10 +128,6 @@ class Sgd(Trainee):
         self._steps = 0
         self._due = 0
 
-    @property
-    def model(self) -> Vector:
-        return self._server
-
     def read(self) -> Vector:
         return self._server
 
@@ -185,7 +181,7 @@ def loss_curves(
     constant: float,
     horizon_s: float,
 ) -> Mapping[int | None, Sgd]:
-    """Loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
+    """Return the loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
 
     The step is C / sqrt(tau_max t) with one C for all (section 3.1). Without a bound tau_max is the greatest delay that
     such a job is seen to have, as people set it today; that takes a run that counts and does not train.
@@ -201,7 +197,7 @@ def loss_curves(
 def best_step(
     setting: Setting, method: Method, problem: SgdProblem, constants: Sequence[float], target: float, horizon_s: float
 ) -> tuple[float, Sgd]:
-    """The constant step with which a method reaches `target` first, and that run.
+    """Return the constant step with which a method reaches `target` first, and that run.
 
     Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
     divided by their number. Raises UserError where none arrives.

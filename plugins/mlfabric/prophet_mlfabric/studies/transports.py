@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 class Carrier(Protocol):
     """Updates to the server and models back."""
 
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None: ...
+
     def push(self, worker: int, update: Update) -> None:
-        """The worker has computed this update; the cluster hears when it is applied or dropped."""
+        """Take an update that the worker has computed; the cluster hears when it is applied or dropped."""
 
     def pull(self, worker: int) -> None:
-        """The worker's update is applied or dropped, and it wants the model; the cluster hears when it has it."""
+        """Take a worker's request for the model after its update; the cluster hears when it has it."""
 
 
 class Scheduled:
@@ -43,14 +45,12 @@ class Scheduled:
         setting, method = cluster.setting, cluster.method
         self._cluster = cluster
         self._wire = Wire(rates)
-        machines = list(range(setting.machines))
         replica = None if method.divergence_bound is None else setting.replica
         self._scheduler = Scheduler(
             setting.server,
-            machines,
+            range(setting.machines),
             method.delay_bound,
             replica,
-            machines,
             math.inf if method.divergence_bound is None else method.divergence_bound,
             method.momentum,
             cluster.updates_per_step,
@@ -94,7 +94,7 @@ class Scheduled:
         network, until = self._wire.believed(now)
         due_s = math.inf
         if self._ready:
-            due_s = max(now, min(self._closes_s, until.get(setting.server, -math.inf)))
+            due_s = max(now, min(self._closes_s, until[setting.server]))
         if self._requests:
             due_s = min(due_s, network.uplinks[setting.server].first_free(now))
         return due_s
@@ -105,16 +105,10 @@ class Scheduled:
         self._tick_s = math.inf
         now, setting = self._cluster.now_s, self._cluster.setting
         network, until = self._wire.believed(now)
-        idle = until.get(setting.server, -math.inf) <= now
+        idle = until[setting.server] <= now
         if self._ready and (self._closes_s <= now or not setting.eager or idle):
             ready, self._ready = self._ready, []
-            schedule = self._scheduler.schedule(
-                ready,
-                network,
-                now,
-                until.get(setting.server, -math.inf),
-                until.get(setting.replica, -math.inf),
-            )
+            schedule = self._scheduler.schedule(ready, network, now, until[setting.server], until[setting.replica])
             for update in schedule.dropped:
                 self._cluster.dropped(update)
             self._carry_out(schedule)
@@ -161,10 +155,10 @@ class Scheduled:
         machines = [setting.machine_of(worker) for worker in workers]
         speed = [network.downlinks[node].most_since(now) for node in range(setting.machines)]
         ranked = sorted(range(setting.machines), key=lambda node: -speed[node])
-        plan = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
+        hops = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
         model, version = cluster.learner.read(), cluster.version
         sent: list[Sent] = []
-        for hop in plan.hops:
+        for hop in hops:
             after = () if hop.after is None else (sent[hop.after],)
             sent.append(self._wire.send(hop.source, hop.destination, setting.model_bytes, now, after))
             if hop.reader is not None:

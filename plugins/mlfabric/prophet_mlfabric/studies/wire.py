@@ -11,6 +11,7 @@ reported, less what is left of the transfers under way, which their daemons know
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,14 +19,13 @@ from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.studies.settings import Rates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sent:
-    """A transfer that has been started. `after` are the ids of transfers without which it cannot begin."""
+    """A transfer that has been started. It cannot begin without those in `after`."""
 
-    id: int
     source: Node
     destination: Node
-    after: tuple[int, ...]
+    after: tuple[Sent, ...]
     pieces: list[Piece]
     end_s: float
 
@@ -34,35 +34,36 @@ class Sent:
 
 
 class Wire:
-    """The true network of a job and the transfers on it."""
+    """True network of a job and the transfers on it."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
         self._true = rates.network()
         self._under_way: list[Sent] = []
-        self._count = 0
 
     def send(
         self, source: Node, destination: Node, size_bytes: float, now_s: float, after: Sequence[Sent] = ()
     ) -> Sent:
-        """Starts a transfer once those in `after` have ended; it yields to all that were sent before it."""
+        """Start a transfer once those in `after` have ended; it yields to all that were sent before it."""
         start = max((sent.end_s for sent in after), default=now_s)
         end, pieces = self._true.pieces(source, destination, size_bytes, max(now_s, start))
         self._true.take(source, destination, pieces)
-        sent = Sent(self._count, source, destination, tuple(earlier.id for earlier in after), pieces, end)
-        self._count += 1
+        sent = Sent(source, destination, tuple(after), pieces, end)
         self._under_way.append(sent)
         return sent
 
     def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
-        """Return what the scheduler plans with, and when it expects each node to have all that is under way to it."""
+        """Return what the scheduler plans with, and when it expects each node to have all that is under way to it.
+
+        That is minus infinity for a node that nothing is under way to.
+        """
         self._true.forget(now_s)
         self._under_way = [sent for sent in self._under_way if sent.end_s > now_s]
         network = self._rates.reported(now_s)
-        ends: dict[int, float] = {}
-        until: dict[Node, float] = {}
+        ends: dict[Sent, float] = {}
+        until: dict[Node, float] = defaultdict(lambda: -math.inf)
         for sent in self._under_way:
             start = max((ends.get(other, now_s) for other in sent.after), default=now_s)
-            ends[sent.id] = network.reserve(sent.source, sent.destination, sent.left_bytes(now_s), start)
-            until[sent.destination] = max(until.get(sent.destination, -math.inf), ends[sent.id])
+            ends[sent] = network.reserve(sent.source, sent.destination, sent.left_bytes(now_s), start)
+            until[sent.destination] = max(until[sent.destination], ends[sent])
         return network, until

@@ -76,7 +76,7 @@ class SummingWorker:
         ]
         for thread in self._threads:
             thread.start()
-        rounds.aggregate(self.give)
+        rounds.give_to = self.give
         coordinator.on_collect(self.collect, "{}:{}".format(*self._listener.address))
 
     # As a member.

@@ -148,7 +148,8 @@ class AsynchronousRounds:
         self.blocks, self.wire, self.worker, self.staleness = blocks, wire, worker, staleness
         self.pulls = WholePulls(wire, blocks.counted, sleep)
         self._coordinator = coordinator
-        self._give_to: Give | None = None
+        self.give_to: Give | None = None
+        """Sends this worker's updates to be summed, where the coordinator says so; None if it cannot."""
         self._lost: deque[Asking] = deque()
         self._rounds = self._own_before = 0
         self.version = 0
@@ -172,10 +173,6 @@ class AsynchronousRounds:
         # A worker that was restarted goes on after the rounds it did before.
         self._rounds = self._own_before = self.own_updates
         self._clock(1)
-
-    def aggregate(self, give: Give) -> None:
-        """Send this worker's updates to be summed from now on, where told to."""
-        self._give_to = give
 
     def round(self) -> bool:
         """Send the change of the weights since the last round, and take the server's newest.
@@ -210,9 +207,9 @@ class AsynchronousRounds:
     def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
         """Send the update, to the server or to its aggregator. True if the blocks then have a model with it."""
         if asking is not None and permission is not None and permission.aggregator is not None:
-            if self._give_to is not None:
+            if self.give_to is not None:
                 asking.outcome.add_done_callback(self._note)
-                return self._give(self._give_to, asking, permission)
+                return self._give(self.give_to, asking, permission)
             self._give_up(
                 ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
             )

@@ -70,7 +70,8 @@ def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, cap
     def fails(*of: Any) -> None:
         raise OSError("no sockets left")
 
-    monkeypatch.setattr("prophet_mlfabric.client.client_from_environ", fails)
+    monkeypatch.setattr(agent_module, "coordinator_from_environ", lambda environ: "settings")
+    monkeypatch.setattr("prophet_mlfabric.client.CoordinatorClient", fails)
     assert connect(0, JOB) is None
     assert [record.message for record in caplog.records] == [
         "Prophet: updates go in order of arrival: OSError: no sockets left"
@@ -81,9 +82,8 @@ def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyP
     def refused(seconds: float) -> None:
         raise UserError("coordinator tcp://a:1: wrong token")
 
-    monkeypatch.setattr(
-        "prophet_mlfabric.client.client_from_environ", lambda *of: SimpleNamespace(wait_welcome=refused)
-    )
+    monkeypatch.setattr(agent_module, "coordinator_from_environ", lambda environ: "settings")
+    monkeypatch.setattr("prophet_mlfabric.client.CoordinatorClient", lambda *of: SimpleNamespace(wait_welcome=refused))
     monkeypatch.setattr(agent_module, "end_process", end_process)
     with pytest.raises(ProcessEnded) as ended:
         connect(0, JOB)
@@ -156,7 +156,7 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
     agent._wrap_init(bps)
     bps.init()
     for close in ("peers closed", "sums ended"):
-        agent.at_end(partial(happened.append, close))
+        agent.closes.append(partial(happened.append, close))
     bps.shutdown()
     assert happened == [
         "init",

@@ -92,7 +92,7 @@ class Worker:
         with torch.no_grad():
             self.model.weight.fill_(rank + 1.0)
         self.plain = torch.optim.SGD(self.model.parameters(), lr=0.5)
-        self.optimizer: Any = wrap(self.bps, self.plain, None, lambda limit_s: None, block_bytes=16)
+        self.optimizer: Any = wrap(self.bps, self.plain, None, block_bytes=16)
         self.optimizer.asynchronous.start()
 
     def train(self, gradient: float) -> None:
@@ -131,7 +131,9 @@ def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_
 ) -> None:
     monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
     bps, now_s = BytePS(Server(), 0), [100.0]
-    wire = BytePSWire(bps, 0, 1, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5), limit_s, lambda: now_s[0])
+    waited = "prophet_mlfabric.byteps.wire.wait_activity"
+    monkeypatch.setattr(waited, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5))
+    wire = BytePSWire(bps, 0, 1, limit_s, lambda: now_s[0])
     block = torch.zeros(2)
     wire.open([block])
     now_s[0] += 1000.0  # it computes
@@ -158,7 +160,7 @@ def test_a_worker_that_all_wait_for_and_that_is_gone_is_named(
     def sleep(seconds: float) -> None:
         now_s[0] += 0.5
 
-    wire = BytePSWire(BytePS(server, 0), 0, 1, lambda limit_s: None, limit_s, lambda: now_s[0])
+    wire = BytePSWire(BytePS(server, 0), 0, 1, limit_s, lambda: now_s[0])
     block = torch.zeros(2)
     wire.open([block])
     comes_at = now_s[0] + 50.0
@@ -180,7 +182,7 @@ def test_a_root_that_dies_before_its_first_weights_are_there_is_named(monkeypatc
         now_s[0] += 0.5
 
     blocks = WeightBlocks([torch.zeros(6)], 2, 16)
-    wire = BytePSWire(BytePS(Server(), 1), 0, len(blocks.blocks), lambda limit_s: None, 3.0, lambda: now_s[0])
+    wire = BytePSWire(BytePS(Server(), 1), 0, len(blocks.blocks), 3.0, lambda: now_s[0])
     with pytest.raises(ProcessEnded, match="worker 0, which has the first weights, has sent nothing for 3 s"):
         AsynchronousRounds(blocks, wire, 1, sleep=sleep).start()
 
@@ -213,9 +215,9 @@ def test_a_broadcast_waits_for_the_root(one_way: bool) -> None:
     theirs = [torch.full_like(value, 3) for value in values]
 
     def sleep(seconds: float) -> None:
-        broadcast_tensors(BytePS(server, 1, one_way), [value.clone() for value in values], 1, lambda limit_s: None)
+        broadcast_tensors(BytePS(server, 1, one_way), [value.clone() for value in values], 1)
 
-    broadcast_tensors(BytePS(server, 0, one_way), theirs, 1, lambda limit_s: None, sleep=sleep)
+    broadcast_tensors(BytePS(server, 0, one_way), theirs, 1, sleep=sleep)
     for value, its in zip(values, theirs, strict=True):
         assert torch.equal(value, its)
     assert torch.signbit(theirs[0][1]), "to the last bit"

@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 def test_options_become_terms_in_bytes_and_seconds() -> None:
     terms = terms_of(30, "server", "8gbit", "800mbit", "50ms", "3s")
     assert (terms.delay_bound, terms.rate, terms.batch_s, terms.dead_s) == (30, 1e8, 0.05, 3.0)
-    assert terms.rates == {"server": (1e9, 1e9)}
+    assert terms.server_rate == 1e9
 
 
 @pytest.mark.parametrize(

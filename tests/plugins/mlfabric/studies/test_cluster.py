@@ -23,7 +23,6 @@ from prophet_mlfabric.studies.cluster import (
     TR_SYNC,
     Method,
     Trainee,
-    Transport,
     mlfabric_a,
     run,
 )
@@ -37,6 +36,7 @@ from prophet_mlfabric.studies.settings import (
     Stragglers,
     TrafficMix,
 )
+from prophet_mlfabric.studies.transports import Ring
 from prophet_mlfabric.studies.wire import Sent, Wire
 from prophet_scheduler.core.errors import UserError
 from support.links import rate_at
@@ -158,8 +158,8 @@ def test_a_change_of_rate_is_reported_late() -> None:
         (lambda: TrafficMix((1.0, 2.0), (1.0,)), "2 rates need as many chances"),
         (lambda: TrafficMix((1.0, 2.0), (1.5, -0.5)), "which add up to 1"),
         (lambda: TrafficMix((0.0,), (1.0,)), "rates and a period above 0"),
-        (lambda: Method(Transport.RING), "ring is synchronous"),
-        (lambda: replace(ASYNC, delay_bound=3), "need MLfabric's transport, not shared"),
+        (lambda: Method(Ring), "Ring is synchronous"),
+        (lambda: replace(ASYNC, delay_bound=3), "need MLfabric's transport, not Shared"),
         (lambda: replace(MLFABRIC_S, delay_bound=3), "leave the delay bound out"),
         (lambda: replace(ASYNC, momentum=1.0), "momentum 1.0"),
         (lambda: run(SMALL, ASYNC), "a run without an end"),

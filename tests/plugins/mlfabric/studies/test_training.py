@@ -83,7 +83,7 @@ def test_the_model_is_that_of_a_plain_loop_over_the_same_order(method: Method) -
         total = sum(-0.05 * PROBLEM.gradient(models[1 + learner.made[update][1]], batches[update]) for update in step)
         models.append(models[-1] + total + 0.4 * (models[-1] - models[-2]))
     assert len(learner.order) > 10
-    assert np.allclose(models[-1], learner.model, rtol=0, atol=1e-12)
+    assert np.allclose(models[-1], learner.read(), rtol=0, atol=1e-12)
     # And the delays of those versions are the record's.
     place = 0
     for version, step in enumerate(learner.order, start=1):
@@ -96,10 +96,10 @@ def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit() ->
     first, again = (train(SETTING, mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0) for _ in range(2))
     least, began = PROBLEM.least_loss(), PROBLEM.loss(np.zeros(8))
     assert first.curve.losses[-1] - least < 0.03 * (began - least)
-    assert first.model.tobytes() == again.model.tobytes()
+    assert first.read().tobytes() == again.read().tobytes()
     assert (first.curve, first.record) == (again.curve, again.record)
-    assert train(replace(SETTING, seed=2), mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0).model.tobytes() != (
-        first.model.tobytes()
+    assert train(replace(SETTING, seed=2), mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0).read().tobytes() != (
+        first.read().tobytes()
     )
 
 
@@ -157,8 +157,8 @@ def test_a_cell_of_table_2() -> None:
 
 
 def test_a_replica_that_may_lag_gets_more_updates_a_message() -> None:
-    tight, loose = replication_savings((1.0, 20.0), horizon_s=15.0)
-    assert tight.saving <= 1.0 < loose.saving and loose.slowdown < tight.slowdown
+    savings = replication_savings((1.0, 20.0), horizon_s=15.0)
+    assert savings[1.0] <= 1.0 < savings[20.0]
 
 
 def test_the_batch_of_section_7_4() -> None:

@@ -16,13 +16,12 @@ from prophet_mlfabric.studies.cluster import (
     Method,
     StudiedCluster,
     Trainee,
-    Transport,
     mlfabric_a,
     run,
 )
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import compare_with_ring
-from prophet_mlfabric.studies.transports import Ring
+from prophet_mlfabric.studies.transports import Blockwise, Ring
 from prophet_scheduler.core.errors import UserError
 
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
@@ -121,8 +120,8 @@ def test_every_round_has_each_workers_update_once() -> None:
 
 
 def test_blocks_are_for_synchronous_servers() -> None:
-    with pytest.raises(UserError, match="blockwise is synchronous"):
-        Method(Transport.BLOCKWISE)
+    with pytest.raises(UserError, match="Blockwise is synchronous"):
+        Method(Blockwise)
     with pytest.raises(UserError, match="block_bytes 0"):
         replace(CALM, block_bytes=0)
 

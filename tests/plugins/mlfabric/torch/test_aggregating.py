@@ -19,6 +19,7 @@ from prophet_mlfabric.torch import aggregating
 from prophet_mlfabric.torch.aggregating import UPDATE, SummingWorker
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds, WholePulls
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
+from support.update_server import UpdateServer
 
 LONG_S = 60.0
 """Nothing takes so long."""
@@ -26,12 +27,11 @@ WORKERS = 3
 KEY = b"the key of the tests"
 
 
-class Job:
+class Job(UpdateServer):
     """A server, a coordinator that has all updates summed at worker 0 once `members` are asked for, and a network."""
 
     def __init__(self, members: int) -> None:
-        self.sums: list[torch.Tensor] = []
-        self.pushes = 0
+        super().__init__()
         self.pushed = threading.Event()
         self.members = members
         self.asked: list[tuple[int, Asking]] = []
@@ -40,27 +40,10 @@ class Job:
         """Worker 0's, which takes updates."""
         self.version = 0
         self.sum_goes = True
-        self.lock = threading.RLock()
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        with self.lock:
-            self.pushes += 1
-            self.pushed.set()
-            if not self.sums:
-                self.sums = [torch.zeros_like(block) for block in blocks]
-            for kept, block in zip(self.sums, blocks, strict=True):
-                kept += block
-
-    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        with self.lock:
-            for block, place in zip(blocks, places, strict=True):
-                block.copy_(self.sums[place])
-
-    def pull_until(
-        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
-    ) -> None:
-        self.pull([block], [0])
-        assert there()
+        super().push(blocks)
+        self.pushed.set()
 
 
 class Coordinator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,45 +12,9 @@ import torch
 from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch.asynchronous import PATIENCE_S, AsynchronousRounds
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
+from support.update_server import UpdateServer
 
 WORKERS = 2
-
-
-class Server:
-    """Applies an update as a whole. `between` is called after each block that a pull has read."""
-
-    def __init__(self) -> None:
-        self.sums: list[torch.Tensor] = []
-        self.pushed = 0
-        self.pulled = 0
-        self.between: Callable[[int], None] = lambda place: None
-
-    def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        self.pushed += 1
-        self.add(blocks, range(len(blocks)))
-
-    def add(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        if not self.sums:
-            self.sums = [torch.zeros_like(block) for block in blocks]
-        for place in places:
-            self.sums[place] += blocks[place]
-
-    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        for block, place in zip(blocks, places, strict=True):
-            assert not block.any(), "what a pull would push adds nothing"
-            if self.sums:
-                block.copy_(self.sums[place])
-            self.pulled += 1
-            self.between(place)
-
-    def pull_until(
-        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
-    ) -> None:
-        while True:
-            self.pull([block.zero_()], [0])
-            if there():
-                return
-            sleep(0.01)
 
 
 class Coordinator:
@@ -106,7 +70,7 @@ class Worker:
     """Three blocks of two weights each."""
 
     def __init__(
-        self, number: int, server: Server, coordinator: Coordinator | None = None, staleness: int | None = None
+        self, number: int, server: UpdateServer, coordinator: Coordinator | None = None, staleness: int | None = None
     ) -> None:
         self.weights = torch.nn.Parameter(torch.full((6,), float(number)))
         self.blocks = WeightBlocks([self.weights], WORKERS, 8)
@@ -125,11 +89,11 @@ class Worker:
 
 
 def test_all_begin_with_the_roots_weights() -> None:
-    server = Server()
+    server = UpdateServer()
     root, other = Worker(0, server), Worker(1, server)
 
     def start_root() -> None:
-        if not server.pushed:
+        if not server.pushes:
             root.rounds.start()
 
     other.clock.meanwhile = start_root
@@ -140,7 +104,7 @@ def test_all_begin_with_the_roots_weights() -> None:
 
 
 def test_a_job_that_goes_on_counts_its_own_updates_and_knows_those_before() -> None:
-    server = Server()
+    server = UpdateServer()
     root, other = (Worker(number, server) for number in range(2))
     root.rounds.start(before=41)
     other.rounds.start()
@@ -150,8 +114,10 @@ def test_a_job_that_goes_on_counts_its_own_updates_and_knows_those_before() -> N
     assert (other.rounds.version, other.rounds.resumed) == (1, 41)
 
 
-def started(coordinator: Coordinator | None = None, staleness: int | None = None) -> tuple[Server, Worker, Worker]:
-    server = Server()
+def started(
+    coordinator: Coordinator | None = None, staleness: int | None = None
+) -> tuple[UpdateServer, Worker, Worker]:
+    server = UpdateServer()
     root, other = (Worker(number, server, coordinator, staleness) for number in range(2))
     root.rounds.start()
     other.rounds.start()
@@ -175,9 +141,9 @@ def test_a_dropped_update_pushes_nothing_and_its_worker_goes_on_from_fresh_weigh
     server, root, other = started(coordinator)
     assert other.train(2.0)
     coordinator.drops = {1}
-    pushed = server.pushed
+    pushed = server.pushes
     assert not root.train(100.0)
-    assert server.pushed == pushed and coordinator.finished == 1
+    assert server.pushes == pushed and coordinator.finished == 1
     assert root.values == [2.0] * 6
     assert root.rounds.tally.dropped == 1
     assert root.train(1.0)
@@ -244,7 +210,7 @@ def test_an_update_that_was_lost_with_its_aggregator_counts_once_it_is_seen_in_t
     coordinator = Coordinator()
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
-    root.rounds.aggregate(aggregator.give)
+    root.rounds.give_to = aggregator.give
     coordinator.summed_at = 1
     assert root.train(1.0)
     assert root.values == [0.0] * 6
@@ -265,11 +231,11 @@ def test_an_update_that_cannot_be_sent_to_be_summed_is_one_warning(caplog: pytes
     server, root, _ = started(coordinator)
     aggregator = DeadAggregator()
     aggregator.error = OSError("no route")
-    root.rounds.aggregate(aggregator.give)
+    root.rounds.give_to = aggregator.give
     coordinator.summed_at = 1
-    pushed = server.pushed
+    pushed = server.pushes
     assert root.train(1.0) and root.train(1.0)
-    assert server.pushed == pushed and root.rounds.tally.lost == 2
+    assert server.pushes == pushed and root.rounds.tally.lost == 2
     assert [record.message for record in caplog.records] == [
         "Prophet: an update could not be sent to be summed at worker 1: OSError: no route"
     ]
@@ -333,10 +299,10 @@ def test_an_update_that_comes_amid_a_pull_is_pulled_whole() -> None:
             whole.clear()
 
     server.between = between
-    pulled = server.pulled
+    pulled = server.pulls
     root.train(1.0)
     assert root.values == [11.0] * 6, "no block without the other's update"
-    assert server.pulled - pulled == 3 + 2, "only what was behind came again"
+    assert server.pulls - pulled == 3 + 2, "only what was behind came again"
     assert root.rounds.tally.pulled_again == 2
     assert root.rounds.version == 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,31 +17,10 @@ from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin_with, names_of
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.core.errors import UserError
+from support.update_server import UpdateServer
 
 WORKERS = 2
 LONG_S = 60.0
-
-
-class Wire:
-    """A server with a model. Every pull of a block counts."""
-
-    def __init__(self, blocks: Sequence[torch.Tensor]) -> None:
-        self.blocks = [block.clone() for block in blocks]
-        self.pulled = 0
-
-    def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        for own, block in zip(self.blocks, blocks, strict=True):
-            own += block
-
-    def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        for block, place in zip(blocks, places, strict=True):
-            block.copy_(self.blocks[place])
-            self.pulled += 1
-
-    def pull_until(
-        self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
-    ) -> None:
-        raise AssertionError("the job has begun")
 
 
 class Coordinator:
@@ -84,10 +63,10 @@ class Worker:
         self.parameters = [torch.nn.Parameter(torch.randn(2, 3)), torch.nn.Parameter(torch.randn(5))]
         self.blocks = WeightBlocks(self.parameters, WORKERS, 16)
         self.blocks.hold_weights(before=40)
-        self.wire = Wire(self.blocks.blocks)
+        self.server = UpdateServer(self.blocks.blocks)
         self.coordinator = Coordinator()
         self.store = Store()
-        rounds = AsynchronousRounds(self.blocks, self.wire, 0, sleep=lambda seconds: None)
+        rounds = AsynchronousRounds(self.blocks, self.server, 0, sleep=lambda seconds: None)
         coordinator: Any = self.coordinator
         store: Any = self.store
         self.copying = ReplicatingWorker(rounds, ["first", "second"], coordinator, store)
@@ -98,8 +77,9 @@ class Worker:
             for param in self.parameters:
                 param.add_(change)
         self.blocks.hold_update(worker)
-        self.wire.push(self.blocks.blocks)
-        self.wire.pull(self.blocks.blocks, range(len(self.blocks.blocks)))
+        self.server.push(self.blocks.blocks)
+        self.blocks.memory.zero_()
+        self.server.pull(self.blocks.blocks, range(len(self.blocks.blocks)))
         self.blocks.take()
 
 
@@ -148,7 +128,7 @@ def test_a_replica_that_takes_nothing_is_said_before_anything_is_read(
     worker.store.error = error
     worker.coordinator.order(Copy(number=5, bound=2.5))
     assert worker.coordinator.wait() == (5, reason)
-    assert worker.wire.pulled == 0
+    assert worker.server.pulls == 0
     assert not caplog.records, "the coordinator says it once for all workers"
 
 
