@@ -80,7 +80,7 @@ def _git(*arguments: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kept(Generic[T]):
+class KeptData(Generic[T]):
     """Data that is kept of a measurement, and when and where it was `measured`."""
 
     measured: Provenance
@@ -179,16 +179,16 @@ def keep(
         (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
 
 
-def kept(results: Path, name: str, kind: type[T]) -> Kept[T] | None:
+def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
     """Return what `keep` wrote, None if nothing is kept under that name. Raises UserError."""
     path = data_file(results, name)
     if not path.exists():
         return None
 
-    def check(raw: Any) -> Kept[T]:
+    def check(raw: Any) -> KeptData[T]:
         whole = TypeAdapter(dict[str, Any]).validate_python(raw)
         measured = TypeAdapter(Provenance).validate_python(whole.get("measured"))
-        return Kept(measured, TypeAdapter(kind).validate_python(whole.get("data")))
+        return KeptData(measured, TypeAdapter(kind).validate_python(whole.get("data")))
 
     return read(path, check, "kept results")
 

@@ -31,6 +31,7 @@ from prophet_scheduler.lab.config import experiment_of
 from prophet_scheduler.lab.report import write_report
 from prophet_scheduler.lab.session import run_session
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
+from tools.figures import OURS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 INSTALL = "on Debian: apt-get install chromium"
@@ -100,7 +101,7 @@ def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     record = out.resolve() / "record"
-    policy = {"name": "ddp-prophet", "env": {settings.RECORD: str(record)}}
+    policy = {"name": OURS, "env": {settings.RECORD: str(record)}}
     config = {"engine": "ddp", "repeats": 1, "cluster": CLUSTER, "policies": [policy]}
     experiment = experiment_of({**config, "job": {**JOB, "iterations": iterations}}, Path("watched.yaml"))
     over = threading.Event()

@@ -29,7 +29,7 @@ class Numbers:
 def test_what_is_kept_comes_back_with_its_provenance(tmp_path: Path) -> None:
     assert kept.kept(tmp_path, "numbers", Numbers) is None
     kept.keep(tmp_path, "numbers", Numbers, Numbers([1.0, 2.5e-07, 3.0]), PROVENANCE)
-    assert kept.kept(tmp_path, "numbers", Numbers) == kept.Kept(PROVENANCE, Numbers([1.0, 2.5e-07, 3.0]))
+    assert kept.kept(tmp_path, "numbers", Numbers) == kept.KeptData(PROVENANCE, Numbers([1.0, 2.5e-07, 3.0]))
     assert "[1.0, 2.5e-07, 3.0]" in kept.data_file(tmp_path, "numbers").read_text(), "numbers are on one line"
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["numbers.json"]
 
