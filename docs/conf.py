@@ -1,4 +1,4 @@
-"""How Sphinx makes a site of these pages; `make site` calls it.
+"""Settings with which Sphinx makes a site of these pages, for `make site`.
 
 Rule of this file: settings, and no text of a page. The pages are Markdown as it is read on the web as well, so what a
 site needs besides is here: anchors are made alike, and the pages of a folder whose README lists them are in the menu

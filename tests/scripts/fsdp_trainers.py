@@ -196,7 +196,7 @@ def several_losses(model, optimizer):
 
 @way(lambda: layers(parametrizations.weight_norm), adamw)
 def parametrized(model, optimizer):
-    """Weights are made of a direction and a length; a group of parameters comes later."""
+    """Weights are made of a direction and a length."""
     return [step(model, optimizer) for _ in range(6)]
 
 

@@ -36,7 +36,8 @@ class Reduction:
     """Reduction under way."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
-        self._stages = stages
+        # Without what begins them, which keeps whole gradients.
+        self._transfers = [(stage.wire, stage.transfer) for stage in stages]
         for stage, following in itertools.pairwise(stages):
             stage.transfer.then = following.begin
         stages[0].begin()
@@ -44,12 +45,12 @@ class Reduction:
     @property
     def there(self) -> bool:
         """True when its last stage has come."""
-        return self._stages[-1].transfer.there
+        return self._transfers[-1][1].there
 
     def wait(self) -> None:
         """Wait for its last stage. Raises a wire's error."""
-        for stage in self._stages:
-            stage.wire.wait(stage.transfer)
+        for wire, transfer in self._transfers:
+            wire.wait(transfer)
 
 
 def between_replicas(

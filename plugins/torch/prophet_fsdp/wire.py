@@ -334,7 +334,8 @@ class ShardWire:
             comes = transfer.coming > 0
         if comes:
             return True
-        transfer.then()
+        then, transfer.then = transfer.then, _nothing
+        then()
         with self._moved:
             transfer.there = True
             self.ended += 1

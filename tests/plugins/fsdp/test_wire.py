@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -183,6 +184,19 @@ def test_replicas_have_the_sum_after_all_stages(connect: Callable[[int], Network
         reduction.wait()
         assert reduction.there
         assert torch.equal(result, functools.reduce(torch.add, inputs[number]))
+
+
+def test_a_reduction_keeps_no_gradient_that_it_has_sent(connect: Callable[[int], Network]) -> None:
+    network, ranks = connect(3), 3
+    reductions, gradients = [], []
+    for rank, wire in enumerate(network.wires):
+        gradient = torch.ones(130)
+        gradients.append(weakref.ref(gradient))
+        reductions.append(Reduction(between_replicas(wire, rank, ranks, gradient, False, 1, 0)[1]))
+        del gradient
+    for reduction in reductions:
+        reduction.wait()
+    assert [gradient() for gradient in gradients] == [None] * ranks
 
 
 def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: Callable[[int], Network]) -> None:
