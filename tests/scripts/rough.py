@@ -38,9 +38,9 @@ SIZES = (512, 4096, 20_000, 1 << 20)
 TWO_PHASES = 0.5
 """Probability that a decision has two phases, where rounds may have them."""
 TURNS = 0.2
-BUCKET_BYTES = 4096
-"""Size of small buckets in some turns."""
 """Probability, in a round, that a turn of torch's reducer is wanted."""
+BUCKET_BYTES = 4096
+"""Size of its buckets in half of the turns."""
 MOST_TURN = 3
 
 
