@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK
 from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
+from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 
@@ -78,7 +79,7 @@ class Turns:
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
         if iterations == FOR_GOOD:
-            self._give_back(ddp, self._why(), control.bucket_bytes)
+            self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
             self._begin(ddp, iterations, control.bucket_bytes)
         ddp.reducer.prepare_for_forward()
@@ -94,19 +95,19 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            made_as = self._rounds.as_came, (), self._rounds.arranged, bucket_bytes
-            make_torch_reducer(ddp, *made_as)
+            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.arranged, bucket_bytes)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger goes on, since it knows how many iterations there were.
         ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
-    def _why(self) -> str:
+    def _why(self, bucket_bytes: int) -> str:
         own = [belief.iteration_s for way, belief in self.believed.items() if way != TORCH]
         if not own:
             return "the rank that decides found torch's reducer to be faster"
         torch_s, own_s = self.believed[TORCH].iteration_s, min(own)
-        text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
+        buckets = f" in buckets of {format_size(bucket_bytes)}" if bucket_bytes else ""
+        text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer{buckets} and {own_s * 1e3:.3g} ms under Prophet"
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
 
