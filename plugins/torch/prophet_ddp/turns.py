@@ -107,7 +107,8 @@ class Turns:
             return "the rank that decides found torch's reducer to be faster"
         torch_s, own_s = self.believed[TORCH].iteration_s, min(own)
         buckets = f" in buckets of {format_size(bucket_bytes)}" if bucket_bytes else ""
-        text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer{buckets} and {own_s * 1e3:.3g} ms under Prophet"
+        theirs, ours = f"{torch_s * 1e3:.3g} ms with torch's reducer{buckets}", f"{own_s * 1e3:.3g} ms under Prophet"
+        text = f"an iteration takes {theirs} and {ours}"
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
 
