@@ -111,7 +111,7 @@ real-ablation: setup
 changing: setup
 	$(call then-pages,measure changing)
 
-# What else a job on a slow network could do, to the same accuracy: about half an hour on a quiet machine.
+# What else a job on a slow network could do, to the same accuracy: about a quarter of an hour on a quiet machine.
 baselines: setup
 	$(call then-pages,measure baselines)
 

@@ -22,12 +22,12 @@ from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
 
-ITERATIONS = 160
+ITERATIONS = 128
 EVERY = 16
 """Iterations between two looks at the model: a multiple of what local SGD does by itself."""
 FIRST = 10
 """Iterations with exact averages before PowerSGD or local SGD begins: their authors advise some."""
-RATES_BPS = (100e6, 250e6)
+RATES_BPS = (250e6,)
 PLAIN = "ddp"
 
 
