@@ -28,7 +28,7 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -189,7 +189,8 @@ class Going:
         self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
         self.since = SLOWED  # iterations since the job came to the present arm
         self._spent = 0.0  # seen so far, of going to the present arm
-        self._dear = self._paid = 1.0  # cost of first times, in expected costs, and their number
+        # What first times cost beyond later ones, as a share of the expected, and their number.
+        self._dear = self._paid = 1.0
 
     def cost(self, arm: Arm, known: bool) -> float:
         """Return the expected cost of going to this arm, given the cost of first times so far."""
@@ -210,12 +211,14 @@ class Going:
         """Note by how much an iteration that shares the cost exceeded one of the arm's."""
         self._spent += beyond
         if not self._comes:
-            self.pay(self._spent, arm.first_cost)
+            self.pay(arm, self._spent)
 
-    def pay(self, spent: float, expected: float) -> None:
-        """Learn from the cost of going to an arm for the first time, beside the expected one."""
-        self._dear += spent / (expected or 1.0)
-        self._paid += 1
+    def pay(self, arm: Arm, spent: float, share: float = 1.0) -> None:
+        """Learn from this share of the cost of going to an arm for the first time."""
+        expected = share * (arm.first_cost - arm.cost)
+        if expected > 0:
+            self._dear += max(0.0, spent - share * arm.cost) / expected
+            self._paid += 1
 
 
 @dataclass
@@ -316,8 +319,7 @@ class Tuner:
         steps = np.arange(FIXED, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
         self._noise.add(math.log(iteration_s), going > 0 or seen == 0 or since < SLOWED)
-        if model.going * going > model.kind:
-            # The cost hides how fast the arm is.
+        if self._hides(going):
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
         slowed = (1 + since,) if since < SLOWED else ()
@@ -326,12 +328,14 @@ class Tuner:
         self._take(name, iteration_s / (1 + going), noise, slowed)
         self._fresh = False
 
+    def _hides(self, cost: Any) -> Any:
+        """Return True if a cost, in iterations, hides how fast an arm is in the iteration that pays for it."""
+        return self.model.going * cost > self.model.kind
+
     def opened(self, name: Hashable, iteration_s: float) -> None:
         """Take in the last of the iterations over which the job paid for its first arm."""
         arm = self._arms[name]
-        share = arm.first_cost / arm.lasts
-        if self.model.going * share > self.model.kind:
-            self._going.pay(self._beyond(name, iteration_s), share)
+        self._going.pay(arm, self._beyond(name, iteration_s), 1 / arm.lasts)
 
     def _beyond(self, name: Hashable, iteration_s: float) -> float:
         """Return by how much this iteration exceeds one of the arm's, in iterations."""
@@ -446,13 +450,8 @@ class Tuner:
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
         looks = np.array(LOOKS, dtype=float)
-        # What a change adds hides the arm in the iterations after it.
         noise = self._noise.variance
-        hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
-        untold = np.array([[float(not arm.lasts)] for arm in arms])
-        passed = looks + untold
-        shows = (passed[..., None] > np.arange(SLOWED)) @ (1 / hidden) + np.maximum(0.0, passed - SLOWED) / noise
-        of_mean = 1 / (shows - untold / hidden[0])
+        of_mean = self._unsure(arms, costs, noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2)
         if here is not None:
             of_mean[here] = noise / looks
         variance = own[:, None] + of_mean + self.model.drift**2 * looks / 3
@@ -468,6 +467,21 @@ class Tuner:
         best, look = divmod(int(np.argmin(total)), len(LOOKS))
         stay = total.max() if here is None else total[here].min()
         return Look(names[best], LOOKS[look], float(stay - total[best, look]) / left)
+
+    def _unsure(self, arms: Sequence[Arm], costs: Array, hidden: Array) -> Array:
+        """Return the variance of what a look of each of LOOKS shows of each arm, [arms, LOOKS]; infinite where the cost
+        of going there hides all of it. `hidden`: variances of the iterations after a change, of which a change slows
+        the first ones.
+        """
+        untold = np.array([[not arm.lasts] for arm in arms], dtype=float)
+        lasts = np.array([[arm.lasts] for arm in arms], dtype=float)
+        first = np.where(self._hides(costs[:, None] / np.maximum(1, lasts)), lasts + untold, untold)
+        passed = np.array(LOOKS, dtype=float) + untold
+        slowed = np.arange(SLOWED)
+        shown = ((first[..., None] <= slowed) & (slowed < passed[..., None])) @ (1 / hidden)
+        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / self._noise.variance
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / shown)
 
 
 @cache
