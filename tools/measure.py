@@ -22,6 +22,7 @@ from tools.command_line import exit_status, page_parser
 MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
     "backlog": "released.backlog",
+    "baselines": "baselines.measure",
     "changing": "changing.measure",
     "changing-simulated": "changing.simulate",
     "coordinator": "coordinator.measure",

@@ -23,7 +23,8 @@ from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import changing, figures, gain_map, kept
+from tools import baselines, changing, figures, gain_map, kept
+from tools.baselines import Trained
 from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
@@ -38,6 +39,7 @@ TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
 PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md": "../report.md"}
 """Pages that are not in the folder of results, and where they are."""
 KINDS: Mapping[str, Any] = {
+    "baselines": list[list[Trained]],
     "changing": list[list[Series]],
     "changing-simulated": list[list[Series]],
     "map": list[Curve],
@@ -81,6 +83,7 @@ def _environment(results: Path) -> jinja2.Environment:
         basis=basis,
         setting=describe_setting,
         figures=figures,
+        baselines=baselines,
         changing=changing,
         gain_map=gain_map,
         iterations=iterations,

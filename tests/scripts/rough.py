@@ -39,6 +39,8 @@ TWO_PHASES = 0.5
 """Probability that a decision has two phases, where rounds may have them."""
 TURNS = 0.2
 """Probability, in a round, that a turn of torch's reducer is wanted."""
+BUCKET_BYTES = 4096
+"""Size of its buckets in half of the turns."""
 MOST_TURN = 3
 
 
@@ -133,7 +135,7 @@ def _decide_often() -> None:
         if self.channel.control.rank == 0 and self.cut is not None:
             self.channel.control.want(_by_chance(self, chance))
             if turns.random() < TURNS and not torch_guards.after_compilation():
-                self.channel.control.want_turn(turns.randint(1, MOST_TURN))
+                self.channel.control.want_turn(turns.randint(1, MOST_TURN), turns.choice((0, BUCKET_BYTES)))
         original(self)
 
     take_up: Any = vars(ModuleRounds)["_take_up"]

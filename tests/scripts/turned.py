@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,8 @@ def _promise() -> None:
     vars(agent)["TORCH_AFTER"] = 0
     reducer = ways.torch_reducer
 
-    def promised(question: Question) -> Choice:
-        choice = reducer(question)
-        return replace(choice, iteration_s=PROMISED * choice.iteration_s)
+    def promised(question: Question) -> Iterator[Choice]:
+        return (replace(choice, iteration_s=PROMISED * choice.iteration_s) for choice in reducer(question))
 
     ways.torch_reducer = promised
 
@@ -53,12 +53,12 @@ def _slow_down() -> None:
         _counts["torch"] += 1
         begin(self, outputs)
 
-    def count_back(self: Any) -> Any:
+    def count_back(self: Any, *bucket_bytes: Any) -> Any:
         _counts["given back"] += 1
-        return back(self)
+        return back(self, *bucket_bytes)
 
-    def slowed(self: Any, way: str, _took_s: float) -> None:
-        iterated(self, way, ITERATION_S + (torch_s if way == TORCH else prophet_s))
+    def slowed(self: Any, way: str, _took_s: float, *cut: Any) -> None:
+        iterated(self, way, ITERATION_S + (torch_s if way == TORCH else prophet_s), *cut)
 
     ModuleRounds._end = count  # type: ignore[method-assign]
     ModuleRounds.iterated = slowed  # type: ignore[method-assign,assignment]

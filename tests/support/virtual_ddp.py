@@ -20,7 +20,7 @@ from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
+from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
@@ -57,9 +57,12 @@ class Wanted:
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.turns: list[int] = []
+        self.cut = TORCH_CUT
+        """Cut that stands for the buckets of the last of them."""
 
-    def want_turn(self, iterations: int) -> None:
+    def want_turn(self, iterations: int, bucket_bytes: int = 0) -> None:
         self.turns.append(iterations)
+        self.cut = SMALL_CUT if bucket_bytes else TORCH_CUT
 
     def want(self, decision: Decision) -> None:
         if self.decisions[-1:] != [decision]:
@@ -222,6 +225,7 @@ class Restless(Job):
         super().__init__(Network(1e9, 0.3e-3), profile=profile)
         self.chance = random.Random(seed)
         self.usual = profile
+        self.torch_s = {TORCH_CUT: 5e-3, SMALL_CUT: 5e-3}
 
     def iterate(self, count: int = 1) -> float:
         drift = 1 + 0.08 * math.sin(self.now_s / 7)
@@ -235,7 +239,7 @@ class Restless(Job):
 
     def of_torch(self) -> float:
         """Return the seconds of an iteration with torch's reducer."""
-        took_s = 5e-3 * self.chance.lognormvariate(0.0, 0.12)
+        took_s = self.torch_s[self.control.cut] * self.chance.lognormvariate(0.0, 0.12)
         self.now_s += took_s
         return took_s
 
@@ -246,7 +250,8 @@ def trained_with_turns(job: Restless, agent: ModuleAgent, until_s: float) -> Non
     while job.control.turns[-1:] != [FOR_GOOD] and job.now_s < until_s:
         if len(job.control.turns) > taken:
             taken += 1
-            job.iterations += [IterationEnd(TORCH_CUT, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
+            ends = [IterationEnd(job.control.cut, TORCH, job.of_torch()) for _ in range(job.control.turns[-1])]
+            job.iterations += ends
         job.iterate()
         if job.now_s >= turn_s:
             turn_s += 0.25

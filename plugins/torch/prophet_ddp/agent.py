@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prophet_ddp.control import TWO_PHASES, UNORDERED
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP
+from prophet_ddp.terms import FOR_GOOD, SMALL_BYTES, SMALL_CUT, TORCH, TORCH_WARM_UP
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import at_end
@@ -213,7 +213,8 @@ class ModuleAgent(WatchingAgent):
             for_good = self._choosing.proved and not session.estimates.unsure
             if for_good:
                 turns.believed = self._choosing.believed()
-            rounds.channel.control.want_turn(FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations)
+            iterations = FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations
+            rounds.channel.control.want_turn(iterations, SMALL_BYTES if want.cut == SMALL_CUT else 0)
 
 
 def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: 
     if rounds is None or not rounds.slots:
         return ()
     phases = two_phases(question, rounds.division) if TWO_PHASES in ways else ()
-    return [*phases, *([torch_reducer(question)] if TORCH in ways else ())]
+    return [*phases, *(torch_reducer(question) if TORCH in ways else ())]
 
 
 class Turning(Protocol):

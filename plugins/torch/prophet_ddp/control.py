@@ -40,9 +40,9 @@ TWO_PHASES = "two phases"
 """Blocks are summed, each part by one rank, and gathered later (phases.py)."""
 
 _HEADER = struct.Struct("<IIIII")
-_PAGE = 4
-"""Count of a page's first numbers: the decision's number and bytes, and the number and length of the turn of torch's
-reducer. After them comes one for each rank: nanoseconds of its backward pass."""
+_PAGE = 5
+"""Count of a page's first numbers: the decision's number and bytes, and the number, length and bytes of buckets of the
+turn of torch's reducer. After them comes one for each rank: nanoseconds of its backward pass."""
 PACES = 5
 """Number of backward passes whose median is a rank's pace."""
 
@@ -123,10 +123,12 @@ class Control:
         self._lock = free_in_forks(threading.Lock())
         self._wanted: tuple[int, Decision | None] = 0, None
         """The newest wish and its number, counted from 1."""
-        self._turn = (0, 0)
+        self._turn = (0, 0, 0)
         self._turn_taken = 0
         self.turn = 0
         """Number of iterations torch's reducer has from the next one on, by the last page; 0 for none."""
+        self.bucket_bytes = 0
+        """Size of its buckets then; 0 for the program's own."""
         self._sent = b""
         self._taken = 0
         self._rounds = PageRounds(TRIED_ROUNDS)
@@ -140,10 +142,12 @@ class Control:
             if decision != wanted:
                 self._wanted = number + 1, decision
 
-    def want_turn(self, iterations: int) -> None:
-        """Ask for so many iterations of torch's reducer, once, from some later round on. Counts as `want` does."""
+    def want_turn(self, iterations: int, bucket_bytes: int = 0) -> None:
+        """Ask for so many iterations of torch's reducer, once, from some later round on. Its buckets have that size; 0
+        for the program's own. Counts as `want` does.
+        """
         with self._lock:
-            self._turn = self._turn[0] + 1, iterations
+            self._turn = self._turn[0] + 1, iterations, bucket_bytes
 
     def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
         """Return the operations that end this round; `backward_s` is this rank's time from first gradient to last."""
@@ -178,7 +182,7 @@ class Control:
             return None
         (operation, page), self._page = self._page, None
         wait(operation)
-        number, length, turn, iterations, *paces = page.tolist()
+        number, length, turn, iterations, self.bucket_bytes, *paces = page.tolist()
         own = paces[self.rank]
         self.pace = max(paces) / own if own > 0 else 1.0
         self.turn = iterations if turn != self._turn_taken else 0

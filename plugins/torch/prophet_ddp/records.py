@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prophet_ddp.environment import environ_of_rank
-from prophet_ddp.terms import TORCH
+from prophet_ddp.terms import TORCH, TORCH_CUT
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.settings import Settings
@@ -226,7 +226,8 @@ class Records:
         from prophet_scheduler.frontends import lines
 
         status = observer.status()
-        torch = next((arm for arm in status.agent.arms if arm.way == TORCH and arm.seen), None)
+        as_it_comes = TORCH_CUT.segments, TORCH
+        torch = next((arm for arm in status.agent.arms if (arm.cut, arm.way) == as_it_comes and arm.seen), None)
         lines.ends(status.iterations, status.iteration, lines.plain_words(status, "DDP", torch))
 
     def _profile(self) -> Profile | None:

@@ -31,7 +31,7 @@ from prophet_ddp.issuer import JointOperation
 from prophet_ddp.pace import ModulePace
 from prophet_ddp.reach import is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import TORCH, TORCH_CUT, Channel, ErrorLog, Hardware, NoLog, RoundTerms
+from prophet_ddp.terms import Channel, ErrorLog, Hardware, NoLog, RoundTerms
 from prophet_ddp.uses import Uses
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
@@ -182,10 +182,10 @@ class ModuleRounds(AwaitedRounds):
         """Way of averaging gradients now (terms.py), or after the turn of torch's reducer."""
         return self.decision.way if self.decision is not None else UNORDERED
 
-    def iterated(self, way: str, took_s: float) -> None:
-        """Note the end of an iteration in which gradients were averaged this way."""
-        cut = self.decision.cut if self.decision is not None else None
-        self.pace.iterated(TORCH_CUT if cut is not None and way == TORCH else cut, way, took_s)
+    def iterated(self, way: str, took_s: float, cut: Cut | None = None) -> None:
+        """Note the end of an iteration in which gradients were averaged this way. `cut` stands for torch's buckets."""
+        own = self.decision.cut if self.decision is not None else None
+        self.pace.iterated(cut or own, way, took_s)
 
     @property
     def divisible(self) -> bool:

@@ -244,8 +244,10 @@ def _replace(
     _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 
-def _give_back(ddp: Any) -> None:
-    """Give the module torch's reducer again, on all ranks alike: they all reach what makes this necessary."""
+def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
+    """Give the module torch's reducer again, on all ranks alike: they all reach what makes this necessary. Its buckets
+    have that size; 0 for the program's own.
+    """
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
@@ -254,7 +256,7 @@ def _give_back(ddp: Any) -> None:
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
     sparse = rounds.sparse.params if rounds.sparse is not None else ()
-    make_torch_reducer(ddp, slots, sparse, rebuilt and not sparse)
+    make_torch_reducer(ddp, slots, sparse, rebuilt and not sparse, bucket_bytes)
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
@@ -265,9 +267,9 @@ def _hand_back(module: weakref.ref[Any], why: str) -> Any:
     return ddp.reducer
 
 
-def _give_back_faster(ddp: Any, why: str) -> None:
+def _give_back_faster(ddp: Any, why: str, bucket_bytes: int) -> None:
     _records.given_back(why, ddp.reducer.rounds.record)
-    _give_back(ddp)
+    _give_back(ddp, bucket_bytes)
 
 
 def _install() -> None:

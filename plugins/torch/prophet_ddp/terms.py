@@ -28,7 +28,11 @@ the last bit; with more ranks all own an equal part of each block (ring.py)."""
 TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
-"""Cut that stands for its buckets."""
+"""Cut that stands for the program's own buckets."""
+SMALL_BYTES = 1 << 20
+"""Size of buckets that are mostly better than the default ones."""
+SMALL_CUT = Cut.uniform(SMALL_BYTES)
+"""Cut that stands for them."""
 TORCH_WARM_UP = 1
 """Iterations that its turn begins with: nothing was under way on its connections."""
 FOR_GOOD = -1

@@ -11,16 +11,19 @@ the same on all, and not forward passes, some of which may be one rank's alone.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK
-from prophet_ddp.terms import FOR_GOOD, TORCH
+from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
+from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Turns of one module. `give_back(ddp, why)` makes torch's reducer the module's for good."""
+    """Turns of one module. `give_back(ddp, why, bucket_bytes)` makes torch's reducer the module's for good, with
+    buckets of that size; 0 for the program's own.
+    """
 
-    def __init__(self, ddp: Any, rounds: ModuleRounds, give_back: Callable[[Any, str], None]) -> None:
+    def __init__(self, ddp: Any, rounds: ModuleRounds, give_back: Callable[[Any, str, int], None]) -> None:
         self._ddp = weakref.ref(ddp)
         self._rounds = rounds
         self._give_back = give_back
@@ -44,6 +49,8 @@ class Turns:
         self._late: tuple[Any, Any] | None = None
         """Prophet's reducer and logger, while torch's have their turn."""
         self._left = 0
+        self._cut = TORCH_CUT
+        """Cut that stands for the buckets of this turn."""
         self.expects = False
         """True if gradients that come are those of a round that torch's reducer has."""
         self.came = False
@@ -72,14 +79,15 @@ class Turns:
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
         if iterations == FOR_GOOD:
-            self._give_back(ddp, self._why())
+            self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
-            self._begin(ddp, iterations)
+            self._begin(ddp, iterations, control.bucket_bytes)
         ddp.reducer.prepare_for_forward()
         return True
 
-    def _begin(self, ddp: Any, iterations: int) -> None:
+    def _begin(self, ddp: Any, iterations: int, bucket_bytes: int) -> None:
         self._rounds.flush()
+        self._cut = SMALL_CUT if bucket_bytes else TORCH_CUT
         self.came = self.expects = False
         self._left = iterations
         self._began_s = None
@@ -87,18 +95,20 @@ class Turns:
         # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.as_came, rebuilt=self._rounds.arranged)
+            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.arranged, bucket_bytes)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger goes on, since it knows how many iterations there were.
         ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
-    def _why(self) -> str:
+    def _why(self, bucket_bytes: int) -> str:
         own = [belief.iteration_s for way, belief in self.believed.items() if way != TORCH]
         if not own:
             return "the rank that decides found torch's reducer to be faster"
         torch_s, own_s = self.believed[TORCH].iteration_s, min(own)
-        text = f"an iteration takes {torch_s * 1e3:.3g} ms with torch's reducer and {own_s * 1e3:.3g} ms under Prophet"
+        buckets = f" in buckets of {format_size(bucket_bytes)}" if bucket_bytes else ""
+        theirs, ours = f"{torch_s * 1e3:.3g} ms with torch's reducer{buckets}", f"{own_s * 1e3:.3g} ms under Prophet"
+        text = f"an iteration takes {theirs} and {ours}"
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
 
@@ -118,7 +128,7 @@ class Turns:
             ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
             self._end(ddp)
         if before_s is not None:
-            self._rounds.iterated(TORCH, now - before_s)
+            self._rounds.iterated(TORCH, now - before_s, self._cut)
         if ddp is None or not over:
             return True
         ddp.reducer.prepare_for_forward()
@@ -164,12 +174,29 @@ class TurnReducer:
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
+@contextlib.contextmanager
+def _buckets_of(ddp: Any, bucket_bytes: int) -> Iterator[None]:
+    """Let the module make buckets of this size in the context; 0 for the program's own."""
+    own = vars(ddp)
+    before = {name: own[name] for name in ("bucket_bytes_cap", "bucket_bytes_cap_default")}
+    if bucket_bytes:
+        ddp.bucket_bytes_cap, ddp.bucket_bytes_cap_default = bucket_bytes, False
+        if config := own.get("_bucket_config"):  # in newer releases of torch
+            before["_bucket_config"] = config
+            limits = {"per_bucket_bytes_caps": (), "first_bucket_bytes_cap": bucket_bytes}
+            ddp._bucket_config = dataclasses.replace(config, bucket_bytes_cap=bucket_bytes, **limits)
+    try:
+        yield
+    finally:
+        own.update(before)
+
+
 def make_torch_reducer(
-    ddp: Any, slots: Sequence[Slot], sparse: Sequence[torch.Tensor] = (), rebuilt: bool = False
+    ddp: Any, slots: Sequence[Slot], sparse: Sequence[torch.Tensor] = (), rebuilt: bool = False, bucket_bytes: int = 0
 ) -> None:
     """Give the module a reducer and a logger as its constructor made them, of the parameters that it had then, with the
     program's registered hook. `sparse` parameters have no slot. `rebuilt`: with buckets for gradients that come in the
-    order of these slots.
+    order of these slots. Buckets have `bucket_bytes`; 0 for the size that they had.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
     params = [*(slot.param for slot in slots), *sparse]
@@ -178,7 +205,8 @@ def make_torch_reducer(
     for param in frozen:
         param.requires_grad_(True)
     try:
-        ddp._ddp_init_helper(params, [False] * len(slots) + [True] * len(sparse), names, ddp.static_graph)
+        with _buckets_of(ddp, bucket_bytes):
+            ddp._ddp_init_helper(params, [False] * len(slots) + [True] * len(sparse), names, ddp.static_graph)
     finally:
         for param in frozen:
             param.requires_grad_(False)

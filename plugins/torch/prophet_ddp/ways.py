@@ -4,7 +4,8 @@ Rule of this file: pure. The tuner (prophet_scheduler/session/tuner.py) chooses 
 carry it out. Times are seconds.
 
 Usually blocks are all-reduced. In a job that clips by the norm of all gradients they may go in two phases (phases.py).
-torch's own reducer may be the fastest of all if iterations are short or nothing waits for the wire.
+torch's own reducer may be the fastest of all if iterations are short or nothing waits for the wire, with its own
+buckets or with small ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from prophet_ddp.control import TWO_PHASES
 from prophet_ddp.phases import Division
-from prophet_ddp.terms import TORCH, TORCH_CUT
+from prophet_ddp.terms import SMALL_BYTES, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
@@ -48,7 +49,9 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
         yield Choice(cut, 2 * size, reduced_s + late_s + idle_s, TWO_PHASES)
 
 
-def torch_reducer(question: Question) -> Choice:
-    """Return the choice of torch's own reducer, which has blocks of its own."""
-    predicted_s = stock_iteration_s(question.profile, question.network, question.shape.workers)
-    return Choice(TORCH_CUT, MOST_BLOCK_BYTES, predicted_s, TORCH, warms_up=True)
+def torch_reducer(question: Question) -> Iterator[Choice]:
+    """Yield choices of torch's own reducer, whose blocks are buckets."""
+    profile, network, ranks = question.profile, question.network, question.shape.workers
+    for cut, bucket_bytes in ((TORCH_CUT, None), (SMALL_CUT, SMALL_BYTES)):
+        predicted_s = stock_iteration_s(profile, network, ranks, bucket_bytes)
+        yield Choice(cut, MOST_BLOCK_BYTES, predicted_s, TORCH, warms_up=True)

@@ -28,9 +28,12 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from prophet_scheduler.session.going import SLOWED, Going
+from prophet_scheduler.session.noise import Noise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,8 +85,6 @@ class Model:
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 """Factors on the deviations of arms: how well this job's predictions hold. Iterations show which is the likeliest."""
-SLOWED = 2
-"""Iterations that a change may slow."""
 FIXED = 1 + SLOWED
 """Elements of the state before those of the arms: the level, and what a change adds."""
 LOOKS = (1, 3, 9, 27)
@@ -134,90 +135,6 @@ class Belief:
     seen: int
 
 
-class Noise:
-    """Noise of iteration times, from the steps between neighbours under one arm: drift of the job cancels out of them.
-
-    `expected`: deviation of a time's logarithm before any is measured, which counts as
-    `known_after` iterations. `alike_after`: pairs of iterations that the expectation of independence counts as. `far`:
-    deviations beyond which a step from one iteration to the next is clipped.
-    """
-
-    def __init__(self, expected: float, known_after: float, alike_after: float, far: float) -> None:
-        self._far = far
-        self._count = known_after
-        self._squares = self._count * expected**2
-        self._alike_after = alike_after
-        self._products = self._pairs = 0.0
-        self._before: float | None = None
-        self._step: float | None = None
-
-    def add(self, log: float, anew: bool) -> None:
-        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
-        there.
-        """
-        before, self._before = self._before, None if anew else log
-        if anew or before is None:
-            self._step = None
-            return
-        half = self._squares / self._count
-        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
-        self._count += 1
-        self._squares += step**2 / 2
-        if self._step is not None:
-            self._products += step * self._step
-            self._pairs += (step**2 + self._step**2) / 4
-        self._step = step
-
-    @property
-    def variance(self) -> float:
-        """Variance of an iteration among others: larger than its own where neighbours are slow together.
-
-        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
-        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
-        """
-        half = self._squares / self._count
-        doubt = self._alike_after * half
-        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
-        return half * (1 + alike) / (1 - alike) ** 2
-
-
-class Going:
-    """Cost of going to arms, in iterations, as expected and as it was seen."""
-
-    def __init__(self) -> None:
-        self._current: Hashable = None
-        self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
-        self.since = SLOWED  # iterations since the job came to the present arm
-        self._spent = 0.0  # seen so far, of going to the present arm
-        self._dear = self._paid = 1.0  # cost of first times, in expected costs, and their number
-
-    def cost(self, arm: Arm, known: bool) -> float:
-        """Return the expected cost of going to this arm, given the cost of first times so far."""
-        return arm.cost + (0.0 if known else arm.first_cost - arm.cost) * self._dear / self._paid
-
-    def iteration(self, arm: Arm, known: bool) -> float:
-        """Note an iteration of this arm. Return its share of the cost of going there."""
-        came, self._current = self._current not in (None, arm.name), arm.name
-        self.since = int(not arm.lasts) if came else self.since + 1
-        if came:
-            self._each, self._comes = self.cost(arm, known) / max(1, arm.lasts), arm.lasts
-            self._spent = 0.0
-        share = self._each if self._comes else 0.0
-        self._comes = max(0, self._comes - 1)
-        return share
-
-    def spent(self, arm: Arm, beyond: float) -> None:
-        """Note by how much an iteration that shares the cost exceeded one of the arm's."""
-        self._spent += beyond
-        if not self._comes:
-            self.pay(self._spent, arm.first_cost)
-
-    def pay(self, spent: float, expected: float) -> None:
-        """Learn from the cost of going to an arm for the first time, beside the expected one."""
-        self._dear += spent / (expected or 1.0)
-        self._paid += 1
-
-
 @dataclass
 class Tuner:
     """The arms of one job, the beliefs about them, and the choice of the next."""
@@ -238,6 +155,8 @@ class Tuner:
         self._seen: dict[Hashable, int] = {}
         self._measured: set[Hashable] = set()
         """Arms of which a measurement has counted."""
+        self._moved: dict[Hashable, tuple[float, float]] = {}
+        """How far arms' predictions are from where they were when last measured, beside the others, and have been."""
         self._going = Going()
         self._fresh = False
         self._off = np.zeros(len(SCALES))
@@ -247,21 +166,24 @@ class Tuner:
     def predict(self, arms: Collection[Arm]) -> None:
         """Take these predictions from here on, of new arms and of known ones.
 
-        A prediction that moves takes the belief along, and makes it less certain the farther it moved. Forget an arm
-        that is predicted no more and was never seen.
+        A prediction that moves takes the belief along, and makes it less certain the farther it is from where it was
+        when the arm was last measured: one that goes to and fro does so once. Forget an arm that is predicted no more
+        and was never seen.
         """
         self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
         known = [arm for arm in arms if arm.name in self._places]
         if known:
-            moves = np.zeros(self._mean.shape[1])
-            for arm in known:
-                moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
-            places = [self._places[arm.name] for arm in known]
-            together = float(np.median(moves[places]))
-            moves[places] -= together
+            moves = {arm.name: math.log(arm.predicted_s / self._arms[arm.name].predicted_s) for arm in known}
+            together = float(np.median(list(moves.values())))
             # A move common to all may be true or not; the next iteration tells.
             self._covariance[:, 0, 0] += together**2
-            unsure = self.model.moved * moves
+            unsure = np.zeros(self._mean.shape[1])
+            for name, move in moves.items():
+                away, farthest = self._moved.get(name, (0.0, 0.0))
+                away += move - together
+                more = max(0.0, away**2 - farthest**2)
+                unsure[self._places[name]] = math.copysign(self.model.moved * math.sqrt(more), away)
+                self._moved[name] = away, max(farthest, abs(away))
             self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
@@ -311,8 +233,7 @@ class Tuner:
         steps = np.arange(FIXED, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
         self._noise.add(math.log(iteration_s), going > 0 or seen == 0 or since < SLOWED)
-        if model.going * going > model.kind:
-            # The cost hides how fast the arm is.
+        if self._hides(going):
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
         slowed = (1 + since,) if since < SLOWED else ()
@@ -321,12 +242,14 @@ class Tuner:
         self._take(name, iteration_s / (1 + going), noise, slowed)
         self._fresh = False
 
+    def _hides(self, cost: Any) -> Any:
+        """Return True if a cost, in iterations, hides how fast an arm is in the iteration that pays for it."""
+        return self.model.going * cost > self.model.kind
+
     def opened(self, name: Hashable, iteration_s: float) -> None:
         """Take in the last of the iterations over which the job paid for its first arm."""
         arm = self._arms[name]
-        share = arm.first_cost / arm.lasts
-        if self.model.going * share > self.model.kind:
-            self._going.pay(self._beyond(name, iteration_s), share)
+        self._going.pay(arm, self._beyond(name, iteration_s), 1 / arm.lasts)
 
     def _beyond(self, name: Hashable, iteration_s: float) -> float:
         """Return by how much this iteration exceeds one of the arm's, in iterations."""
@@ -344,6 +267,7 @@ class Tuner:
         """
         new = bool(self._measured) and name not in self._measured
         self._measured.add(name)
+        self._moved.pop(name, None)
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         parts = [0, *slowed, place]
         off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
@@ -440,13 +364,9 @@ class Tuner:
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
         looks = np.array(LOOKS, dtype=float)
-        # What a change adds hides the arm in the iterations after it.
         noise = self._noise.variance
         hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
-        untold = np.array([[float(not arm.lasts)] for arm in arms])
-        passed = looks + untold
-        shows = (passed[..., None] > np.arange(SLOWED)) @ (1 / hidden) + np.maximum(0.0, passed - SLOWED) / noise
-        of_mean = 1 / (shows - untold / hidden[0])
+        of_mean = self._unsure(arms, costs, hidden)
         if here is not None:
             of_mean[here] = noise / looks
         variance = own[:, None] + of_mean + self.model.drift**2 * looks / 3
@@ -462,6 +382,21 @@ class Tuner:
         best, look = divmod(int(np.argmin(total)), len(LOOKS))
         stay = total.max() if here is None else total[here].min()
         return Look(names[best], LOOKS[look], float(stay - total[best, look]) / left)
+
+    def _unsure(self, arms: Sequence[Arm], costs: Array, hidden: Array) -> Array:
+        """Return the variance of what a look of each of LOOKS shows of each arm, [arms, LOOKS]; infinite where the cost
+        of going there hides all of it. `hidden`: variances of the iterations after a change, of which a change slows
+        the first ones.
+        """
+        untold = np.array([[not arm.lasts] for arm in arms], dtype=float)
+        lasts = np.array([[arm.lasts] for arm in arms], dtype=float)
+        first = np.where(self._hides(costs[:, None] / np.maximum(1, lasts)), lasts + untold, untold)
+        passed = np.array(LOOKS, dtype=float) + untold
+        slowed = np.arange(SLOWED)
+        shown = ((first[..., None] <= slowed) & (slowed < passed[..., None])) @ (1 / hidden)
+        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / self._noise.variance
+        with np.errstate(divide="ignore"):
+            return np.asarray(1 / shown)
 
 
 @cache

@@ -1,16 +1,11 @@
-"""Programs of two ranks, or a few more, that end in many ways, for test_ends.py: `end_cases.py FOLDER CASE...`, or
-CASE:plain for one without Prophet.
+"""Cases of test_ends.py: programs of two ranks, or a few more, that end in many ways. end_ranks.py runs them.
 
-The process forks each case's ranks once torch is imported, one case after another. Ranks write to
-FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and the seconds
-until then, counted from the moment at which a case calls `mark()`.
+A case gets its rank. It calls `mark()` at the moment from which the time until the other ranks' end counts.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
-import json
 import os
 import resource
 import signal
@@ -18,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +24,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tools.ports import free_port
-
-RANKS = 2
-MORE_RANKS = {"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5}
-"""Number of ranks, in cases with more than RANKS."""
-KEEPS_THE_STORE = ("killed_of_five",)
-"""Cases in which no rank has the store, as torchrun's agent has it."""
 LIMIT_S = 60.0
 LOOK_S = 0.05
 kept: list[nn.Module] = []
@@ -585,7 +572,7 @@ def says(rank: int) -> None:
     def hook(_state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations.
         dist.all_reduce(bucket.buffer())
         future: Any = torch.futures.Future()
-        future.set_result(bucket.buffer() / RANKS)
+        future.set_result(bucket.buffer() / dist.get_world_size())
         return future
 
     first, second = DistributedDataParallel(model()), DistributedDataParallel(model())
@@ -602,88 +589,3 @@ def says(rank: int) -> None:
 CASES: dict[str, Callable[[int], None]] = {
     name: value for name, value in list(globals().items()) if callable(value) and getattr(value, "__doc__", None)
 }
-TIMEOUTS = {"late": 8.0}
-
-
-def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
-    """The life of one rank; it ends as any process does."""
-    log = os.open(f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank))
-    os.environ["WORLD_SIZE"] = str(MORE_RANKS.get(case, RANKS))
-    policy = {"unknown": "nonsense", "differing": ("prophet", "p3")[rank % 2]}.get(case, "prophet")
-    if not plain and not (case == "without" and rank == 1):
-        os.environ.update(PROPHET_SCHEDULER=policy, PROPHET_CACHE="off", PROPHET_QUIET="1")
-        if case == "differing_fusion":
-            os.environ["PROPHET_FUSION"] = str(rank)
-        if case == "no_place":
-            os.environ["PROPHET_STATUS_OUT"] = "mark/status.json"
-        if case == "says":
-            os.environ["PROPHET_STATUS_OUT"] = "status.json"
-        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
-    if case not in ("unknown", "no_place"):
-        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))
-    CASES[case](rank)
-
-
-def keep_store(port: int) -> int:
-    """Starts a process that has the store, whose threads must not be there when ranks are forked. Returns its id."""
-    pid = os.fork()
-    if pid == 0:
-        store = vars(dist)["TCPStore"]("127.0.0.1", port, None, True, wait_for_workers=False)
-        while store is not None:
-            signal.pause()
-    return pid
-
-
-def run(case: str, plain: bool) -> None:
-    """Run one case, in the folder where the process is."""
-    port = free_port()
-    keeper = None
-    if case in KEEPS_THE_STORE:
-        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
-        keeper = keep_store(port)
-    pids: dict[int, int] = {}
-    ranks = range(MORE_RANKS.get(case, RANKS))
-    for rank in ranks:
-        pid = os.fork()
-        if pid == 0:
-            run_rank(case, plain, rank, port)
-            raise SystemExit(0)
-        pids[pid] = rank
-    ended: dict[int, tuple[int | None, float]] = {}
-    limit_s = time.monotonic() + LIMIT_S
-    while pids and time.monotonic() < limit_s:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid in pids:
-            rank = pids.pop(pid)
-            ended[rank] = os.waitstatus_to_exitcode(status), time.monotonic()
-            Path(f"ended{rank}").touch()
-        else:
-            time.sleep(0.005)
-    for pid, rank in pids.items():
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        ended[rank] = None, time.monotonic()
-    since = float(Path("mark").read_text()) if Path("mark").exists() else 0.0
-    rows = [{"status": status, "after_s": at - since} for status, at in (ended[rank] for rank in ranks)]
-    Path("ends.json").write_text(json.dumps(rows))
-    if keeper is not None:
-        os.kill(keeper, signal.SIGKILL)
-        os.waitpid(keeper, 0)
-        del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
-
-
-def main() -> None:
-    gc.freeze()  # otherwise the end of each rank would look at all that was imported
-    for name in sys.argv[2:]:
-        folder = Path(sys.argv[1], name)
-        folder.mkdir()
-        os.chdir(folder)
-        case, _, plain = name.partition(":")
-        run(case, bool(plain))
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,7 @@ from prophet_ddp.agent import Agents
 from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
 from prophet_ddp.phases import Division
 from prophet_ddp.sequencing import profile_of
-from prophet_ddp.terms import FOR_GOOD, TORCH
+from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
@@ -177,6 +177,14 @@ def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None
     job.turns = SimpleNamespace(possible=True, believed={})
     trained_with_turns(job, module_agent(job), until_s=130.0)
     assert job.control.turns[-1:] == [FOR_GOOD]
+
+
+def test_torchs_reducer_has_small_buckets_where_these_are_the_faster() -> None:
+    job = Restless(0)
+    job.torch_s[TORCH_CUT] = 8e-3
+    job.turns = SimpleNamespace(possible=True, believed={})
+    trained_with_turns(job, module_agent(job), until_s=200.0)
+    assert job.control.turns[-1:] == [FOR_GOOD] and job.control.cut == SMALL_CUT
 
 
 def test_torchs_reducer_has_no_turn_where_it_would_be_far_slower() -> None:

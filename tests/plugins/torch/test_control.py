@@ -205,14 +205,14 @@ def test_a_turn_is_said_once_on_each_rank() -> None:
     said = []
     for number in range(6):
         assert control.round_begins(wait) is None
-        said.append(control.turn)
+        said.append((control.turn, control.bucket_bytes if control.turn else 0))
         control.turn = 0
         if number in (1, 3):
-            control.want_turn(7)
+            control.want_turn(7, number << 20)
         if number == 4:
             control.want_turn(-1)
         issuer.append(control.round_ends())
-    assert said == [0, 0, 7, 0, 7, -1]
+    assert said == [(0, 0), (0, 0), (7, 1 << 20), (0, 0), (7, 3 << 20), (-1, 0)]
 
 
 def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:

@@ -14,7 +14,7 @@ import pytest
 from support.programs import run_together, without_switches
 
 CHECKOUT = Path(__file__).parents[3]
-CASES = Path(__file__).with_name("end_cases.py")
+RANKS = Path(__file__).with_name("end_ranks.py")
 NAMES = (
     "killed_in_backward",
     "killed_in_backward:plain",
@@ -96,7 +96,7 @@ class Rank:
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run all cases, each in a folder of the one that is returned."""
     folder = tmp_path_factory.mktemp("ends")
-    command = [sys.executable, "-P", str(CASES), str(folder)]
+    command = [sys.executable, str(RANKS), str(folder)]
     environ = without_switches() | {"PYTHONPATH": str(CHECKOUT)}
     commands = [[*command, *NAMES[first::AT_A_TIME]] for first in range(AT_A_TIME)]
     run_together(commands, [environ] * AT_A_TIME, LIMIT_S)
@@ -366,7 +366,7 @@ def test_weights_can_be_kept_after_an_interrupt(ends: Path) -> None:
 
 
 def test_no_child_that_evaluates_waits_for_a_lock_or_a_thread_of_its_parent(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", str(CASES.with_name("fork_soak.py")), "60"]
+    command = [sys.executable, "-P", str(RANKS.with_name("fork_soak.py")), "60"]
     environ = without_switches() | {"PYTHONPATH": str(CHECKOUT)}
     result = subprocess.run(
         command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=True

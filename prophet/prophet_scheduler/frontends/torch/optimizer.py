@@ -84,7 +84,6 @@ def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
             continue
         if not references.is_at_work():
             updates.flush()
-        updates.state_seen = True
 
 
 def methods_of(namespace: type) -> dict[str, Any]:

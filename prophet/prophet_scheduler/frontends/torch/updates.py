@@ -127,14 +127,13 @@ class Updates:
     """Updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
 
     `_order` are the slots it updates, in forward order, each with its `turn` there, and `_wire` brings their averages.
-    `stepping`: the optimizer itself is at work. `state_seen`: the program has looked at its state.
+    `stepping`: the optimizer itself is at work.
     """
 
     _wire: AverageSource
 
     def __init__(self, optimizer: torch.optim.Optimizer, user_class: type[torch.optim.Optimizer]) -> None:
         self.stepping = False
-        self.state_seen = bool(vars(optimizer)["state"])
         self._reference = weakref.ref(optimizer)
         self._user_class = user_class
         step: Any = user_class.step
@@ -147,8 +146,6 @@ class Updates:
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
         self._holders = 0, False
         """Number of holders of all states besides the optimizer, and True if the program is one of them."""
-        self._state_known: list[Slot] = []
-        """Slots whose states are known: a parameter has another slot once its module is wrapped again."""
         self._pending = 0
         self._look = 0
         self._stepped_in: program_state.Values = ()
@@ -209,8 +206,6 @@ class Updates:
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
         """Return what the optimizer keeps for this parameter, to which the program may have references."""
-        if not self.state_seen:
-            return []
         return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
 
     def state_is_held(self, slot: Slot) -> bool:
@@ -235,8 +230,7 @@ class Updates:
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
-            self.state_seen |= self._state_is_out()
-            barrier = barrier or self._holders[1] or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
             barrier = barrier or references.in_backward()  # Uses are watched only after it.
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
@@ -273,7 +267,7 @@ class Updates:
         """Make another optimizer's earlier step on the same memory first, and settle averages under way to gradients
         that the program has put in another parameter's `.grad`.
         """
-        states = vars(self._optimizer)["state"].values() if self.state_seen else ()
+        states = vars(self._optimizer)["state"].values()
         params = [param for _, param in self._grouped()]
         # A rate may be another optimizer's parameter.
         tables = chain(states, self._optimizer.param_groups)
@@ -422,7 +416,6 @@ class Updates:
             return
         optimizer = self._reference()
         own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
-        states = len(own["state"])
         groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
         lent = {**own, "param_groups": groups}
         stand_in = object.__new__(self._user_class)
@@ -432,8 +425,6 @@ class Updates:
         for name, value in vars(stand_in).items():
             if name not in lent or value is not lent[name]:
                 own[name] = value
-        if len(own["state"]) != states:
-            self._state_known = []
 
     def _own_of_dropped(self) -> dict[str, Any]:
         """Return the attributes that the dropped optimizer would have."""
@@ -441,14 +432,11 @@ class Updates:
         return {**self._last.own, "state": defaultdict(dict, known)}
 
     def _look_at_state(self, slots: Sequence[Slot]) -> None:
-        """Note the state of each parameter; once, where the program has no way to replace it."""
-        if slots == self._state_known and not self.state_seen:
-            return
+        """Note the state of each parameter, which the program may have replaced."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
             known = ((slot, state.get(slot.param)) for slot in slots)
             self._state_by_slot = {slot: own for slot, own in known if own}
-        self._state_known = list(slots)
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:

@@ -24,8 +24,11 @@ SEGMENT_BYTES = 1 << 20
 """Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 
 
-def stock_iteration_s(profile: Profile, network: Network, ranks: int | None) -> float:
-    """Return seconds of one iteration: of DistributedDataParallel with so many ranks, of BytePS for None.
+def stock_iteration_s(
+    profile: Profile, network: Network, ranks: int | None, bucket_bytes: int | None = None
+) -> float:
+    """Return seconds of one iteration: of DistributedDataParallel with so many ranks, of BytePS for None. All buckets
+    have `bucket_bytes`; None for DistributedDataParallel's default.
 
     The gradients of `profile` may be blocks: these say well enough when which bytes are there.
     """
@@ -34,10 +37,9 @@ def stock_iteration_s(profile: Profile, network: Network, ranks: int | None) -> 
         prediction = predictor.begin(Cut.uniform(MOST_BLOCK_BYTES), None)
         prediction.run(1 << 32)
         return prediction.iteration_s
-    rows = [
-        [profile.gradients[place] for place in members]
-        for members in buckets([each.size_bytes for each in profile.gradients])
-    ]
+    sizes = [each.size_bytes for each in profile.gradients]
+    in_buckets = buckets(sizes) if bucket_bytes is None else buckets(sizes, bucket_bytes, bucket_bytes)
+    rows = [[profile.gradients[place] for place in members] for members in in_buckets]
     # A bucket is there with its last gradient.
     sent = [GradientProfile("bucket", sum(each.size_bytes for each in row), row[-1].generation_s) for row in rows]
     ends_s = make_sequence(Profile(profile.name, tuple(reversed(sent))), network, Plan()).ends_s

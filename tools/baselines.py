@@ -1,0 +1,99 @@
+"""`make baselines`: what else a job on a slow network could do, in one run with Prophet: time to an accuracy.
+
+Rule of this file: the ways, running them on the testbed, and what each took. A way that changes the gradients may need
+more iterations than another, so what counts is the time until the model is as good as plain training makes it. The job
+is tools/baselines_job.py. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
+
+ITERATIONS = 128
+EVERY = 16
+"""Iterations between two looks at the model: a multiple of what local SGD does by itself."""
+FIRST = 10
+"""Iterations with exact averages before PowerSGD or local SGD begins: their authors advise some."""
+RATES_BPS = (250e6,)
+PLAIN = "ddp"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train. `hook` is what the job does, with a `size`: MB of a bucket, rank of a matrix, local steps."""
+
+    words: str
+    hook: str = ""
+    size: int = 0
+    prophet: bool = False
+
+
+WAYS: Mapping[str, Way] = {
+    PLAIN: Way("DDP as it comes"),
+    "bucket": Way("DDP, buckets of 1 MB", "bucket", 1),
+    "prophet": Way("Prophet", prophet=True),
+    "fp16": Way("DDP, fp16 hook", "fp16"),
+    "prophet-fp16": Way("Prophet, fp16 hook", "fp16", prophet=True),
+    "powersgd-4": Way("DDP, PowerSGD of rank 4", "powersgd", 4),
+    "prophet-powersgd-4": Way("Prophet, PowerSGD of rank 4", "powersgd", 4, prophet=True),
+    "powersgd-1": Way("DDP, PowerSGD of rank 1", "powersgd", 1),
+    "local-4": Way("DDP, local SGD, 4 steps", "local", 4),
+    "local-16": Way("DDP, local SGD, 16 steps", "local", 16),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One run: seconds of each iteration, and the share of right predictions after every EVERY of them."""
+
+    way: str
+    bandwidth_bps: float
+    iterations_s: Sequence[float]
+    right: Sequence[float]
+
+    def seconds_to(self, accuracy: float) -> float | None:
+        """Return the time to the first look at a model that is as good; None if there is none."""
+        ended_s = list(itertools.accumulate(self.iterations_s))
+        looks = zip(ended_s[EVERY - 1 :: EVERY], self.right, strict=True)
+        return next((time_s for time_s, right in looks if right >= accuracy), None)
+
+
+def target(runs: Sequence[Trained]) -> float:
+    """Return the accuracy to reach: that of plain training after three quarters of its iterations."""
+    plain = next(run for run in runs if run.way == PLAIN)
+    return plain.right[len(plain.right) * 3 // 4 - 1]
+
+
+def train(way: str, bandwidth_bps: float) -> Trained:
+    """Train once on a testbed of two workers. Raises UserError."""
+    command = [sys.executable, "-m", "tools.baselines_job", way]
+    own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
+    if WAYS[way].prophet:
+        own |= {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
+    said: list[str] = []
+    with testbed_of(command, Links(2, bandwidth_bps, 0.0)) as (workers, testbed):
+        status = run_ranks(command, workers, testbed, said.append, shell=own)
+    found = [line for line in said if line.startswith("{")]
+    if status or not found:
+        raise UserError(f"{WAYS[way].words}: {said[-1] if said else 'it said nothing'}")
+    return Trained(way, bandwidth_bps, **json.loads(found[-1]))
+
+
+def measure(out: Path, results: Path) -> list[list[Trained]]:
+    """Train in each way, by rate. Raises UserError."""
+    cells = track(list(itertools.product(RATES_BPS, WAYS)), "baselines", console=Console(stderr=True))
+    runs = [train(way, rate) for rate, way in cells]
+    return [list(together) for _, together in itertools.groupby(runs, lambda run: run.bandwidth_bps)]
