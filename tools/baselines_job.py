@@ -52,7 +52,7 @@ def main(way: Way) -> None:
     rank, words = dist.get_rank(), transformer.SHAPES["medium"][2]
     torch.manual_seed(0)
     model = transformer.make_model("medium")
-    ddp = DistributedDataParallel(model, **({"bucket_cap_mb": way.size} if way.hook == "bucket" else {}))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=way.size if way.hook == "bucket" else None)
     optimizer = transformer.make_optimizer(model, LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: transformer.rate_of(step, RISING))
     after_step = register(ddp, way)

@@ -63,7 +63,7 @@ def _slow_down() -> None:
     ModuleRounds._end = count  # type: ignore[method-assign]
     ModuleRounds.iterated = slowed  # type: ignore[method-assign,assignment]
     TurnReducer.prepare_for_backward = count_torch  # type: ignore[method-assign]
-    Turns._why = count_back  # type: ignore[method-assign]
+    Turns._why = count_back  # type: ignore[method-assign,assignment]
 
 
 @atexit.register

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
-
 import torch
 import torch._dynamo  # the first optimizer imports it, which takes seconds
 import torch.distributed as dist

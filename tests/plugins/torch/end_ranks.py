@@ -16,9 +16,10 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from end_cases import CASES, LIMIT_S  # first: it sets the number of threads
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch.distributed as dist
+from end_cases import CASES, LIMIT_S
 
 from tools.ports import free_port
 

@@ -181,7 +181,7 @@ def test_a_job_of_milliseconds_is_torchs_where_that_is_faster(seed: int) -> None
 
 def test_torchs_reducer_has_small_buckets_where_these_are_the_faster() -> None:
     job = Restless(0)
-    job.torch_s[TORCH_CUT] = 8e-3
+    job.torch_s = {TORCH_CUT: 6e-3, SMALL_CUT: 4.2e-3}
     job.turns = SimpleNamespace(possible=True, believed={})
     trained_with_turns(job, module_agent(job), until_s=200.0)
     assert job.control.turns[-1:] == [FOR_GOOD] and job.control.cut == SMALL_CUT

@@ -24,9 +24,7 @@ SEGMENT_BYTES = 1 << 20
 """Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 
 
-def stock_iteration_s(
-    profile: Profile, network: Network, ranks: int | None, bucket_bytes: int | None = None
-) -> float:
+def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, bucket_bytes: int | None = None) -> float:
     """Return seconds of one iteration: of DistributedDataParallel with so many ranks, of BytePS for None. All buckets
     have `bucket_bytes`; None for DistributedDataParallel's default.
 
