@@ -58,8 +58,6 @@ class Family:
     """Iteration from which on the job has another truth, and predictions for it."""
     refined: bool = False
     """True if at `change_at` predictions alone are others."""
-    jitter: float = 0.0
-    """Deviation of predictions from one iteration to the next."""
 
 
 class DrawnJob(NamedTuple):
@@ -69,8 +67,6 @@ class DrawnJob(NamedTuple):
     predicted: Array
     noise: Array
     """Factor of each iteration's time."""
-    wobble: Array
-    """Factors of each iteration's predictions: a row for each, a column for each arm."""
     family: Family
 
     def truth(self, iteration: int) -> int:
@@ -127,8 +123,6 @@ FAMILIES = (
     Family("changing, new keys", valley, BYTEPS, change_at=150),
     Family("refined", valley, DDP, error=0.1, change_at=15, refined=True),
     Family("refined, far", cliff, DDP, error=0.15, change_at=40, refined=True),
-    Family("jitter", valley, DDP, jitter=0.02),
-    Family("jitter, flat", flat, DDP, error=0.03, jitter=0.02),
 )
 NOISES = (0.01, 0.04, 0.15)
 
@@ -148,9 +142,7 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
         scatter[place] = family.correlated * scatter[place - 1] + math.sqrt(1 - share**2) * scatter[place]
     late = np.where(random.random(ITERATIONS) < family.outliers, random.uniform(0.2, 1.5, ITERATIONS), 0.0)
     drift = np.cumsum(random.normal(0, family.drift, ITERATIONS))
-    tilt = random.normal(0, family.jitter, (ITERATIONS, 1)) * (doublings / len(doublings) - 0.5)
-    wobble = tilt + random.normal(0, family.jitter / 2, (ITERATIONS, len(doublings)))
-    return DrawnJob(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), np.exp(wobble), family)
+    return DrawnJob(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), family)
 
 
 def _predicted(random: np.random.Generator, effects: Array, error: float) -> Array:
@@ -200,9 +192,9 @@ def run(job: DrawnJob, decider: Any) -> Course:
     had, arm, before, row = {FIRST}, FIRST, FIRST, -1
     hidden: list[float] = []
     for iteration in range(ITERATIONS):
-        if job.truth(iteration) != row or job.family.jitter:
+        if job.truth(iteration) != row:
             row = job.truth(iteration)
-            decider.predicted(ITERATION_S * job.predicted[row] * job.wobble[iteration])
+            decider.predicted(ITERATION_S * job.predicted[row])
         cost = 0.0 if arm == before else job.family.cost if arm in had else job.family.first_cost
         hidden = hidden[1:] if arm == before else list(job.family.hidden_cost)
         cost += hidden[0] if hidden else 0.0

@@ -88,8 +88,8 @@ class Arms:
             (self.tuner.opened if ended.opens else self.tuner.observe)(name, ended.took_s)
 
     def proves(self, name: ArmName) -> bool:
-        """Return True if this arm is better than those of all other ways beyond doubt, as seen in this run, and no other
-        arm of its own way is worth a look.
+        """Return True if this arm is better than those of all other ways beyond doubt, as seen in this run, and none of
+        its own way is worth a look.
         """
         others = [other for other in self.choices if other.way != name.way]
         better = self.tuner.beliefs()[name].seen > 0 and self.tuner.lead(name, others) > SURELY

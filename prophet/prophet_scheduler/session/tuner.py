@@ -155,8 +155,6 @@ class Tuner:
         self._seen: dict[Hashable, int] = {}
         self._measured: set[Hashable] = set()
         """Arms of which a measurement has counted."""
-        self._moved: dict[Hashable, tuple[float, float]] = {}
-        """How far arms' predictions are from where they were when last measured, beside the others, and have been."""
         self._going = Going()
         self._fresh = False
         self._off = np.zeros(len(SCALES))
@@ -166,24 +164,21 @@ class Tuner:
     def predict(self, arms: Collection[Arm]) -> None:
         """Take these predictions from here on, of new arms and of known ones.
 
-        A prediction that moves takes the belief along, and makes it less certain the farther it is from where it was
-        when the arm was last measured: one that goes to and fro does so once. Forget an arm that is predicted no more
-        and was never seen.
+        A prediction that moves takes the belief along, and makes it less certain the farther it moved. Forget an arm
+        that is predicted no more and was never seen.
         """
         self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
         known = [arm for arm in arms if arm.name in self._places]
         if known:
-            moves = {arm.name: math.log(arm.predicted_s / self._arms[arm.name].predicted_s) for arm in known}
-            together = float(np.median(list(moves.values())))
+            moves = np.zeros(self._mean.shape[1])
+            for arm in known:
+                moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
+            places = [self._places[arm.name] for arm in known]
+            together = float(np.median(moves[places]))
+            moves[places] -= together
             # A move common to all may be true or not; the next iteration tells.
             self._covariance[:, 0, 0] += together**2
-            unsure = np.zeros(self._mean.shape[1])
-            for name, move in moves.items():
-                away, farthest = self._moved.get(name, (0.0, 0.0))
-                away += move - together
-                more = max(0.0, away**2 - farthest**2)
-                unsure[self._places[name]] = math.copysign(self.model.moved * math.sqrt(more), away)
-                self._moved[name] = away, max(farthest, abs(away))
+            unsure = self.model.moved * moves
             self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
@@ -267,7 +262,6 @@ class Tuner:
         """
         new = bool(self._measured) and name not in self._measured
         self._measured.add(name)
-        self._moved.pop(name, None)
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         parts = [0, *slowed, place]
         off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
