@@ -197,16 +197,15 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             _add_pending(storage._cdata, slot)
             if _add_sent(slot)[1]:
                 exposed.add(slot)
-            parts = references.parts_of(param)[1:]
-            state = list(chain.from_iterable(map(references.parts_of, owner.state_of(slot))))
-            for part in (*parts, *state):
+            own = references.parts_of(param)[1:]
+            for part in chain(own, *map(references.parts_of, owner.state_of(slot))):
                 memory = references.storage_of(part)
-                if memory is not None:
-                    _add_pending(memory._cdata, slot)
-                    if torch_aliases.is_unseen(memory):
-                        exposed.add(slot)
-            for key in filter(None, map(references.storage_key, state)):
-                first = states.setdefault(key, slot)
+                if memory is None:
+                    continue
+                _add_pending(memory._cdata, slot)
+                if torch_aliases.is_unseen(memory):
+                    exposed.add(slot)
+                first = states.setdefault(memory._cdata, slot)
                 if first is not slot:  # An update of the one changes the other's state.
                     exposed |= {first, slot}
     _watch_references()
