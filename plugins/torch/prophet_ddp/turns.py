@@ -178,11 +178,12 @@ class TurnReducer:
 def _buckets_of(ddp: Any, bucket_bytes: int) -> Iterator[None]:
     """Let the module make buckets of this size in the context; 0 for the program's own."""
     own = vars(ddp)
-    before = {name: own[name] for name in ("bucket_bytes_cap", "bucket_bytes_cap_default")}
+    # Which of them there are depends on torch's release.
+    names = "bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config"
+    before = {name: own[name] for name in names if name in own}
     if bucket_bytes:
         ddp.bucket_bytes_cap, ddp.bucket_bytes_cap_default = bucket_bytes, False
-        if config := own.get("_bucket_config"):  # in newer releases of torch
-            before["_bucket_config"] = config
+        if config := before.get("_bucket_config"):
             limits = {"per_bucket_bytes_caps": (), "first_bucket_bytes_cap": bucket_bytes}
             ddp._bucket_config = dataclasses.replace(config, bucket_bytes_cap=bucket_bytes, **limits)
     try:
