@@ -1,4 +1,4 @@
-"""What else could be done: the time to an accuracy."""
+"""Tests of tools/baselines.py: the time to an accuracy."""
 
 from __future__ import annotations
 

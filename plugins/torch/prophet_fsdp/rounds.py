@@ -122,7 +122,7 @@ class Begun:
     def __init__(self, rounds: ShardRounds, params: Sequence[Any], elements: int) -> None:
         self._rounds = rounds
         self.elements = elements
-        """Those of which there is no gradient yet."""
+        """Elements without a gradient so far."""
         self._made: list[ShardSlot] = []
         sizes = [param.padded_sharded_param_size.numel() for param in params]
         starts = itertools.accumulate(sizes, initial=0)

@@ -28,12 +28,9 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-
-from prophet_scheduler.session.going import SLOWED, Going
-from prophet_scheduler.session.noise import Noise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,6 +82,8 @@ class Model:
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
 """Factors on the deviations of arms: how well this job's predictions hold. Iterations show which is the likeliest."""
+SLOWED = 2
+"""Iterations that a change may slow."""
 FIXED = 1 + SLOWED
 """Elements of the state before those of the arms: the level, and what a change adds."""
 LOOKS = (1, 3, 9, 27)
@@ -133,6 +132,93 @@ class Belief:
     iteration_s: float
     error: float
     seen: int
+
+
+class Noise:
+    """Noise of iteration times, from the steps between neighbours under one arm: drift of the job cancels out of them.
+
+    `expected`: deviation of a time's logarithm before any is measured, which counts as
+    `known_after` iterations. `alike_after`: pairs of iterations that the expectation of independence counts as. `far`:
+    deviations beyond which a step from one iteration to the next is clipped.
+    """
+
+    def __init__(self, expected: float, known_after: float, alike_after: float, far: float) -> None:
+        self._far = far
+        self._count = known_after
+        self._squares = self._count * expected**2
+        self._alike_after = alike_after
+        self._products = self._pairs = 0.0
+        self._before: float | None = None
+        self._step: float | None = None
+
+    def add(self, log: float, anew: bool) -> None:
+        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
+        there.
+        """
+        before, self._before = self._before, None if anew else log
+        if anew or before is None:
+            self._step = None
+            return
+        half = self._squares / self._count
+        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
+        self._count += 1
+        self._squares += step**2 / 2
+        if self._step is not None:
+            self._products += step * self._step
+            self._pairs += (step**2 + self._step**2) / 4
+        self._step = step
+
+    @property
+    def variance(self) -> float:
+        """Variance of an iteration among others: larger than its own where neighbours are slow together.
+
+        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
+        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
+        """
+        half = self._squares / self._count
+        doubt = self._alike_after * half
+        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
+        return half * (1 + alike) / (1 - alike) ** 2
+
+
+class Going:
+    """Cost of going to arms, in iterations, as expected and as it was seen."""
+
+    def __init__(self) -> None:
+        self._current: Hashable = None
+        self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
+        self.since = SLOWED  # iterations since the job came to the present arm
+        self._spent = 0.0  # seen so far, of going to the present arm
+        # What first times cost beyond later ones, as a share of the expected, and their number.
+        self._dear = self._paid = 1.0
+
+    def cost(self, arm: Arm, known: bool) -> float:
+        """Return the expected cost of going to this arm, given the cost of first times so far."""
+        return arm.cost + (0.0 if known else arm.first_cost - arm.cost) * self._dear / self._paid
+
+    def iteration(self, arm: Arm, known: bool) -> float:
+        """Note an iteration of this arm. Return its share of the cost of going there."""
+        came, self._current = self._current not in (None, arm.name), arm.name
+        self.since = int(not arm.lasts) if came else self.since + 1
+        if came:
+            self._each, self._comes = self.cost(arm, known) / max(1, arm.lasts), arm.lasts
+            self._spent = 0.0
+        share = self._each if self._comes else 0.0
+        self._comes = max(0, self._comes - 1)
+        return share
+
+    def spent(self, arm: Arm, beyond: float) -> None:
+        """Note by how much an iteration that shares the cost exceeded one of the arm's."""
+        self._spent += beyond
+        if not self._comes:
+            self.pay(arm, self._spent)
+
+    def pay(self, arm: Arm, spent: float, share: float = 1.0) -> None:
+        """Learn from this share of the cost of going to an arm for the first time."""
+        expected = share * (arm.first_cost - arm.cost)
+        if expected > 0:
+            self._dear += max(0.0, spent - share * arm.cost) / expected
+            self._paid += 1
 
 
 @dataclass
@@ -228,7 +314,7 @@ class Tuner:
         steps = np.arange(FIXED, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
         self._noise.add(math.log(iteration_s), going > 0 or seen == 0 or since < SLOWED)
-        if self._hides(going):
+        if going > self._hiding:
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
         slowed = (1 + since,) if since < SLOWED else ()
@@ -237,9 +323,10 @@ class Tuner:
         self._take(name, iteration_s / (1 + going), noise, slowed)
         self._fresh = False
 
-    def _hides(self, cost: Any) -> Any:
-        """Return True if a cost, in iterations, hides how fast an arm is in the iteration that pays for it."""
-        return self.model.going * cost > self.model.kind
+    @property
+    def _hiding(self) -> float:
+        """Cost, in iterations, beyond which the iteration that pays for it does not show how fast the arm is."""
+        return self.model.kind / self.model.going
 
     def opened(self, name: Hashable, iteration_s: float) -> None:
         """Take in the last of the iterations over which the job paid for its first arm."""
@@ -382,9 +469,9 @@ class Tuner:
         of going there hides all of it. `hidden`: variances of the iterations after a change, of which a change slows
         the first ones.
         """
-        untold = np.array([[not arm.lasts] for arm in arms], dtype=float)
         lasts = np.array([[arm.lasts] for arm in arms], dtype=float)
-        first = np.where(self._hides(costs[:, None] / np.maximum(1, lasts)), lasts + untold, untold)
+        untold = lasts == 0
+        first = untold + lasts * (costs[:, None] > self._hiding * lasts)
         passed = np.array(LOOKS, dtype=float) + untold
         slowed = np.arange(SLOWED)
         shown = ((first[..., None] <= slowed) & (slowed < passed[..., None])) @ (1 / hidden)

@@ -198,14 +198,14 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
             if _add_sent(slot)[1]:
                 exposed.add(slot)
             own = references.parts_of(param)[1:]
-            for part in chain(own, *map(references.parts_of, owner.state_of(slot))):
+            for place, part in enumerate(chain(own, *map(references.parts_of, owner.state_of(slot)))):
                 memory = references.storage_of(part)
                 if memory is None:
                     continue
                 _add_pending(memory._cdata, slot)
                 if torch_aliases.is_unseen(memory):
                     exposed.add(slot)
-                first = states.setdefault(memory._cdata, slot)
+                first = states.setdefault(memory._cdata, slot) if place >= len(own) else slot
                 if first is not slot:  # An update of the one changes the other's state.
                     exposed |= {first, slot}
     _watch_references()
