@@ -62,7 +62,7 @@ class Wanted:
 
     def want_turn(self, iterations: int, bucket_bytes: int = 0) -> None:
         self.turns.append(iterations)
-        self.cut = SMALL_CUT if bucket_bytes else TORCH_CUT
+        self.cut = Cut.uniform(bucket_bytes) if bucket_bytes else TORCH_CUT
 
     def want(self, decision: Decision) -> None:
         if self.decisions[-1:] != [decision]:

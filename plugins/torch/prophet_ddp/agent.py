@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from prophet_ddp.control import TWO_PHASES, UNORDERED
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, SMALL_BYTES, SMALL_CUT, TORCH, TORCH_WARM_UP
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, bucket_bytes_of
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import at_end
@@ -214,7 +214,7 @@ class ModuleAgent(WatchingAgent):
             if for_good:
                 turns.believed = self._choosing.believed()
             iterations = FOR_GOOD if for_good else TORCH_WARM_UP + want.iterations
-            rounds.channel.control.want_turn(iterations, SMALL_BYTES if want.cut == SMALL_CUT else 0)
+            rounds.channel.control.want_turn(iterations, bucket_bytes_of(want.cut))
 
 
 def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:

@@ -29,14 +29,17 @@ TORCH = "torch's reducer"
 """torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
 """Cut that stands for the program's own buckets."""
-SMALL_BYTES = 1 << 20
-"""Size of buckets that are mostly better than the default ones."""
-SMALL_CUT = Cut.uniform(SMALL_BYTES)
-"""Cut that stands for them."""
+SMALL_CUT = Cut.uniform(1 << 20)
+"""Cut that stands for buckets of a size that is mostly better than the default one."""
 TORCH_WARM_UP = 1
 """Iterations that its turn begins with: nothing was under way on its connections."""
 FOR_GOOD = -1
 """Value in place of a number of iterations: torch's reducer stays."""
+
+
+def bucket_bytes_of(cut: Cut | None) -> int:
+    """Return the size of the buckets that a cut stands for; 0 for the program's own."""
+    return 0 if cut is None or cut == TORCH_CUT else cut.block_bytes_at(0)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK
-from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
+from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
+from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -87,7 +88,7 @@ class Turns:
 
     def _begin(self, ddp: Any, iterations: int, bucket_bytes: int) -> None:
         self._rounds.flush()
-        self._cut = SMALL_CUT if bucket_bytes else TORCH_CUT
+        self._cut = Cut.uniform(bucket_bytes) if bucket_bytes else TORCH_CUT
         self.came = self.expects = False
         self._left = iterations
         self._began_s = None

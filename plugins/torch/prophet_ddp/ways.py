@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from prophet_ddp.control import TWO_PHASES
 from prophet_ddp.phases import Division
-from prophet_ddp.terms import SMALL_BYTES, SMALL_CUT, TORCH, TORCH_CUT
+from prophet_ddp.terms import SMALL_CUT, TORCH, TORCH_CUT, bucket_bytes_of
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
@@ -52,6 +52,6 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
 def torch_reducer(question: Question) -> Iterator[Choice]:
     """Yield choices of torch's own reducer, whose blocks are buckets."""
     profile, network, ranks = question.profile, question.network, question.shape.workers
-    for cut, bucket_bytes in ((TORCH_CUT, None), (SMALL_CUT, SMALL_BYTES)):
-        predicted_s = stock_iteration_s(profile, network, ranks, bucket_bytes)
+    for cut in (TORCH_CUT, SMALL_CUT):
+        predicted_s = stock_iteration_s(profile, network, ranks, bucket_bytes_of(cut) or None)
         yield Choice(cut, MOST_BLOCK_BYTES, predicted_s, TORCH, warms_up=True)
