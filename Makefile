@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed operations golden release clean
 
 # Runs a tool that measures, makes the pages of what is kept then, and ends as the tool did.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -114,6 +114,10 @@ changing: setup
 # What else a job on a slow network could do, to the same accuracy: about a quarter of an hour on a quiet machine.
 baselines: setup
 	$(call then-pages,measure baselines)
+
+# What a watched job predicts of changes, and runs with each change made: about 40 minutes on a quiet machine.
+observed: setup
+	$(call then-pages,measure observed)
 
 # The papers' tables, simulated: about two minutes.
 papers: setup

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
 from prophet_scheduler.lab.records import RECORDS
+from prophet_scheduler.lab.simulator_config import FSDP2
 from prophet_scheduler.lab.simulator_error import FILE
 from prophet_scheduler.policies import all_definitions
 from tools import kept, picture
 from tools.figures import table
 from tools.kept import Study
+from tools.observed import Observed
 from tools.studies import ALL_REDUCES, VALIDATION
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +62,12 @@ def errors_text() -> str:
                 if contender.name in times:
                     real_s, simulated_s = times[contender.name]
                     ratios.setdefault(contender.base, []).append(round(real_s / simulated_s, 4))
+    watched = kept.kept(ROOT / kept.RESULTS, "observed", list[Observed])
+    for each in watched.data if watched is not None else ():
+        for change, (predicted, measured) in each.gains.items():
+            if each.job.way != "ddp":
+                policy = "-prophet" if change == "prophet" else ""
+                ratios.setdefault(f"{FSDP2}{policy}", []).append(round(predicted / measured, 4))
     lines = [f"  {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
     return '{\n "schema": 1,\n "ratios": {\n' + ",\n".join(lines) + "\n }\n}\n"
 

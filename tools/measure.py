@@ -32,6 +32,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "memory": "released.memory",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
+    "observed": "observed.measure",
     "operations": "testbed.operations",
     "papers": "papers.measure",
     "profiles": "record.measure",

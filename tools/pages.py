@@ -23,7 +23,7 @@ from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import baselines, changing, figures, gain_map, kept
+from tools import baselines, changing, figures, gain_map, kept, observed
 from tools.baselines import Trained
 from tools.bench import Entry, history_file, last
 from tools.changing import Series
@@ -31,6 +31,7 @@ from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
 from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
+from tools.observed import Observed
 from tools.papers import PapersData
 from tools.regret import Regrets
 from tools.soak_records import SoakData
@@ -45,6 +46,7 @@ KINDS: Mapping[str, Any] = {
     "map": list[Curve],
     "mlfabric": RealCells,
     "mlfabric-simulated": MlfabricSimulated,
+    "observed": list[Observed],
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,
@@ -84,6 +86,7 @@ def _environment(results: Path) -> jinja2.Environment:
         setting=describe_setting,
         figures=figures,
         baselines=baselines,
+        observed=observed,
         changing=changing,
         gain_map=gain_map,
         iterations=iterations,

@@ -69,6 +69,23 @@ def test_what_travels_in_half_precision_has_half_the_bytes() -> None:
     assert set(gains(half)) == {"prophet", "twice-the-rate", "larger-batch"}
 
 
+def test_a_sharded_job_that_keeps_its_parameters_sends_three_halves() -> None:
+    """Of two ranks each sends half of 30 MB to gather, and twice that for gloo's reduction."""
+    kept = replace(ONE, low_rank_bytes=(), shards=2, keep=True)
+    assert fitted(kept, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 45e6, rel=NEARLY)
+    found = gains(kept)
+    assert set(found) == {"prophet", "twice-the-rate", "half-precision", "larger-batch", "replicas"}
+    assert found["twice-the-rate"] == pytest.approx(1.5, rel=NEARLY)
+    assert found["replicas"] == pytest.approx(1.5 / (0.5 + 30 / 45), rel=NEARLY)
+
+
+def test_a_sharded_job_gathers_again_in_backward() -> None:
+    """The second gathering follows at once, where gloo takes half as long again (simulate/sharded.py)."""
+    sharded = replace(ONE, low_rank_bytes=(), shards=2)
+    assert fitted(sharded, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 67.5e6, rel=NEARLY)
+    assert gains(sharded)["kept"] == pytest.approx(1.5 / (0.5 + 45 / 67.5), rel=NEARLY)
+
+
 def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
     first, *rest = lines(ONE)
     assert first.startswith("an iteration takes 1.500 s, of which 67% ± 1% waits for the network (20 of 200 ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prophet_scheduler.learn.observed import FIRST, LEAST, TimedIteration, times_of
+from prophet_scheduler.learn.observed import FIRST, LEAST, Collective, Pass, ShardedIterations, TimedIteration, times_of
 
 
 def looks(*waited_s: float, every: int = 1) -> list[TimedIteration]:
@@ -49,3 +49,82 @@ def test_first_iterations_do_not_count() -> None:
     warm = looks(*[0.1] * LEAST)
     assert times_of(cold + warm) == times_of(warm)
     assert times_of(cold * 3) is None
+
+
+def sharded(iterations: ShardedIterations, began_s: float, *, keeps: bool = False) -> tuple[TimedIteration, Pass] | None:
+    """Run an iteration of two modules on a clock of our own: 0.1 s for each collective, 0.2 s forward and 0.4 s
+    backward for each module. Returns what the next forward pass ends.
+    """
+    now = began_s
+
+    def collective(what: Collective, size_bytes: int, backward: bool) -> None:
+        nonlocal now
+        iterations.waited(what, size_bytes, now, now + 0.1, backward)
+        now += 0.1
+
+    iterations.forward_begins(now)
+    for size in (40, 60):
+        collective(Collective.GATHER, size, False)
+        now += 0.2
+        iterations.forward_ends(now)
+    for size in (60, 40):
+        if not keeps:
+            collective(Collective.GATHER, size, True)
+        now += 0.4
+        collective(Collective.REDUCE, size, True)
+    return iterations.forward_begins(now + 0.05)
+
+
+def test_an_iteration_of_sharded_modules_is_what_lies_between_two_forward_passes() -> None:
+    iterations = ShardedIterations()
+    found = sharded(iterations, 10.0)
+    assert found is not None
+    timed, passed = found
+    assert timed.iteration == 0 and timed.begun_s == 10.0
+    assert timed.waited_s == pytest.approx(0.6), "six collectives"
+    assert timed.backward_s == pytest.approx(0.8)
+    assert passed.sizes == (60, 40) and passed.made_s == pytest.approx((0.4, 0.8)), "without the waits"
+    assert passed.again == 2
+    after = sharded(iterations, 20.0, keeps=True)
+    assert after is not None
+    assert after[0].iteration == 1 and after[0].begun_s == pytest.approx(11.85) and after[1].again == 0
+
+
+def test_a_sum_of_replicas_that_follows_a_reduction_is_of_the_same_module() -> None:
+    iterations = ShardedIterations()
+    iterations.forward_begins(0.0)
+    iterations.forward_ends(1.0)
+    for begun_s, what, size in (
+        (2.0, Collective.REDUCE, 8),
+        (2.5, Collective.ALL_REDUCE, 4),
+        (4.0, Collective.REDUCE, 6),
+        (4.5, Collective.ALL_REDUCE, 3),
+    ):
+        iterations.waited(what, size, begun_s, begun_s + 0.5, True)
+    found = iterations.forward_begins(6.0)
+    assert found is not None and found[1] == Pass((8, 6), (1.0, 2.0), 0)
+
+
+def test_replicas_alone_have_the_sums_sizes() -> None:
+    iterations = ShardedIterations()
+    iterations.forward_begins(0.0)
+    iterations.forward_ends(1.0)
+    for begun_s, size in ((2.0, 8), (4.0, 6)):
+        iterations.waited(Collective.ALL_REDUCE, size, begun_s, begun_s + 0.5, True)
+    found = iterations.forward_begins(6.0)
+    assert found is not None and found[1] == Pass((8, 6), (1.0, 2.5), 0)
+
+
+def test_passes_that_reduce_nothing_are_of_the_same_iteration() -> None:
+    iterations = ShardedIterations()
+    assert iterations.forward_begins(0.0) is None
+    iterations.waited(Collective.GATHER, 4, 0.0, 0.1, False)
+    assert iterations.forward_begins(1.0) is None, "an accumulation"
+    found = sharded(iterations, 2.0)
+    assert found is not None and found[0].begun_s == 0.0 and found[0].waited_s == pytest.approx(0.7)
+
+
+def test_a_collective_before_any_forward_pass_does_not_count() -> None:
+    iterations = ShardedIterations()
+    iterations.waited(Collective.REDUCE, 4, 0.0, 0.1, True)
+    assert iterations.forward_begins(1.0) is None

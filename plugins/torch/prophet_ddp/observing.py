@@ -12,6 +12,7 @@ A failure in here is one warning, and the job goes on.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -68,7 +69,6 @@ RANK, SHRUNK_AT_LEAST = 1, 2
 NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 _modules = 0
-_records = Records(lambda: _watch.thread.busy_s if _watch is not None else 0.0)
 _watch: ModuleWatch | None = None
 
 
@@ -89,19 +89,117 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
             _watch = ModuleWatch(ddp, told)
             _watch.begin(told)
     except Exception as error:
-        logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
+        does_not_observe(error)
 
 
-class ModuleWatch:
-    """Watch of one module. Its thread looks at the iterations that torch has timed."""
+def does_not_observe(error: Exception) -> None:
+    """Warn that this job is not observed."""
+    logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
+
+
+class Watch(abc.ABC):
+    """Watch of one model on `ranks` ranks, of which this one is `rank`; `name` is the same on all of them, and no other
+    model's. Its thread takes in the iterations that were timed.
+    """
+
+    def __init__(self, name: str, rank: int, ranks: int, told: Settings) -> None:
+        self._rank, self._ranks = rank, ranks
+        self._says = told.says and rank == 0
+        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store: Store = PrefixStore(f"prophet/observed/{life}/{name}", _get_default_store())
+        self._looks: deque[TimedIteration] = deque(maxlen=NEWEST)
+        self._others: Sequence[Mapping[int, float]] = ()
+        self._told_s = 0.0
+        self._record = ModuleRecord()
+        self._records = Records(lambda: self.thread.busy_s)
+        self.thread: TurningThread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
+        speaks(rank == 0)
+        if rank == 0:
+            warn_of_unknown_variables(os.environ)
+
+    @abc.abstractmethod
+    def observed(self) -> Observed:
+        """Return what was seen so far, from any thread."""
+
+    @abc.abstractmethod
+    def _pause_s(self) -> float:
+        """Return the seconds until the thread's next turn."""
+
+    @abc.abstractmethod
+    def _turn(self) -> None:
+        """Take in what was timed."""
+
+    def begin(self, told: Settings) -> None:
+        """Start to look."""
+        self._records.begin(told)
+        if self._rank == 0:
+            self._record.observed = self.observed
+        self._records.follow(self._record, dist.get_rank(), dist.get_world_size(), self._ranks)
+        at_end(self._end)
+        self.thread.start()
+
+    def _note(self, look: TimedIteration) -> None:
+        if self._looks:
+            before = self._looks[-1]
+            count = look.iteration - before.iteration
+            for place in range(1, count + 1):  # The observer counts ends; these lie evenly between two looks.
+                end_s = before.begun_s + (look.begun_s - before.begun_s) * place / count
+                training.iteration_ended(self, end_s)
+        self._looks.append(look)
+
+    def _report(self) -> None:
+        if self._record.observe is not None:
+            self._record.observe(NO_EVENTS)
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
+            return
+        self._told_s = now
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Tell the first rank what this one has waited. The first takes in what the others have, if all have told.
+
+        At the end of a job the store may be gone.
+        """
+        others = [str(rank) for rank in range(1, self._ranks)]
+        with contextlib.suppress(RuntimeError):
+            if self._rank != 0:
+                self._store.set(str(self._rank), json.dumps([(look.iteration, look.waited_s) for look in self._looks]))
+            elif self._store.check(others):
+                self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
+
+    def _seen(self) -> Observed:
+        """Return the times so far alone."""
+        looks = list(self._looks)
+        times = times_of(looks, self._others)
+        return Observed(self._ranks, looks[-1].iteration if looks else 0, times, modules=_modules)
+
+    def _failed(self, error: Exception) -> None:
+        logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
+
+    def _end(self) -> None:
+        """Stop looking, and say on the first rank what was seen and what would help."""
+        try:
+            if not self.thread.end(END_LIMIT_S):
+                return
+            self._turn()
+            self._exchange()
+            if self._says:
+                for line in advice_on(self.observed()):
+                    say(line)
+        except Exception as error:
+            logger.warning("Prophet cannot say what would help: %s: %s", type(error).__name__, error)
+
+
+class ModuleWatch(Watch):
+    """Watch of one module of DistributedDataParallel, which torch times."""
 
     def __init__(self, ddp: Any, told: Settings) -> None:
         group: dist.ProcessGroup = ddp.process_group
+        super().__init__(group.group_name, group.rank(), group.size(), told)
         self._ddp = weakref.ref(ddp)
-        self._rank, self._ranks = group.rank(), group.size()
-        self._says = told.says and self._rank == 0
-        life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store: Store = PrefixStore(f"prophet/observed/{life}/{group.group_name}", _get_default_store())
         parameters, _ = ddp._build_params_for_reducer()
         self._bytes = [param.numel() * param.element_size() for param in parameters]
         self._low_rank_bytes = [_low_rank_bytes(param) for param in parameters]
@@ -109,31 +207,19 @@ class ModuleWatch:
         self._bucket_bytes = None if default_buckets else int(ddp.bucket_bytes_cap)
         self._backend = str(dist.get_backend(group))
         self._no_prophet = ""
-        speaks(self._rank == 0)
         if self._rank == 0:
             from prophet_ddp.takeover import why_not  # The first rank alone needs it.
 
-            warn_of_unknown_variables(os.environ)
             self._no_prophet = why_not(ddp, group, told) or ""
         self._rate = SAMPLE_RATES["cpu" if ddp.device_type == "cpu" else "gpu"]
         ddp._set_ddp_runtime_logging_sample_rate(self._rate)
-        self._looks: deque[TimedIteration] = deque(maxlen=NEWEST)
         self._made_ns: deque[Sequence[int]] = deque(maxlen=NEWEST)
-        self._others: Sequence[Mapping[int, float]] = ()
         self._hook = ""
         self._turns = 0
-        self._told_s = 0.0
-        self._record = ModuleRecord()
-        self.thread: TurningThread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
 
     def begin(self, told: Settings) -> None:
         """Start to look, and say so on the first rank."""
-        _records.begin(told)
-        if self._rank == 0:
-            self._record.observed = self.observed
-        _records.follow(self._record, dist.get_rank(), dist.get_world_size(), self._ranks)
-        at_end(self._end)
-        self.thread.start()
+        super().begin(told)
         if self._says:
             size = format_size(sum(self._bytes))
             say(f"observes DistributedDataParallel over {self._backend}, {self._ranks} ranks, {size} an iteration")
@@ -165,9 +251,6 @@ class ModuleWatch:
             self._rate *= 2
             ddp._set_ddp_runtime_logging_sample_rate(self._rate)
 
-    def _failed(self, error: Exception) -> None:
-        logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
-
     def _turn(self) -> None:
         self._turns += 1
         ddp = self._ddp()
@@ -179,8 +262,7 @@ class ModuleWatch:
             self._space(ddp)
             self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
             self._tell()
-        if self._record.observe is not None:
-            self._record.observe(NO_EVENTS)
+        self._report()
 
     def _newest(self, ddp: Any) -> TimedIteration | None:
         """Return the iteration that torch timed last, if it is a new one."""
@@ -194,44 +276,14 @@ class ModuleWatch:
         times_ns = ints["forward_compute_time_start"], ints["backward_compute_time"], waited_ns
         return TimedIteration(iteration, *(time_ns / 1e9 for time_ns in times_ns))
 
-    def _note(self, look: TimedIteration) -> None:
-        if self._looks:
-            before = self._looks[-1]
-            count = look.iteration - before.iteration
-            for place in range(1, count + 1):  # The observer counts ends; these lie evenly between two looks.
-                end_s = before.begun_s + (look.begun_s - before.begun_s) * place / count
-                training.iteration_ended(self, end_s)
-        self._looks.append(look)
-
-    def _tell(self) -> None:
-        now = time.monotonic()
-        if len(self._looks) > TOLD_EACH and now - self._told_s < TOLD_S:
-            return
-        self._told_s = now
-        self._exchange()
-
-    def _exchange(self) -> None:
-        """Tell the first rank what this one has waited. The first takes in what the others have, if all have told.
-
-        At the end of a job the store may be gone.
-        """
-        others = [str(rank) for rank in range(1, self._ranks)]
-        with contextlib.suppress(RuntimeError):
-            if self._rank != 0:
-                self._store.set(str(self._rank), json.dumps([(look.iteration, look.waited_s) for look in self._looks]))
-            elif self._store.check(others):
-                self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
-
     def observed(self) -> Observed:
         """Return what was seen so far, from any thread."""
-        looks, made_ns = list(self._looks), list(self._made_ns)
-        times = times_of(looks, self._others)
-        seen = Observed(self._ranks, looks[-1].iteration if looks else 0, times, modules=_modules)
-        if times is None:
+        made_ns, seen = list(self._made_ns), self._seen()
+        if seen.times is None:
             return seen
         took_ns = [median(column) for column in zip(*made_ns, strict=True)]
         forward = sorted(range(len(took_ns)), key=lambda place: -took_ns[place])
-        scale = times.backward_s / max(took_ns[forward[0]], 1)
+        scale = seen.times.backward_s / max(took_ns[forward[0]], 1)
         return dataclasses.replace(
             seen,
             gradient_bytes=tuple(self._bytes[place] for place in forward),
@@ -242,19 +294,6 @@ class ModuleWatch:
             own_hook="" if self._hook in HALF_HOOKS + WHOLE_HOOKS else self._hook,
             no_prophet=self._no_prophet,
         )
-
-    def _end(self) -> None:
-        """Stop looking, and say on the first rank what was seen and what would help."""
-        try:
-            if not self.thread.end(END_LIMIT_S):
-                return
-            self._turn()
-            self._exchange()
-            if self._says:
-                for line in advice_on(self.observed()):
-                    say(line)
-        except Exception as error:
-            logger.warning("Prophet cannot say what would help: %s: %s", type(error).__name__, error)
 
 
 def _low_rank_bytes(param: Any) -> int:

@@ -135,6 +135,11 @@ class Observed:
     """Modules of the process; only the first is watched."""
     no_prophet: str = ""
     """Reason why Prophet would leave the job as it is."""
+    shards: int = 0
+    """Ranks that share a module's parameters with FSDP2; 0 with DistributedDataParallel. Then a gradient is a module's.
+    """
+    keep: bool = False
+    """True if FSDP2 keeps parameters after forward."""
 
 
 @dataclass(frozen=True)

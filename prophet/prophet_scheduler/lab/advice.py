@@ -302,7 +302,8 @@ def advise(
     """
 
     def known_error(changed: Situation) -> PredictionError:
-        return PredictionError() if _sharded(changed) else error_of(changed.contender.base)
+        policy = f"-{changed.contender.policy}" if changed.contender.policy else ""
+        return error_of(f"{FSDP2}{policy}" if _sharded(changed) else changed.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s

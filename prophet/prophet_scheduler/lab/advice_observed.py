@@ -23,12 +23,12 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import prediction_error
 from prophet_scheduler.policies.ddp import MEBIBYTE
 
-ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-rank", "local-sgd")
-"""Changes that a job with torch's reducer can make and stay on it, by name."""
+ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-rank", "local-sgd", "kept", "replicas")
+"""Changes that a job with torch's own collectives can make and stay on them, by name."""
 RATES_APART = 1000.0
 """Factor by which the searched rates lie above and below the one that sends all bytes in the measured wait."""
 LEAST_SHOWN = 0.005
@@ -49,7 +49,10 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     if seen.bucket_bytes is not None:
         contender = replace(contender, env={BUCKET_CAP_MB: str(seen.bucket_bytes / MEBIBYTE)})
     cluster = ClusterConfig.model_construct(workers=seen.ranks, bandwidth=Bandwidth(rate))
-    cell = cell_of(profile, contender, cluster, SimulatorConfig(burst=0), half=seen.half)
+    simulator = SimulatorConfig(burst=0)
+    if seen.shards:
+        simulator = SimulatorConfig(burst=0, exchange=FSDP2, shards=seen.shards, keep=seen.keep)
+    cell = cell_of(profile, contender, cluster, simulator, half=seen.half)
     return Situation(cell, contender, low_rank_bytes=seen.low_rank_bytes)
 
 

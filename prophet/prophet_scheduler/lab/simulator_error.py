@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from prophet_scheduler.engines.registry import engine_of
 from prophet_scheduler.lab.records import read
+from prophet_scheduler.lab.simulator_config import FSDP2
 
 FILE = Path(__file__).with_name("simulator-errors.json")
 
@@ -40,7 +41,10 @@ def prediction_error(base: str) -> PredictionError:
     """Error for `base`, a policy or an engine's variant; that of all others on its engine if it was never compared."""
     ratios = _ratios()
     own = ratios.get(base) or [
-        ratio for other, several in ratios.items() if engine_of(other) is engine_of(base) for ratio in several
+        ratio
+        for other, several in ratios.items()
+        if not other.startswith(FSDP2) and engine_of(other) is engine_of(base)
+        for ratio in several
     ]
     off = [abs(ratio - 1) for ratio in own]
     return PredictionError(median(off), max(off)) if off else PredictionError()

@@ -1,4 +1,4 @@
-"""Times of a job that Prophet only watches, from looks at some of its iterations.
+"""Times of a job that Prophet only watches, from looks at its iterations or from each collective that it waits for.
 
 Rule of this file: pure arithmetic on the times of ranks; a plugin reads them. Times are seconds.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 from statistics import median, stdev
 
@@ -55,3 +56,89 @@ def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, floa
         error_s=stdev(network_s) / len(counted) ** 0.5,
         looks=len(counted),
     )
+
+
+class Collective(Enum):
+    """Collective of a sharded module: of its parameters, of its gradients, or of what its replicas have summed up."""
+
+    GATHER = 0
+    REDUCE = 1
+    ALL_REDUCE = 2
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One backward pass of a job whose modules are sharded.
+
+    `sizes` has the gradient bytes of each module, and `made_s` the computing until they were there, in the order of the
+    reductions. `again` modules gathered their parameters a second time.
+    """
+
+    sizes: tuple[int, ...]
+    made_s: tuple[float, ...]
+    again: int
+
+
+class ShardedIterations:
+    """Iterations of a job that waits for each collective of its sharded modules in turn.
+
+    An iteration begins with the first forward pass after a reduction. So it may have several passes that reduce
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._begun_s: float | None = None
+        self._forward()
+
+    def _forward(self) -> None:
+        """Forget the iteration before."""
+        self._waited_s = self._backward_waited_s = 0.0
+        self._forward_ended_s: float | None = None
+        self._reduced_s = 0.0
+        self._newest = Collective.GATHER
+        self._rows: list[tuple[int, float]] = []
+        self._again = 0
+
+    def forward_begins(self, now: float) -> tuple[TimedIteration, Pass] | None:
+        """Note that a forward pass begins. Returns the iteration that this ends, and its backward pass."""
+        if self._begun_s is None:
+            self._begun_s = now
+        if not self._rows:
+            return None
+        began_s = self._began_s()
+        sizes, made_s = zip(*self._rows, strict=True)
+        computed_s = self._reduced_s - began_s - self._backward_waited_s
+        timed = TimedIteration(self._count, self._begun_s, max(0.0, computed_s), self._waited_s)
+        found = timed, Pass(sizes, made_s, self._again)
+        self._count += 1
+        self._begun_s = now
+        self._forward()
+        return found
+
+    def forward_ends(self, now: float) -> None:
+        """Note that a module's part of a forward pass ends; the last one before backward counts."""
+        self._forward_ended_s = now
+        self._backward_waited_s = 0.0
+
+    def waited(self, what: Collective, size_bytes: int, begun_s: float, ended_s: float, backward: bool) -> None:
+        """Note a collective that the program has waited for. `size_bytes` are those of whole gradients."""
+        if self._begun_s is None:  # Only what a forward pass leads to counts.
+            return
+        self._waited_s += ended_s - begun_s
+        if not backward:
+            return
+        before_s = self._backward_waited_s
+        self._backward_waited_s += ended_s - begun_s
+        if what is Collective.GATHER:
+            self._again += 1
+        else:
+            if what is Collective.REDUCE or self._newest is not Collective.REDUCE:
+                self._rows.append((size_bytes, max(0.0, begun_s - self._began_s() - before_s)))
+            self._reduced_s = ended_s
+        self._newest = what
+
+    def _began_s(self) -> float:
+        """Return when backward began: where forward ended, as far as that was seen."""
+        assert self._begun_s is not None
+        return self._begun_s if self._forward_ended_s is None else self._forward_ended_s

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ pytest.importorskip("torch")
 
 from plugins.torch.test_watching import LIMIT_S, eventually, job
 from prophet_scheduler.cli.top import ask_all, statuses
+from prophet_scheduler.lab.records import read_status
 from scripts.ranks import Ranks
 from tools.ports import free_port
 
@@ -50,15 +54,44 @@ def test_a_script_ends_with_the_bits_that_it_has_without(
     assert "Prophet" not in second
 
 
-def test_a_job_of_fsdp2_is_left_alone_and_told_so(servers: tuple[Ranks, Ranks], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["fsdp_kept", "fsdp_replicate", "fsdp_steps"])
+def test_a_script_of_fsdp2_ends_with_the_bits_that_it_has_without(
+    servers: tuple[Ranks, Ranks], tmp_path: Path, name: str
+) -> None:
     plain, watched = (
-        ranks.run(SCRIPTS / "fsdp_root_only.py", tmp_path / place, LIMIT_S)
+        ranks.run(SCRIPTS / f"{name}.py", tmp_path / place, LIMIT_S, settings={"PROPHET_QUIET": "0"})
         for ranks, place in zip(servers, ("plain", "watched"), strict=True)
     )
     assert watched == plain
     first, second = ((tmp_path / "watched" / f"rank{rank}" / "log").read_text() for rank in (0, 1))
-    assert "observe sees DistributedDataParallel alone, not FSDP2; `prophet advise --policy fsdp2`" in first
+    assert "waits for the network" in first or "too few of them timed" in first
+    assert "no longer" not in first and "cannot" not in first and "does not" not in first
     assert "Prophet" not in second
+
+
+@pytest.mark.parametrize("way", ["fsdp2", "kept", "replicate"])
+def test_a_job_of_fsdp2_is_told_what_it_waits_for_and_what_would_help(tmp_path: Path, way: str) -> None:
+    status = tmp_path / "status.json"
+    options = "--bytes 400000 --forward 0.02 --backward 0.04 --iterations 12".split()
+    asked = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "tools.slept_job", way, *options],
+        env={**os.environ, **OBSERVE, "PROPHET_STATUS_OUT": str(status), "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    said = [line for line in asked.stdout.splitlines() if line.startswith("Prophet: ")]
+    assert said[0].startswith("Prophet: observes FSDP2 over gloo, 2 ranks, 400kB of gradients an iteration"), said
+    assert "waits for the network" in said[1]
+    seen = read_status(status).observed
+    assert seen is not None and seen.times is not None
+    assert seen.shards == (1 if way == "replicate" else 2) and seen.keep == (way != "fsdp2")
+    assert sum(seen.gradient_bytes) == pytest.approx(400_000, rel=0.01)
+    assert seen.times.backward_s > 0.04 and seen.times.iteration_s > 0.06, "it sleeps so long"
+    assert list(seen.generation_s) == sorted(seen.generation_s, reverse=True)
 
 
 def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:

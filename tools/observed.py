@@ -1,0 +1,130 @@
+"""`make observed`: jobs that Prophet only watches, what it predicts of changes, and runs with each change made.
+
+Rule of this file: the jobs, running them on the testbed, and what came out. The job is tools/slept_job.py. Times are
+seconds, rates bits per second. A gain is a factor in samples a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import track
+
+from prophet_scheduler.core import settings
+from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.status import ObservedTimes
+from prophet_scheduler.lab.advice_observed import advice_of
+from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
+from prophet_scheduler.lab.records import read_status
+
+ITERATIONS, FIRST = 30, 15
+"""Iterations of a run, and those that do not count: Prophet learns over DDP meanwhile."""
+WITHIN = 0.1
+"""Share of a gain within which a prediction counts as right."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job: a model's gradients with so many bytes in all, computing, and a link for each rank."""
+
+    way: str
+    model: str
+    size_bytes: int
+    forward_s: float
+    backward_s: float
+    ranks: int
+    rate_bps: float
+    delay_s: float = 0.001
+
+
+JOBS: Sequence[Job] = (
+    Job("ddp", "resnet50", 12_800_000, 0.15, 0.3, 2, 250e6),
+    Job("ddp", "vgg16", 12_800_000, 0.15, 0.3, 2, 250e6),
+    Job("ddp", "bert-base", 12_800_000, 0.15, 0.3, 2, 500e6),
+    Job("ddp", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
+    Job("ddp", "resnet152", 12_800_000, 0.3, 0.6, 3, 250e6),
+    Job("ddp", "bert-base", 12_800_000, 0.2, 0.4, 4, 250e6),
+    Job("fsdp2", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+    Job("fsdp2", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
+    Job("fsdp2", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
+    Job("kept", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+    Job("hsdp", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
+    Job("replicate", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One job: what was seen, what each change was predicted to gain, and seconds of iterations, by change; of the job
+    itself by the empty name.
+    """
+
+    job: Job
+    times: ObservedTimes
+    predicted: Mapping[str, float]
+    iterations_s: Mapping[str, Sequence[float]]
+
+    def measured(self, change: str) -> float:
+        """Return the measured gain of a change, by means of what counts."""
+        now_s, changed_s = (fmean(self.iterations_s[name][FIRST:]) for name in ("", change))
+        return now_s / changed_s * (2 if change == "larger-batch" else 1)
+
+    @property
+    def gains(self) -> Mapping[str, tuple[float, float]]:
+        """Gains of the changes that were both predicted and made: (predicted, measured)."""
+        made = [change for change in self.iterations_s if change in self.predicted]
+        return {change: (self.predicted[change], self.measured(change)) for change in made}
+
+
+def changes_of(job: Job) -> Mapping[str, tuple[Job, Sequence[str], str]]:
+    """Return each change that a job can make: the job then, its further options, and the policy."""
+    changed = {
+        "prophet": (job, (), "prophet"),
+        "twice-the-rate": (replace(job, rate_bps=2 * job.rate_bps), (), ""),
+        "half-precision": (job, ("--half",), ""),
+        "larger-batch": (job, ("--batch", "2"), ""),
+    }
+    return changed | ({"kept": (replace(job, way="kept"), (), "")} if job.way == "fsdp2" else {})
+
+
+def run(job: Job, more: Sequence[str], policy: str, status: Path | None = None) -> list[float]:
+    """Run a job once. Returns the seconds of its iterations. Raises UserError."""
+    sizes = ("--bytes", job.size_bytes, "--forward", job.forward_s, "--backward", job.backward_s)
+    options = map(str, ("--model", job.model, *sizes, "--iterations", ITERATIONS))
+    command = [sys.executable, "-m", "tools.slept_job", job.way, *options, *more]
+    own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
+    own |= {settings.DDP_SCHEDULER: policy, settings.CACHE: "off"} if policy else {}
+    own |= {settings.STATUS_OUT: str(status)} if status is not None else {}
+    said: list[str] = []
+    with testbed_of(command, Links(job.ranks, job.rate_bps, job.delay_s)) as (workers, testbed):
+        failed = run_ranks(command, workers, testbed, said.append, shell=own)
+    found = [line for line in said if line.startswith("{")]
+    if failed or not found:
+        raise UserError(f"{job}: {said[-1] if said else 'it said nothing'}")
+    return TypeAdapter(list[float]).validate_python(json.loads(found[-1])["iterations_s"])
+
+
+def watched(job: Job, out: Path) -> Observed:
+    """Run a job that is only watched, and then with each change. Raises UserError."""
+    status = out / "status.json"
+    iterations_s = {"": run(job, (), settings.OBSERVE, status)}
+    seen = read_status(status).observed
+    if seen is None or seen.times is None:
+        raise UserError(f"{job}: nothing was seen of it")
+    predicted = {each.change: each.gain for each in advice_of(seen, seen.times).suggestions}
+    iterations_s |= {name: run(*change) for name, change in changes_of(job).items()}
+    return Observed(job, seen.times, predicted, iterations_s)
+
+
+def measure(out: Path, results: Path) -> list[Observed]:
+    """Run all jobs with all their changes. Raises UserError."""
+    out.mkdir(parents=True, exist_ok=True)
+    return [watched(job, out) for job in track(JOBS, "observed", console=Console(stderr=True))]
