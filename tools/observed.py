@@ -84,6 +84,11 @@ class Observed:
         return {change: (self.predicted[change], self.measured(change)) for change in made}
 
 
+def errors(jobs: Sequence[Observed]) -> list[float]:
+    """Return the error of each prediction, as a share of the measured gain."""
+    return [abs(predicted / measured - 1) for each in jobs for predicted, measured in each.gains.values()]
+
+
 def changes_of(job: Job) -> Mapping[str, tuple[Job, Sequence[str], str]]:
     """Return each change that a job can make: the job then, its further options, and the policy."""
     changed = {

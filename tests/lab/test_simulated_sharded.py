@@ -17,7 +17,7 @@ from prophet_scheduler.lab.simulated_ddp import SHARD_BLOCK_BYTES, SHARD_BLOCKS_
 from support.configs import REPLAY, loaded
 
 TOTAL_BYTES, EMBEDDING, LAYERS = 25_600_000, 0.22, 12
-"""The model of tools/fsdp_job.py."""
+"""The model of tools/slept_job.py."""
 ROWS = [
     GradientProfile(f"layer{n}", int(TOTAL_BYTES * (1 - EMBEDDING) / LAYERS), 0.6 - 0.05 * n, 0.3 / LAYERS)
     for n in range(LAYERS)

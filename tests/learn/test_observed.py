@@ -51,7 +51,9 @@ def test_first_iterations_do_not_count() -> None:
     assert times_of(cold * 3) is None
 
 
-def sharded(iterations: ShardedIterations, began_s: float, *, keeps: bool = False) -> tuple[TimedIteration, Pass] | None:
+def sharded(
+    iterations: ShardedIterations, began_s: float, *, keeps: bool = False
+) -> tuple[TimedIteration, Pass] | None:
     """Run an iteration of two modules on a clock of our own: 0.1 s for each collective, 0.2 s forward and 0.4 s
     backward for each module. Returns what the next forward pass ends.
     """

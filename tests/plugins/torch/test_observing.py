@@ -1,4 +1,4 @@
-"""A real job of two ranks that Prophet only watches: the same bits, torch's own reducer, and what it says."""
+"""Real jobs of two ranks that Prophet only watches: the same bits, torch's own collectives, and what it says."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ def test_a_script_of_fsdp2_ends_with_the_bits_that_it_has_without(
 @pytest.mark.parametrize("way", ["fsdp2", "kept", "replicate"])
 def test_a_job_of_fsdp2_is_told_what_it_waits_for_and_what_would_help(tmp_path: Path, way: str) -> None:
     status = tmp_path / "status.json"
-    options = "--bytes 400000 --forward 0.02 --backward 0.04 --iterations 12".split()
+    options = ["--bytes", "400000", "--forward", "0.02", "--backward", "0.04", "--iterations", "12"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     asked = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "tools.slept_job", way, *options],
+        [*torchrun, "-m", "tools.slept_job", way, *options],
         env={**os.environ, **OBSERVE, "PROPHET_STATUS_OUT": str(status), "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).parents[3],
         stdout=subprocess.PIPE,
