@@ -121,6 +121,68 @@ def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
     return norm
 
 
+class OwnNorms:
+    """Norms of whole gradients, each of which its owner tells all ranks. `owners` are those of the gradients."""
+
+    def __init__(self, issuer: Issuer, slots: Sequence[Slot], owners: Sequence[int], rank: int, ranks: int) -> None:
+        self._issuer = issuer
+        self._rank, self._ranks = rank, ranks
+        self._slots = len(slots)
+        self._own = [slot for slot, owner in zip(slots, owners, strict=True) if owner == rank]
+        self._lock = free_in_forks(threading.Lock())
+        self._left: dict[Slot, int] = {}
+        """Blocks still to be reduced of each gradient that this rank owns."""
+        self._without_norm = 0
+        self._order = NORM
+        self._norms = torch.zeros(0)
+        self._known = JointOperation(lambda: None)
+
+    def begin(self, order: float) -> JointOperation:
+        """Begin a round with norms of this order. Returns the operation that tells them."""
+        self._order = order
+        self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
+        norms, issuer = self._norms, self._issuer
+        self._known = JointOperation(lambda: issuer.groups.all_reduce(norms))
+        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
+        self._without_norm = len(self._left)
+        if not self._left:
+            self._tell()
+        return self._known
+
+    def reduced(self, block: ArenaBlock) -> None:
+        """Handle a reduced block, in a thread of torch's."""
+        with self._lock:
+            own = [slot for slot in block.slots if slot in self._left]
+            for slot in own:
+                self._left[slot] -= 1
+            summed = [slot for slot in own if not self._left[slot]]
+        for slot in summed:
+            self._norms[slot.place] = norm_of(slot.view, self._order)
+        with self._lock:
+            self._without_norm -= len(summed)
+            all_known = bool(summed) and not self._without_norm
+        if all_known:
+            self._tell()
+
+    def _tell(self) -> None:
+        # Each of many threads adds up a part, so the bits depend on the number of threads.
+        how = torch.get_num_threads(), self._order
+        self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
+            how, dtype=torch.float32, device="cpu"
+        )
+        self._issuer.ready(self._known)
+
+    def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch has them in
+        this thread. None if it might have others.
+        """
+        wait(self._known)
+        wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
+        if not bool((self._norms[self._slots :].view(self._ranks, 2) == wanted).all()):
+            return None
+        return self._norms[[slot.place for slot in slots]]
+
+
 class TwoPhases:
     """Rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as they
     are gathered; `owners` are those of the gradients.
@@ -138,39 +200,23 @@ class TwoPhases:
         ranks: int,
     ) -> None:
         self._issuer = issuer
-        self._ranks = ranks
+        self._rank, self._ranks = rank, ranks
         self._blocks = blocks
         self._order, self._gathers = order, gathers
-        self._own = [slot for slot, owner in zip(slots, owners, strict=True) if owner == rank]
-        self._slots = len(slots)
-        self._rank = rank
         self._owners = {block: owners[block.slots[0].place] for block in blocks}
+        self.norms = OwnNorms(issuer, slots, owners, rank, ranks)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """Reductions of the round, by block; made ready when all of a block is there."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}
         """Gatherings of the round, by block. With its end the block is back."""
-        self._lock = free_in_forks(threading.Lock())
-        self._left: dict[Slot, int] = {}
-        """Blocks still to be reduced of each gradient that this rank owns."""
-        self._without_norm = 0
-        self._norm_order = NORM
-        self._norms = torch.zeros(0)
-        self._known = JointOperation(lambda: None)
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
         """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
-        self._norm_order = norm_order
-        self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
-        norms, issuer = self._norms, self._issuer
-        self._known = JointOperation(lambda: issuer.groups.all_reduce(norms))
-        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
-        self._without_norm = len(self._left)
+        known = self.norms.begin(norm_order)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         self.reduces = {block: self._reduction(block) for block in self._blocks}
-        if not self._left:
-            self._tell_norms()
         reduces = [self.reduces[self._blocks[place]] for place in self._order]
-        return [*reduces, self._known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
+        return [*reduces, known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
 
     def _reduction(self, block: ArenaBlock) -> JointOperation:
         """Return the operation that leaves the sum of all ranks' blocks at the owner."""
@@ -191,7 +237,8 @@ class TwoPhases:
                     data.copy_(first)
                     for other in others:
                         data.add_(other)
-            self._reduced(block)
+            self.norms.reduced(block)
+            self._issuer.ready(self.gatherings[block])
 
         return JointOperation(start, block.id, data.nbytes // 2, then, Phase.REDUCE)
 
@@ -205,37 +252,3 @@ class TwoPhases:
             None,
             Phase.GATHER,
         )
-
-    def _reduced(self, block: ArenaBlock) -> None:
-        """Handle a reduced block, in a thread of torch's."""
-        with self._lock:
-            own = [slot for slot in block.slots if slot in self._left]
-            for slot in own:
-                self._left[slot] -= 1
-            summed = [slot for slot in own if not self._left[slot]]
-        for slot in summed:
-            self._norms[slot.place] = norm_of(slot.view, self._norm_order)
-        with self._lock:
-            self._without_norm -= len(summed)
-            all_known = bool(summed) and not self._without_norm
-        if all_known:
-            self._tell_norms()
-        self._issuer.ready(self.gatherings[block])
-
-    def _tell_norms(self) -> None:
-        # Each of many threads adds up a part, so the bits depend on the number of threads.
-        how = torch.get_num_threads(), self._norm_order
-        self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
-            how, dtype=torch.float32, device="cpu"
-        )
-        self._issuer.ready(self._known)
-
-    def norms(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch has them in
-        this thread. None if it might have others.
-        """
-        wait(self._known)
-        wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
-        if not bool((self._norms[self._slots :].view(self._ranks, 2) == wanted).all()):
-            return None
-        return self._norms[[slot.place for slot in slots]]

@@ -57,8 +57,8 @@ class Learned(Protocol):
     def tuner_in_words(self) -> str: ...
 
 
-class ModuleRecord:
-    """Record of one module, which outlives it: cuts that were in force, and on the deciding rank what was learned."""
+class Decisions:
+    """What was decided for a module: plans, and the cuts that came into force."""
 
     def __init__(self) -> None:
         self.cut: Cut | None = None
@@ -68,14 +68,37 @@ class ModuleRecord:
         """Reason for the last cut."""
         self.predicted_s: float | None = None
         """Predicted seconds of an iteration under that cut."""
+        self.plan: Plan | None = None
         self.plans = 0
+        self.predicted = Predicted()
+        """Predictions of the last plan."""
+
+    def took_up(self, cut: Cut) -> None:
+        """Note that this cut is in force from here on."""
+        if self.cut is not None and cut != self.cut:
+            self.recuts += 1
+            self.last_recut_s = time.monotonic()
+        self.cut = cut
+
+    def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
+        """Note that a plan was taken up; `why` counts if it wants another cut."""
+        self.plan, self.predicted = plan, predicted
+        self.plans += 1
+        if plan.cut is not None:
+            self.why, self.predicted_s = why, predicted.iteration_s
+
+
+class ModuleRecord:
+    """Record of one module, which outlives it: what was decided, and on the deciding rank what was learned."""
+
+    def __init__(self) -> None:
+        self.decided = Decisions()
         self.waits = BarrierWatch()
         """Detection of iterations that wait for all averages."""
         self.asks = BarrierWatch()
         """Detection of iterations that ask for norms of all averages before they look at any."""
         self.half = False
         """True if gradients travel in half precision."""
-        self.plan: Plan | None = None
         self.learner: Learned | None = None
         self.planned_from: Profile | None = None
         """Profile that the last plan was made from; at the end of the process the newest."""
@@ -87,8 +110,6 @@ class ModuleRecord:
         self.decides = True
         """True if this rank decides for all; others leave no events."""
         self.events: RecordBuffer | None = None
-        self.predicted = Predicted()
-        """Predictions of the last plan."""
         self.observed: Callable[[], Observed] | None = None
         """Function that returns what was seen of a module that Prophet only watches."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
@@ -99,26 +120,12 @@ class ModuleRecord:
         """True if iterations wait for all averages, or would if their norms did not come first (phases.py)."""
         return self.waits.holds or self.asks.holds
 
-    def took_up(self, cut: Cut) -> None:
-        """Note that this cut is in force from here on."""
-        if self.cut is not None and cut != self.cut:
-            self.recuts += 1
-            self.last_recut_s = time.monotonic()
-        self.cut = cut
-
     def keep(self, events: NDArray[Any]) -> None:
         """Keep events that were drained."""
         if self.events is not None:
             self.events.keep(events)
         if self.observe is not None:
             self.observe(events)
-
-    def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
-        """Note that a plan was taken up; `why` counts if it wants another cut."""
-        self.plan, self.predicted = plan, predicted
-        self.plans += 1
-        if plan.cut is not None:
-            self.why, self.predicted_s = why, predicted.iteration_s
 
 
 class Records:
@@ -193,7 +200,9 @@ class Records:
 
     def _observe(self, events: NDArray[Any]) -> None:
         if self._observer is not None and self._module is not None:
-            self._observer.turn(time.monotonic(), events, self._module.predicted, profile=self._module.planned_from)
+            self._observer.turn(
+                time.monotonic(), events, self._module.decided.predicted, profile=self._module.planned_from
+            )
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """Note that a module has torch's reducer: from its start, or `record`'s from here on."""
@@ -243,21 +252,22 @@ class Records:
         """Return the status of this process by now."""
         assert self._settings is not None
         module = self._module or ModuleRecord()
-        learner, plan = module.learner, module.plan
+        learner, decided = module.learner, module.decided
+        plan = decided.plan
         return AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
-            plans=module.plans,
+            plans=decided.plans,
             agent_cpu_s=self._agent_cpu_s(),
             partition_bytes=self._settings.partition_bytes or MOST_BLOCK_BYTES,
             push_credit=plan.push.credit if plan is not None else None,
             deadlines=tuple(plan.push.deadlines) if plan is not None else (),
             network=learner.network if learner is not None else None,
-            cut=module.cut.segments if module.cut is not None else (),
-            recuts=module.recuts,
-            last_recut_s=module.last_recut_s,
-            recut_reason=module.why if module.recuts else "",
-            recut_predicted_s=module.predicted_s if module.recuts else None,
+            cut=decided.cut.segments if decided.cut is not None else (),
+            recuts=decided.recuts,
+            last_recut_s=decided.last_recut_s,
+            recut_reason=decided.why if decided.recuts else "",
+            recut_predicted_s=decided.predicted_s if decided.recuts else None,
             arena=True,
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,

@@ -33,6 +33,87 @@ from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.clipping import NORM
 
 
+def _size(count: int, ranks: int) -> int:
+    """Return the elements of a part of so many; the last parts may have fewer."""
+    return -(-count // ranks)
+
+
+class PartNorms:
+    """Norms of all gradients from those of each rank's parts of `blocks`, which all ranks tell each other. `pieces` are
+    the blocks as their cut makes them, of so many gradients.
+    """
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        slots: int,
+        blocks: Sequence[ArenaBlock],
+        pieces: Sequence[Block],
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self._issuer = issuer
+        self._ranks, self._slots = ranks, slots
+        columns = [0] * slots
+        self._parts: dict[ArenaBlock, list[tuple[torch.Tensor, int, int]]] = {}
+        """Pieces of gradients in this rank's part of each block. Each has the row and the column of its norm, in a row
+        for each gradient."""
+        for block, cut in zip(blocks, pieces, strict=True):
+            own = self._parts[block] = []
+            size = _size(block.data.numel(), ranks)
+            first, last = rank * size, (rank + 1) * size
+            begin = 0
+            for slot, piece in zip(block.slots, cut.pieces, strict=True):
+                end = begin + (piece.stop - piece.start) // block.data.element_size()
+                part = block.data[max(begin, first) : min(end, last)]
+                if len(part):
+                    own.append((part, slot.place, columns[slot.place]))
+                    columns[slot.place] += 1
+                begin = end
+        self._columns = max(1, *columns)
+        self._lock = free_in_forks(threading.Lock())
+        self._without_norm = 0
+        """Blocks still to be summed."""
+        self._order = NORM
+        self._norms = self._told = torch.zeros(0)
+        self._known = JointOperation(lambda: None)
+
+    def begin(self, order: float) -> JointOperation:
+        """Begin a round with norms of this order. Returns the operation that tells them."""
+        self._order = order
+        self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
+        told = self._told = torch.zeros(self._ranks, self._slots + 1, dtype=torch.float64, device="cpu")
+        self._known = JointOperation(lambda: self._issuer.groups.all_gather(told.view(-1), self._own()))
+        self._without_norm = len(self._parts)
+        self._known.ready = not self._parts
+        return self._known
+
+    def reduced(self, block: ArenaBlock) -> None:
+        """Handle a block whose part of this rank is summed, in a thread of torch's."""
+        for piece, row, column in self._parts[block]:
+            self._norms[row, column] = norm_of(piece, self._order)
+        with self._lock:
+            self._without_norm -= 1
+            all_known = not self._without_norm
+        if all_known:
+            self._issuer.ready(self._known)
+
+    def _own(self) -> torch.Tensor:
+        """Return the norms of all that this rank has of each gradient, and their order."""
+        norms = torch.linalg.vector_norm(self._norms, self._order, dim=1)
+        return torch.cat([norms, norms.new_tensor([self._order])])
+
+    def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round, the same on all ranks. None if
+        some rank has others.
+        """
+        wait(self._known)
+        if not bool((self._told[:, -1] == order).all()):
+            return None
+        norms: torch.Tensor = torch.linalg.vector_norm(self._told[:, :-1], order, dim=0).to(torch.float32)
+        return norms[[slot.place for slot in slots]]
+
+
 class RingPhases:
     """Rounds of a module under one decision, as phases.TwoPhases has them for two ranks.
 
@@ -57,57 +138,25 @@ class RingPhases:
         self._blocks = blocks
         self._order, self._gathers = order, gathers
         self._lag = max(1, at_once // (ranks - 1))
-        self._slots = len(slots)
+        self.norms = PartNorms(issuer, len(slots), blocks, pieces, rank, ranks)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """First steps of the round, by block; made ready when all of a block is there."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}
         """Gatherings of the round, by block. With its end the block is back."""
-        self._lock = free_in_forks(threading.Lock())
-        self._without_norm = 0
-        self._norm_order = NORM
-        columns = [0] * self._slots
-        self._parts: dict[ArenaBlock, list[tuple[torch.Tensor, int, int]]] = {}
-        """Pieces of gradients in this rank's part of each block. Each has the row and the column of its norm, in a row
-        for each gradient."""
-        for block, cut in zip(blocks, pieces, strict=True):
-            own = self._parts[block] = []
-            size = self._size(block.data.numel())
-            first, last = rank * size, (rank + 1) * size
-            begin = 0
-            for slot, piece in zip(block.slots, cut.pieces, strict=True):
-                end = begin + (piece.stop - piece.start) // block.data.element_size()
-                part = block.data[max(begin, first) : min(end, last)]
-                if len(part):
-                    own.append((part, slot.place, columns[slot.place]))
-                    columns[slot.place] += 1
-                begin = end
-        self._columns = max(1, *columns)
-        self._norms = torch.zeros(0)
-        self._told = torch.zeros(0)
-        self._known = JointOperation(lambda: None)
-
-    def _size(self, count: int) -> int:
-        """Return the elements of a part of so many; the last parts may have fewer."""
-        return -(-count // self._ranks)
 
     def _part(self, data: torch.Tensor, rank: int) -> torch.Tensor:
-        size, rank = self._size(data.numel()), rank % self._ranks
+        size, rank = _size(data.numel(), self._ranks), rank % self._ranks
         return data[rank * size : (rank + 1) * size]
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
         """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
-        self._norm_order = norm_order
-        self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
-        told = self._told = torch.zeros(self._ranks, self._slots + 1, dtype=torch.float64, device="cpu")
-        self._known = JointOperation(lambda: self._issuer.groups.all_gather(told.view(-1), self._own_norms()))
-        self._without_norm = len(self._blocks)
-        self._known.ready = not self._blocks
+        known = self.norms.begin(norm_order)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         steps = {block: self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
         gathers = [self.gatherings[self._blocks[place]] for place in self._gathers]
         due = sorted(self._due(), key=lambda row: row[2])
-        return [*(steps[self._blocks[place]][step] for place, step, _ in due), self._known, *gathers]
+        return [*(steps[self._blocks[place]][step] for place, step, _ in due), known, *gathers]
 
     def _due(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Return the place of each block, each of its steps, and when that is due: tuples that rise in the sequence.
@@ -157,7 +206,7 @@ class RingPhases:
     def _gathering(self, block: ArenaBlock) -> JointOperation:
         """Return the operation that copies each rank's part of the block to all ranks."""
         data, own = block.data, self._part(block.data, self._rank)
-        size = self._size(data.numel())
+        size = _size(data.numel(), self._ranks)
         gathered: list[torch.Tensor] = []
 
         def start() -> Any:
@@ -177,26 +226,5 @@ class RingPhases:
 
     def _reduced(self, block: ArenaBlock) -> None:
         """Handle a block whose part of this rank is summed, in a thread of torch's."""
-        for piece, row, column in self._parts[block]:
-            self._norms[row, column] = norm_of(piece, self._norm_order)
-        with self._lock:
-            self._without_norm -= 1
-            all_known = not self._without_norm
-        if all_known:
-            self._issuer.ready(self._known)
+        self.norms.reduced(block)
         self._issuer.ready(self.gatherings[block])
-
-    def _own_norms(self) -> torch.Tensor:
-        """Return the norms of all that this rank has of each gradient, and their order."""
-        norms = torch.linalg.vector_norm(self._norms, self._norm_order, dim=1)
-        return torch.cat([norms, norms.new_tensor([self._norm_order])])
-
-    def norms(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of this order of these gradients' averages in this round, the same on all ranks. None if
-        some rank has others.
-        """
-        wait(self._known)
-        if not bool((self._told[:, -1] == order).all()):
-            return None
-        norms: torch.Tensor = torch.linalg.vector_norm(self._told[:, :-1], order, dim=0).to(torch.float32)
-        return norms[[slot.place for slot in slots]]

@@ -491,7 +491,7 @@ class ModuleRounds(AwaitedRounds):
             decision = replace(self._undecided(decision.cut), unordered=False)
         division = self.division(decision.cut) if decision.gathers else None
         self._arena.recut(decision.cut if division is None else division.cut)
-        self.record.took_up(decision.cut)
+        self.record.decided.took_up(decision.cut)
         count = len(self._arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
@@ -536,7 +536,7 @@ class ModuleRounds(AwaitedRounds):
         if self.dividing.phases is None:
             return None
         with references.waiting():
-            return self.dividing.phases.norms(slots, order, self._wait)
+            return self.dividing.phases.norms.of(slots, order, self._wait)
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

@@ -94,7 +94,7 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int, norm_order: float
     total = members[0].sent.clone()
     for member in members[1:]:
         total += member.sent
-    told = [member.phases.norms(member.slots, norm_order, lambda operation: None) for member in members]
+    told = [member.phases.norms.of(member.slots, norm_order, lambda operation: None) for member in members]
     for member, norms in zip(members, told, strict=True):
         assert all(operation.done for operation in member.phases.gatherings.values())
         assert torch.equal(torch.cat([slot.view for slot in member.slots]), total), "to the last bit, in order of ranks"
@@ -112,8 +112,8 @@ def test_norms_of_another_order_are_not_told(other: float) -> None:
         member.issuer.ready(member.phases.reduces[member.blocks[0]])
     wire.run()
     for member in members:
-        assert member.phases.norms(member.slots, 2.0, lambda operation: None) is None
-        assert member.phases.norms(member.slots, other, lambda operation: None) is None
+        assert member.phases.norms.of(member.slots, 2.0, lambda operation: None) is None
+        assert member.phases.norms.of(member.slots, other, lambda operation: None) is None
 
 
 def test_norms_of_another_number_of_threads_are_not_told() -> None:
@@ -125,7 +125,7 @@ def test_norms_of_another_number_of_threads_are_not_told() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is None
+        assert members[0].phases.norms.of(members[0].slots, 2.0, lambda operation: None) is None
     finally:
         torch.set_num_threads(threads)
-    assert members[0].phases.norms(members[0].slots, 2.0, lambda operation: None) is not None
+    assert members[0].phases.norms.of(members[0].slots, 2.0, lambda operation: None) is not None

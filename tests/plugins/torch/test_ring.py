@@ -34,7 +34,7 @@ class Rank(PhasesRank):
         self.issuer.append(self.phases.operations(norm_order))
 
     def norms(self, order: float = 2.0) -> torch.Tensor:
-        norms = self.phases.norms(self.slots, order, lambda operation: None)
+        norms = self.phases.norms.of(self.slots, order, lambda operation: None)
         assert norms is not None
         return norms
 
@@ -92,7 +92,7 @@ def test_norms_that_some_rank_has_not_are_not_told() -> None:
         member.issuer.ready(member.phases.reduces[member.blocks[0]])
     wire.run()
     for member in members:
-        assert all(member.phases.norms(member.slots, order, lambda operation: None) is None for order in (1.0, 2.0))
+        assert all(member.phases.norms.of(member.slots, order, lambda operation: None) is None for order in (1.0, 2.0))
 
 
 def test_blocks_that_are_still_generated_hold_up_no_more_than_one_step() -> None:
