@@ -26,6 +26,7 @@ from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
+from prophet_fsdp.routes import own_host
 from prophet_fsdp.rounds import name_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
@@ -176,10 +177,11 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
             watching.stepped_aside(text)
             return None
+    hosts, _ = _agree(group, own_host())
     watch_backward(within=True)
     steps.install()
     upward, downward = groups
-    wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout), block_bytes)
+    wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout, hosts), block_bytes)
     if not _wires:
         at_end(_process_ends)
     _wires.append(wire)

@@ -4,15 +4,19 @@ Rule of this file: from tensors to blocks that travel, and back. It knows no mod
 decides what is urgent.
 
 A collective here is made of sends and receives, so a reduce-scatter costs half the bytes of gloo's, which is an
-all-reduce inside. Each rank sends part r to rank r, and adds up what it gets in the order of ranks.
+all-reduce inside. Each rank sends part r to rank r, and adds up what it gets in the order of ranks. Where ranks share
+hosts, others pass parts on, or sums of them (routes.py).
 
 The receiver decides the order. Gloo sends a block when its receiver has said that it waits for it. So a rank hands over
-all that it sends at once, and asks for a few blocks of each other rank at a time: those of the most urgent collective.
+what it sends at once, and asks for a few blocks of each other rank at a time: those of the most urgent collective.
 Data from a lower rank to a higher one has connections of its own, since the receiver's word would queue behind data.
 
 Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
 rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
 asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
+Where others pass parts on, one of them may have asked for blocks of a collective that their sender has not begun. So
+there each block that was asked for is waited for by itself, and one of them is the oldest. The oldest collective of all
+that have not ended then comes on each rank, and after it the next.
 The second stage of a reduction begins when its first has come, whatever the program does. So its blocks come as well,
 if blocks of first stages never wait behind them: each stage asks for blocks of its own.
 """
@@ -27,11 +31,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from prophet_ddp.events import EventLog
+from prophet_fsdp.routes import routes_of
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.recording import unrecorded
 from prophet_scheduler.frontends.torch.threads import OWN
@@ -62,10 +67,8 @@ class ShardGroups:
     ranks: int
     timeout: datetime.timedelta
     """Without it gloo takes the timeout with which a group was connected."""
-
-    def others(self) -> list[int]:
-        """Return the other ranks, the next one first."""
-        return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+    hosts: Sequence[str] = ()
+    """Host of each rank; empty if no two share one."""
 
     def send(self, block: torch.Tensor, other: int, tag: int) -> Any:
         """Return torch's Work of handing a block over to another rank."""
@@ -77,12 +80,12 @@ class ShardGroups:
 
 
 class ShardTransfer:
-    """A collective of this rank, which may begin later. `first` is the number of its first block, and `stage` counts
-    the collectives of its reduction that come before it on its wire.
+    """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own in
+    the order of the program. `stage` counts the collectives of its reduction that come before it on its wire.
     """
 
-    def __init__(self, first: int, stage: int = 0) -> None:
-        self.first, self.stage = first, stage
+    def __init__(self, first: int, number: int, stage: int = 0) -> None:
+        self.first, self.number, self.stage = first, number, stage
         self.then: Callable[[], object] = _nothing
         """Begins what follows, in a thread of the wire's."""
         self.there = False
@@ -93,14 +96,22 @@ class ShardTransfer:
         """Its module's place in forward."""
         self.size_bytes = 0
         """Its size as an all-reduce."""
+        self.sends: list[tuple[Any, torch.Tensor]] = []
+        """torch's Work of each block that leaves, and its memory."""
 
 
-Comes = list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]]
-"""Blocks to come: where each goes, and what to do when it is there."""
+class Block(NamedTuple):
+    """Block of the part that rank `part` owns: the `number`th."""
+
+    part: int
+    number: int
 
 
-Sends = list[tuple[Any, torch.Tensor]]
-"""torch's Work of each block that leaves, and its memory."""
+Goes = list[tuple[int, Block, torch.Tensor]]
+"""Blocks that leave, each with the rank that gets it."""
+Comes = list[tuple[int, Block, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
+"""Blocks to come, each with the rank that sends it, a function that returns where it goes, and one that is called when
+it is there and returns what leaves then."""
 
 
 @dataclass(order=True)
@@ -111,16 +122,34 @@ class _Wanted:
     tag: int
     transfer: ShardTransfer = field(compare=False)
     place: Callable[[], torch.Tensor] = field(compare=False)
-    arrived: Callable[[torch.Tensor], None] = field(compare=False)
+    arrived: Callable[[torch.Tensor], Goes] = field(compare=False)
+
+
+@dataclass
+class _Asked:
+    """Blocks asked for that are waited for in their order: at most `most`. `oldest`: those of the oldest collective."""
+
+    most: int
+    oldest: bool = False
+    blocks: deque[tuple[_Wanted, torch.Tensor, Any]] = field(default_factory=deque)
 
 
 class _Lane:
-    """Blocks to come from one rank, for one stage of reductions."""
+    """Blocks to come from one rank, for one stage of reductions. `apart`: each one asked for is waited for by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: bool) -> None:
         self.wanted: list[_Wanted] = []
         """Blocks not asked for yet: a heap."""
-        self.asked: deque[tuple[_Wanted, torch.Tensor, Any]] = deque()
+        self.asked = [_Asked(1, oldest=not place) for place in range(AT_ONCE)] if apart else [_Asked(AT_ONCE)]
+
+    def next(self, oldest: bool) -> _Wanted:
+        """Take the most urgent wanted block, or the first of the oldest collective."""
+        if not oldest:
+            return heapq.heappop(self.wanted)
+        wanted = min(self.wanted, key=lambda each: (each.transfer.number, each.tag))
+        self.wanted.remove(wanted)
+        heapq.heapify(self.wanted)
+        return wanted
 
 
 class ShardWire:
@@ -131,13 +160,15 @@ class ShardWire:
 
     def __init__(self, links: ShardGroups, block_bytes: int) -> None:
         self._links = links
+        self._routes = routes_of(links.hosts or [str(rank) for rank in range(links.ranks)])
+        self._relays = any(before != owner for owner, route in enumerate(self._routes) for before in route.before)
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
-        self._tag = 0
+        self._tag = self._reserved = 0
         self._begun = 0
         self._lanes: dict[tuple[int, int], _Lane] = {}
         """By the other rank and the stage."""
-        self._handed_over: deque[Sends] = deque()
+        self._handed_over: deque[ShardTransfer] = deque()
         self._leaving = 0
         """Collectives with blocks that have not left."""
         self.error: BaseException | None = None
@@ -160,10 +191,11 @@ class ShardWire:
     def reserve(self, part: torch.Tensor, stage: int = 0) -> ShardTransfer:
         """Return a collective with such parts, which may begin later. All ranks reserve in the same order."""
         with self._moved:
-            first, self._tag = self._tag, self._tag + len(self._blocks(part))
+            first, self._tag = self._tag, self._tag + len(self._blocks(part)) * self._links.ranks
             if self._tag > MOST_TAG:
                 self._tag = 0
-        return ShardTransfer(first, stage)
+            self._reserved += 1
+            return ShardTransfer(first, self._reserved, stage)
 
     def gather(
         self, output: torch.Tensor, urgency: int, place: int, reserved: ShardTransfer | None = None
@@ -172,14 +204,17 @@ class ShardWire:
 
         A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's.
         """
-        parts = [self._blocks(part) for part in output.view(self._links.ranks, -1)]
-        comes: dict[int, Comes] = {
-            other: [(functools.partial(_same, block), _nothing) for block in parts[other]]
-            for other in self._links.others()
-        }
-        own = parts[self._links.rank]
-        transfer = reserved or self.reserve(output.view(self._links.ranks, -1)[0])
-        return self._begin(urgency, place, transfer, dict.fromkeys(self._links.others(), own), comes)
+        rank, goes, comes = self._links.rank, Goes(), Comes()
+        rows = output.view(self._links.ranks, -1)
+        for owner, route in enumerate(self._routes):
+            for number, block in enumerate(self._blocks(rows[owner])):
+                passed = [(other, Block(owner, number), block) for other in route.after(rank)]
+                if owner == rank:
+                    goes += passed
+                else:
+                    where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
+                    comes.append((route.before[rank], Block(owner, number), where, arrived))
+        return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
     def reduce(
         self,
@@ -194,18 +229,24 @@ class ShardWire:
         """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
         average. With `whole` all of it is each rank's. Both are flat tensors, and stay as they are until it has ended.
         """
-        rows = input.expand(self._links.ranks, -1) if whole else input.view(self._links.ranks, -1)
-        parts = [self._blocks(part) for part in rows]
-        sums = [
-            _Sum(place, own, self._links.rank, self._links.ranks, average)
-            for place, own in zip(self._blocks(output), parts[self._links.rank], strict=True)
-        ]
-        comes: dict[int, Comes] = {
-            other: [(functools.partial(torch.empty_like, to.place), functools.partial(to.add, other)) for to in sums]
-            for other in self._links.others()
-        }
-        goes = {other: parts[other] for other in self._links.others()}
-        return self._begin(urgency, place, reserved or self.reserve(output), goes, comes)
+        rank, ranks, goes, comes = self._links.rank, self._links.ranks, Goes(), Comes()
+        rows = input.expand(ranks, -1) if whole else input.view(ranks, -1)
+        to = self._blocks(output)
+        for owner, route in enumerate(self._routes):
+            adds, before = route.after(rank), route.before[rank]
+            for number, own in enumerate(self._blocks(rows[owner])):
+                block = Block(owner, number)
+                if not adds:
+                    goes.append((before, block, own))
+                    continue
+                if owner == rank:
+                    total = _Sum(to[number], own, rank, adds, ranks if average else 1, _passes_nothing)
+                else:
+                    passes = functools.partial(_passes_to, before, block)
+                    total = _Sum(None, own, rank, adds, 1, passes)
+                where = functools.partial(torch.empty_like, own)
+                comes += [(other, block, where, functools.partial(total.add, other)) for other in adds]
+        return self._begin(urgency, place, reserved or self.reserve(output), rows.nbytes, goes, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
         """Return when it is there. Raises the first error."""
@@ -257,15 +298,14 @@ class ShardWire:
         urgency: int,
         place: int,
         transfer: ShardTransfer,
-        goes: dict[int, Sequence[torch.Tensor]],
-        comes: dict[int, Comes],
+        whole_bytes: int,
+        goes: Goes,
+        comes: Comes,
     ) -> ShardTransfer:
-        """Hand over blocks to other ranks, and want those of theirs. Each pair of ranks has as many."""
-        sent_bytes = sum(block.nbytes for blocks in goes.values() for block in blocks)
-        others, ranks = self._links.others(), self._links.ranks
-        as_bytes = sent_bytes * ranks // (2 * (ranks - 1))  # of which a rank sends that part
-        transfer.coming, transfer.place, transfer.size_bytes = sum(map(len, comes.values())), place, as_bytes
-        sends: Sends = []
+        """Hand over blocks to other ranks, and want those of theirs."""
+        as_bytes = whole_bytes // 2
+        transfer.coming, transfer.place, transfer.size_bytes = len(comes), place, as_bytes
+        goes.sort(key=lambda row: row[1].number)  # the first ones of all parts first
         with self._moved:
             if self.error is not None:
                 raise self.error
@@ -275,37 +315,45 @@ class ShardWire:
             self.log.started(place, as_bytes, now)
             try:
                 with unrecorded():
-                    for number in range(max(map(len, goes.values()))):
-                        for other in others:
-                            block = goes[other][number]
-                            sends.append((self._links.send(block, other, transfer.first + number), block))
-                    self._handed_over.append(sends)
                     self._leaving += 1
-                    for other in others:
+                    self._hand_over(transfer, goes)
+                    for other, block, where, arrived in comes:
                         lane = self._lane(other, transfer.stage)
-                        for number, (where, arrived) in enumerate(comes[other]):
-                            wanted = _Wanted((urgency, self._begun), transfer.first + number, transfer, where, arrived)
-                            heapq.heappush(lane.wanted, wanted)
-                        self._ask(other, lane)
+                        tag = self._tag_of(transfer, block)
+                        heapq.heappush(lane.wanted, _Wanted((urgency, self._begun), tag, transfer, where, arrived))
+                    for other in sorted({row[0] for row in comes}, key=self._distance):
+                        self._ask(other, self._lane(other, transfer.stage))
             except Exception as error:
                 self._fail(error)
                 raise
             self._moved.notify_all()
         return transfer
 
+    def _hand_over(self, transfer: ShardTransfer, goes: Goes) -> None:
+        for other, block, data in goes:
+            transfer.sends.append((self._links.send(data, other, self._tag_of(transfer, block)), data))
+
+    def _tag_of(self, transfer: ShardTransfer, block: Block) -> int:
+        return transfer.first + block.number * self._links.ranks + block.part
+
+    def _distance(self, other: int) -> int:
+        return (other - self._links.rank) % self._links.ranks
+
     def _lane(self, other: int, stage: int) -> _Lane:
         lane = self._lanes.get((other, stage))
         if lane is None:
-            lane = self._lanes[other, stage] = _Lane()
-            self._start(functools.partial(self._receive, other, lane), f"receives-{other}-{stage}")
+            lane = self._lanes[other, stage] = _Lane(self._relays)
+            for place, asked in enumerate(lane.asked):
+                self._start(functools.partial(self._receive, other, lane, asked), f"receives-{other}-{stage}-{place}")
         return lane
 
     def _ask(self, other: int, lane: _Lane) -> None:
         """Ask for the most urgent blocks of another rank, as many as may be under way."""
-        while lane.wanted and len(lane.asked) < AT_ONCE:
-            coming = heapq.heappop(lane.wanted)
-            block = coming.place()
-            lane.asked.append((coming, block, self._links.receive(block, other, coming.tag)))
+        for asked in lane.asked:
+            while lane.wanted and len(asked.blocks) < asked.most:
+                coming = lane.next(asked.oldest)
+                block = coming.place()
+                asked.blocks.append((coming, block, self._links.receive(block, other, coming.tag)))
 
     def _run(self, step: Callable[[], bool]) -> None:
         """Take steps until there are no more, in a thread of ours."""
@@ -317,23 +365,25 @@ class ShardWire:
                 with self._moved:
                     self._fail(error)
 
-    def _receive(self, other: int, lane: _Lane) -> bool:
-        asked = lane.asked
+    def _receive(self, other: int, lane: _Lane, asked: _Asked) -> bool:
         with self._moved:
-            self._moved.wait_for(lambda: asked or self._closed or self.error)
-            if not asked or self.error is not None:
+            self._moved.wait_for(lambda: asked.blocks or self._closed or self.error)
+            if not asked.blocks or self.error is not None:
                 return False
-            coming, block, work = asked[0]
+            coming, block, work = asked.blocks[0]
         work.wait(self._links.timeout)
-        coming.arrived(block)
+        goes = coming.arrived(block)
         transfer = coming.transfer
         with self._moved:
-            asked.popleft()
+            asked.blocks.popleft()
+            self._hand_over(transfer, goes)
             self._ask(other, lane)
             transfer.coming -= 1
-            comes = transfer.coming > 0
-        if comes:
-            return True
+            if len(lane.asked) > 1:  # Another thread may wait for what was asked for.
+                self._moved.notify_all()
+            if transfer.coming > 0:
+                return True
+            self._handed_over.append(transfer)
         then, transfer.then = transfer.then, _nothing
         then()
         with self._moved:
@@ -348,9 +398,11 @@ class ShardWire:
             self._moved.wait_for(lambda: self._handed_over or self._closed or self.error)
             if not self._handed_over or self.error is not None:
                 return False
-            sends = self._handed_over.popleft()
+            transfer = self._handed_over.popleft()
+        sends, transfer.sends = transfer.sends, []
         for work, _ in sends:
             work.wait(self._links.timeout)
+        sends.clear()
         with self._moved:
             self._leaving -= 1
             self._moved.notify_all()
@@ -363,33 +415,59 @@ class ShardWire:
 
 
 class _Sum:
-    """Block of a sum over all ranks, added up in their order when the last part is there."""
+    """Block of a sum over this rank and the ranks `adds`, added up in their order when the last part is there, and
+    divided by `by`. `place` is where it goes, None for memory of its own; `passes` returns what leaves then.
+    """
 
-    def __init__(self, place: torch.Tensor, own: torch.Tensor, rank: int, ranks: int, average: bool) -> None:
-        self.place = place
+    def __init__(
+        self,
+        place: torch.Tensor | None,
+        own: torch.Tensor,
+        rank: int,
+        adds: Sequence[int],
+        by: int,
+        passes: Callable[[torch.Tensor], Goes],
+    ) -> None:
+        self._place = place
         self._parts: dict[int, torch.Tensor] = {rank: own}
-        self._ranks = ranks
-        self._average = average
+        self._count = 1 + len(adds)
+        self._by = by
+        self._passes = passes
         self._lock = free_in_forks(threading.Lock())
 
-    def add(self, rank: int, part: torch.Tensor) -> None:
+    def add(self, rank: int, part: torch.Tensor) -> Goes:
+        """Take in the part of a rank. Returns what leaves now."""
         with self._lock:
             self._parts[rank] = part
-            if len(self._parts) < self._ranks:
-                return
-        parts = (self._parts[rank].split(SERIAL) for rank in range(self._ranks))
-        for place, first, second, *others in zip(self.place.split(SERIAL), *parts, strict=True):
+            if len(self._parts) < self._count:
+                return []
+        whole = torch.empty_like(part) if self._place is None else self._place
+        parts = (self._parts[rank].split(SERIAL) for rank in sorted(self._parts))
+        for place, first, second, *others in zip(whole.split(SERIAL), *parts, strict=True):
             torch.add(first, second, out=place)
             for other in others:
                 place.add_(other)
-            if self._average:
-                place.div_(self._ranks)
+            if self._by > 1:
+                place.div_(self._by)
         self._parts.clear()
+        return self._passes(whole)
+
+
+def _passes_nothing(whole: torch.Tensor) -> Goes:
+    return []
+
+
+def _passes_to(rank: int, block: Block, whole: torch.Tensor) -> Goes:
+    return [(rank, block, whole)]
+
+
+def _passed(goes: Goes, block: torch.Tensor) -> Goes:
+    return goes
 
 
 def _same(block: torch.Tensor) -> torch.Tensor:
     return block
 
 
-def _nothing(*_block: torch.Tensor) -> None:
+def _nothing() -> None:
     pass

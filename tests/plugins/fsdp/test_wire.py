@@ -43,18 +43,19 @@ class Work:
 class Network:
     """Ranks in one process. A receive ends when its send is there, or, on a rank that was held, at once."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, hosts: str = "") -> None:
         self.held: set[int] = set()
         """Ranks whose receives wait for `release`."""
         self.asked: defaultdict[int, list[tuple[int, Work]]] = defaultdict(list)
         """By rank, the numbers of the blocks that it asks for."""
         self._released: set[int] = set()
         self._lock = threading.Lock()
+        self._routes: list[tuple[int, int]] = []
         self._sends: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self._receives: dict[tuple[Any, ...], tuple[Any, Work]] = {}
         self.wires = [
             ShardWire(
-                ShardGroups(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, TIMEOUT),
+                ShardGroups(_Group(self, "upward", rank), _Group(self, "downward", rank), rank, ranks, TIMEOUT, hosts),
                 BLOCK_BYTES,
             )
             for rank in range(ranks)
@@ -62,7 +63,12 @@ class Network:
 
     def send(self, way: str, source: int, target: int, tag: int, data: Any) -> Work:
         assert (target > source) == (way == "upward"), "data has connections of its own in each direction"
+        self._routes.append((source, target))
         return self._put(self._sends, (source, target, tag), data)
+
+    def crossed(self, hosts: str) -> int:
+        """Return how many blocks have gone from one host to another."""
+        return sum(hosts[source] != hosts[target] for source, target in self._routes)
 
     def receive(self, way: str, source: int, target: int, tag: int, data: Any) -> Work:
         assert (target > source) == (way == "upward")
@@ -105,11 +111,11 @@ class _Group:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[int], Network]]:
+def connect() -> Iterator[Callable[..., Network]]:
     networks: list[Network] = []
 
-    def make(ranks: int) -> Network:
-        networks.append(Network(ranks))
+    def make(ranks: int, hosts: str = "") -> Network:
+        networks.append(Network(ranks, hosts))
         return networks[-1]
 
     yield make
@@ -186,6 +192,76 @@ def test_replicas_have_the_sum_after_all_stages(connect: Callable[[int], Network
         assert torch.equal(result, functools.reduce(torch.add, inputs[number]))
 
 
+HOSTS = ["aabb", "aaabb", "abab", "aab", "abbccc", "aaaabbbb"]
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_parts_come_to_all_ranks_of_several_hosts_and_sums_to_their_own(
+    connect: Callable[..., Network], hosts: str
+) -> None:
+    """Whole numbers have the same sum in any order."""
+    ranks = len(hosts)
+    network = connect(ranks, hosts)
+    chance = torch.Generator().manual_seed(1)
+    inputs = torch.randint(-99, 99, (ranks, ranks * 13), generator=chance).to(torch.float32)
+    outputs, sums = torch.zeros(ranks, ranks * 13), torch.full((ranks, 13), torch.nan)
+    begun = []
+    for rank, wire in enumerate(network.wires):
+        outputs[rank].view(ranks, -1)[rank] = rank + 1
+        begun += [(wire, wire.gather(outputs[rank], 1, 0)), (wire, wire.reduce(sums[rank], inputs[rank], False, 0, 0))]
+    for wire, transfer in begun:
+        wire.wait(transfer)
+    assert torch.equal(outputs, torch.arange(1, ranks + 1).repeat_interleave(13).expand(ranks, -1))
+    assert torch.equal(sums.flatten(), inputs.sum(0))
+    assert all(wire.quiet(LIMIT_S) for wire in network.wires), "all have passed on what others wait for"
+
+
+def test_the_ranks_of_a_host_are_added_up_there(connect: Callable[..., Network]) -> None:
+    network = connect(4, "aabb")
+    inputs = torch.randn(4, 4 * 29, generator=torch.Generator().manual_seed(1))
+    sums = torch.full((4, 29), torch.nan)
+    for transfer, wire in [
+        (wire.reduce(own, mine, True, 0, 0), wire)
+        for wire, own, mine in zip(network.wires, sums, inputs, strict=True)
+    ]:
+        wire.wait(transfer)
+    parts = inputs.view(4, 4, 29)
+    first, second = parts[0] + parts[1], parts[2] + parts[3]
+    assert torch.equal(sums[:2], (first + second)[:2] / 4)
+    assert torch.equal(sums[2:], (first + parts[2] + parts[3])[2:] / 4)
+
+
+@pytest.mark.parametrize("hosts", HOSTS)
+def test_each_part_crosses_to_another_host_once(connect: Callable[..., Network], hosts: str) -> None:
+    network = connect(len(hosts), hosts)
+    ranks, others = len(hosts), len(set(hosts)) - 1
+    begun = [wire.gather(torch.empty(ranks), 0, 0) for wire in network.wires]
+    for wire, transfer in zip(network.wires, begun, strict=True):
+        wire.wait(transfer)
+    assert network.crossed(hosts) == ranks * others
+    begun = [wire.reduce(torch.empty(1), torch.empty(ranks), True, 0, 0) for wire in network.wires]
+    for wire, transfer in zip(network.wires, begun, strict=True):
+        wire.wait(transfer)
+    assert network.crossed(hosts) == 2 * ranks * others
+
+
+def test_a_rank_that_is_ahead_passes_on_what_slow_ones_wait_for(connect: Callable[..., Network]) -> None:
+    """Ranks 0 and 3 have begun one collective; rank 2, by which they are connected, waits for blocks of more urgent
+    ones that rank 0 has not begun."""
+    network = connect(4, "aabb")
+    outputs = torch.zeros(4, 4 * 80)
+    first = [wire.gather(own, 9, 0) for wire, own in zip(network.wires[1:], outputs[1:], strict=True)]
+    for rank in (1, 2):
+        for _ in range(3):
+            network.wires[rank].gather(torch.empty(4 * 80), 0, 0)
+    outputs[0, :80] = 1.0
+    first.insert(0, network.wires[0].gather(outputs[0], 9, 0))
+    ended = threading.Thread(target=network.wires[3].wait, args=[first[3]], daemon=True)
+    ended.start()
+    ended.join(LIMIT_S / 6)
+    assert not ended.is_alive() and bool((outputs[3, :80] == 1).all())
+
+
 def test_a_reduction_keeps_no_gradient_that_it_has_sent(connect: Callable[[int], Network]) -> None:
     network, ranks = connect(3), 3
     reductions, gradients = [], []
@@ -204,12 +280,12 @@ def test_the_more_urgent_is_asked_for_first_and_a_few_blocks_at_a_time(connect: 
     wire = network.wires[0]
     network.held.add(0)
     wire.reduce(torch.empty(40), torch.empty(80), True, 1, 0)
-    assert [tag for tag, _ in network.asked[0]] == list(range(AT_ONCE))
+    assert [tag for tag, _ in network.asked[0]] == [2 * number for number in range(AT_ONCE)], "of the first rank's part"
     urgent = wire.gather(torch.empty(16), 0, 0)
     network.release(0)
     wire.wait(urgent)
     asked = [tag for tag, _ in network.asked[0]]
-    assert asked[AT_ONCE : AT_ONCE + 2] == [10, 11], "the ten blocks before have the lower numbers"
+    assert asked[AT_ONCE : AT_ONCE + 2] == [21, 23], "the ten blocks before have the lower numbers, of either part"
 
 
 def test_an_error_reaches_all_that_wait_and_nothing_more_begins(connect: Callable[[int], Network]) -> None:
