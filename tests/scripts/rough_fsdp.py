@@ -22,7 +22,7 @@ from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
 from prophet_fsdp.stages import Reduction
-from prophet_fsdp.wire import ShardTransfer, ShardWire
+from prophet_fsdp.wire import Goes, ShardTransfer, ShardWire
 from prophet_scheduler.frontends.torch.threads import OWN
 
 MOST_S = 0.002
@@ -37,18 +37,18 @@ _waited = threading.Event()
 
 
 def _late(
-    place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], None]
-) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], None]]:
+    place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], Goes]
+) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]:
     """Return the same block as it comes by way of another place, where it lies for a while."""
     target = place()
 
-    def arrives(block: torch.Tensor) -> None:
+    def arrives(block: torch.Tensor) -> Goes:
         time.sleep(MOST_S * _chance.random())
         if _chance.random() < HELD:
             _waited.wait()
         with torch.inference_mode(target.is_inference()):
             target.copy_(block)
-        arrived(target)
+        return arrived(target)
 
     return functools.partial(torch.empty_like, target), arrives
 
@@ -59,7 +59,7 @@ def _slow() -> None:
 
     def begin(self: ShardWire, urgency: int, place: int, *args: Any) -> ShardTransfer:
         *others, comes = args
-        late = {other: [_late(*each) for each in blocks] for other, blocks in comes.items()}
+        late = [(other, block, *_late(*functions)) for other, block, *functions in comes]
         transfer: ShardTransfer = original(self, urgency, place, *others, late)
         return transfer
 

@@ -80,11 +80,11 @@ def test_under_prophet_only_the_first_module_of_each_pass_is_waited_for() -> Non
     assert sharded_s(profile, waits, rate=1.0) == pytest.approx(40 + 2 + 2 + 4)
 
 
-def test_under_prophet_each_rank_sends_to_each_other_one() -> None:
+def test_under_prophet_each_part_comes_to_a_host_once() -> None:
     profile = two_modules((100, 100), (100, 100))
-    # Two ranks of a host get two parts each from the other host, four quarters of 4 and of 8 bytes.
+    # Two parts come from the other host, two quarters of 4 and of 8 bytes.
     together = Sharding(4, scheduled=True, together=2)
-    assert sharded_s(profile, together, rate=1.0) == pytest.approx(400 + 4 + 4 + 8)
+    assert sharded_s(profile, together, rate=1.0) == pytest.approx(400 + 2 + 2 + 4)
     assert sharded_s(profile, Sharding(4, scheduled=True), rate=1.0) == pytest.approx(400 + 3 + 3 + 6)
 
 

@@ -202,12 +202,12 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
 def _half(sharding: Sharding, ranks: int, here: int, groups: int) -> float:
     """Return the bytes that half an all-reduce of one byte by each group takes of a host's link.
 
-    Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet each rank sends
-    to each other one.
+    Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet each part comes
+    to a host once (prophet_fsdp/routes.py).
     """
     if ranks == here:
         return sharding.within * sharding.together * (ranks - 1) / ranks
-    return groups * (here * (ranks - here) if sharding.scheduled else ranks - 1) / ranks
+    return groups * (ranks - (here if sharding.scheduled else 1)) / ranks
 
 
 def _one_by_one(chain: _Chain, model: _Modules) -> int:
