@@ -40,14 +40,13 @@ class PredictionError(NamedTuple):
 def prediction_error(base: str) -> PredictionError:
     """Error for `base`, a policy or an engine's variant; that of all others on its engine if it was never compared."""
     ratios = _ratios()
-    own = ratios.get(base) or [
-        ratio
-        for other, several in ratios.items()
-        if not other.startswith(FSDP2) and engine_of(other) is engine_of(base)
-        for ratio in several
-    ]
-    off = [abs(ratio - 1) for ratio in own]
+    alike = [base] if base in ratios else [other for other in ratios if _engine_of(other) == _engine_of(base)]
+    off = [abs(ratio - 1) for other in alike for ratio in ratios[other]]
     return PredictionError(median(off), max(off)) if off else PredictionError()
+
+
+def _engine_of(base: str) -> str:
+    return FSDP2 if base.startswith(FSDP2) else engine_of(base).name
 
 
 @functools.cache
