@@ -65,8 +65,8 @@ def changes(
     for fault in cluster.faults:
         if fault.node is not None:
             begin, end = _made(fault, fault.node, cluster, host, kill, start)
-            begins.append(map(partial(Change, make=begin, breaks=True), fault.begins()))
-            ends.append(map(partial(Change, make=end), fault.ends()))
+            begins.append(map(partial(Change, make=begin, breaks=True), fault.times(fault.from_s)))
+            ends.append(map(partial(Change, make=end), fault.times(fault.until_s)))
     return heapq.merge(*ends, rates, *begins, key=by_time)
 
 
