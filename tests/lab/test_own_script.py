@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -58,10 +59,11 @@ class PlayedNodes:
 
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> PlayedRank:
         self.started[name] = (list(argv), env, cwd)
+        log.touch()
         return PlayedRank(self._steps[name], log)
 
 
-def ran(nodes: PlayedNodes, shell: Mapping[str, str] | None = None) -> tuple[int, list[str], list[float]]:
+def ran(nodes: Any, shell: Mapping[str, str] | None = None) -> tuple[int, list[str], list[float]]:
     """(exit status, what was said, what was slept)."""
     said: list[str] = []
     slept: list[float] = []

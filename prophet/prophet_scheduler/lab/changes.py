@@ -12,20 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.faults import FaultKind, JobFault
-
-
-class Actions(Protocol):
-    """Actions on the nodes of a running job."""
-
-    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
-    def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
-    def set_link(self, name: str, *, passes: bool) -> None: ...
-    def send_signal(self, name: str, number: signal.Signals) -> None: ...
-
+from prophet_scheduler.lab.testbed import Testbed
 
 NodeCall = Callable[[str], None]
 """Call with a node's name."""
@@ -41,7 +31,7 @@ class Change:
 
 
 def changes(
-    cluster: ClusterConfig, workers: Sequence[str], host: Actions, kill: NodeCall, start: NodeCall
+    cluster: ClusterConfig, workers: Sequence[str], host: Testbed, kill: NodeCall, start: NodeCall
 ) -> Iterator[Change]:
     """Return all changes by time, without end if a fault repeats.
 
@@ -71,7 +61,7 @@ def changes(
 
 
 def _made(
-    fault: JobFault, node: str, cluster: ClusterConfig, host: Actions, kill: NodeCall, start: NodeCall
+    fault: JobFault, node: str, cluster: ClusterConfig, host: Testbed, kill: NodeCall, start: NodeCall
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the action that makes a fault at `node` and the one that ends it."""
     match fault.kind:
