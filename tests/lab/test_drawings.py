@@ -14,8 +14,7 @@ from prophet_scheduler.engines.byteps.trace import read_trace
 from prophet_scheduler.lab.figures import draw_gantt, draw_iteration_times, draw_throughput, draw_turnarounds
 from prophet_scheduler.lab.results import summarize
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.transfers import RecordedRun, one_run_each, pair_events
-from prophet_scheduler.lab.turnaround import turnarounds
+from prophet_scheduler.lab.transfers import RecordedRun, one_run_each, pair_events, turnarounds
 from support.configs import REPLAY, loaded
 from support.fakes import agent_status, recorded_events, worker_record
 

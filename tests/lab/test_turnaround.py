@@ -5,8 +5,7 @@ from __future__ import annotations
 from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
-from prophet_scheduler.lab.transfers import RecordedRun
-from prophet_scheduler.lab.turnaround import Turnaround, mean_s, turnarounds
+from prophet_scheduler.lab.transfers import RecordedRun, Turnaround, mean_s, turnarounds
 
 PUSH, PULL = QueueKind.PUSH, QueueKind.PULL
 MARKS = tuple(Mark(s, s, s + 1.0) for s in (10.0, 12.0, 14.0, 16.0))

@@ -17,8 +17,7 @@ from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.optional import need, need_pyplot, save_figure
 from prophet_scheduler.lab.records import CellResult, Results
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
-from prophet_scheduler.lab.transfers import RecordedRun
-from prophet_scheduler.lab.turnaround import Turnaround, mean_s
+from prophet_scheduler.lab.transfers import RecordedRun, Turnaround, mean_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

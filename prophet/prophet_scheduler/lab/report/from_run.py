@@ -22,8 +22,7 @@ from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
 from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
-from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events
-from prophet_scheduler.lab.turnaround import turnarounds
+from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events, turnarounds
 
 SHOWN_ITERATIONS = 3
 """Number of last iterations whose transfers are shown."""
