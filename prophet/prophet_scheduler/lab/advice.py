@@ -251,7 +251,7 @@ def predicted_s(situation: Situation) -> float:
     """Return the simulator's median iteration time. Raises UserError for a contender or cluster it does not know."""
     contender = replace(situation.contender, warmup=None)
     cell, on_host = on_its_links(situation), situation.workers_per_host
-    planned = prepared(cell, contender, waits=situation.waits, workers_per_host=on_host)
+    planned = prepared(cell, contender, waits=situation.waits, on_host=on_host)
     if planned is None:
         raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
