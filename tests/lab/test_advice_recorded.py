@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, Literal
 
 import pytest
 
-from prophet_scheduler.cli import main as cli
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.errors import UserError
@@ -40,6 +38,7 @@ from prophet_scheduler.watch.rows import (
     WaitsRow,
 )
 from prophet_scheduler.watch.status import WorkerName
+from support.commands import Command
 from support.job_records import write_job_record, write_rows
 from support.profiles import resnet50
 
@@ -287,21 +286,10 @@ def test_a_profile_that_cannot_be_is_an_error_of_its_line(tmp_path: Path) -> Non
         of_record(folder, NOTHING)
 
 
-def test_the_command_takes_a_record(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_takes_a_record(prophet: Command, tmp_path: Path) -> None:
     folder = write_rows(tmp_path, [*rows(period_s=took_s()), end()])
-
-    def printed(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prophet", "advise", str(folder), *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    status, out, _ = printed("--json")
+    status, out, _ = prophet("advise", folder, "--json")
     advice = json.loads(out)
     assert status == 0 and advice["measured_s"] == pytest.approx(took_s(), rel=1e-3)
     assert {each["change"] for each in advice["suggestions"]} >= {"twice-the-rate", "half-precision", "larger-batch"}
-    status, out, error = printed("--cell", "1")
-    assert (status, out) == (2, "") and "leave --status and --cell out" in error
+    assert "leave --status and --cell out" in prophet.refuses("advise", folder, "--cell", "1")

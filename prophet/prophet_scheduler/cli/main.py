@@ -126,7 +126,10 @@ def simulate(
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.session import simulate_session
 
-    raise typer.Exit(1 if simulate_session(*_experiment(config, policy, repeats, out, "-simulated")) else 0)
+    experiment, folder = _experiment(config, policy, repeats, out, "-simulated")
+    if experiment.warm:
+        typer.echo("prophet: warm: every simulated repeat begins cold", err=True)
+    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
 
 
 @app.command()
