@@ -137,10 +137,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
             [{**MXNET_P3, "env": {"BYTEPS_PARTITION_BYTES": "1"}}],
             r"policies\[0\].env: BYTEPS_PARTITION_BYTES is no setting of a policy; MXNET_... and DMLC_PS_... and PS_",
         ),
-        (
-            ["profet"],
-            r"policies\[0\]: unknown policy 'profet'; did you mean prophet\? the known ones are stock,",
-        ),
+        (["profet"], r"policies\[0\]: unknown policy 'profet'; did you mean prophet\? the known ones are stock,"),
         (["p3", ""], r"policies\[1\]: unknown policy ''; the known ones are"),
         ([7], r"policies\[0\]: .* not 7"),
         (["p3", "p3"], "policies: 'p3' is there twice; give one another name and a base"),

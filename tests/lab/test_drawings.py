@@ -52,11 +52,7 @@ def byteps_trace(folder: Path) -> Path:
     events = [
         {"pid": f"Comm.byteps.{name}", "name": f"Comm.byteps.{name}{stage}", "ts": ts, "dur": 500_000, "tid": str(key)}
         for name, key in (("Gradient.a", 5 << 16 | 1), ("Gradient.b", 6 << 16), ("Parameter.a", 7 << 16))
-        for stage, ts in (
-            (".COPYD2H", 1_001_000_000),
-            (".PUSH", 1_002_000_000),
-            (".PULL", 1_003_000_000),
-        )
+        for stage, ts in ((".COPYD2H", 1_001_000_000), (".PUSH", 1_002_000_000), (".PULL", 1_003_000_000))
     ]
     whole = [("a", 1_000_500_000), ("b", 1_001_500_000), ("a", 1_900_000_000)]
     for name, ts in whole:

@@ -81,10 +81,7 @@ def test_every_iteration_of_every_worker_and_repeat_is_kept_from_the_first_on(tm
     path = tmp_path / "results.json"
     write_results(counted(tmp_path, {"stock": [*runs, failed()]}), path)
     policy = read_results(path).cells[0].policies["stock"]
-    assert policy.iterations == [
-        [(9.0, 1.0, 1.25), (7.0, 1.0, 1.75)],
-        [(7.0, 1.0, 1.75), (7.0, 1.0, 1.75)],
-    ]
+    assert policy.iterations == [[(9.0, 1.0, 1.25), (7.0, 1.0, 1.75)], [(7.0, 1.0, 1.75), (7.0, 1.0, 1.75)]]
     assert policy.iterations_s() == [[8.0, 1.0, 1.5], [7.0, 1.0, 1.75]]
 
 
@@ -154,10 +151,7 @@ def test_sums_of_more_than_two_may_differ_between_runs_and_not_within_one(tmp_pa
 def test_a_failed_repeat_is_an_error_beside_what_the_others_measured(tmp_path: Path) -> None:
     results = counted(tmp_path, {"stock": [failed(), failed()], "prophet": [run([1.0] * 5, statuses=2), failed()]})
     policies = results.as_json()["cells"][0]["policies"]
-    assert policies["stock"] == {
-        "error": "repeat 1 of 2: hung (and 1 more)",
-        "log_tail": {"worker0": ["last [words]"]},
-    }
+    assert policies["stock"] == {"error": "repeat 1 of 2: hung (and 1 more)", "log_tail": {"worker0": ["last [words]"]}}
     assert policies["prophet"]["error"] == "repeat 2 of 2: hung"
     assert policies["prophet"]["iteration_s"]["median"] == 1.0
     assert results.cells[0].ratios == {}

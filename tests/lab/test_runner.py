@@ -353,10 +353,7 @@ def test_watch_counts_from_the_last_progress() -> None:
     ("log", "words"),
     [
         (["Traceback", "  File x", "ModuleNotFoundError: No module named 'mxnet'"], "ModuleNotFoundError: No module"),
-        (
-            ["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"],
-            "MXNetError",
-        ),
+        (["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"], "MXNetError"),
         (["terminate called after throwing an instance of 'dmlc::Error'", "  what():  bind: in use", "[bt]"], "what()"),
         (["serving", "Killed"], "Killed"),
         ([], "it said nothing"),

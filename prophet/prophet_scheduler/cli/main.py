@@ -249,8 +249,7 @@ def advise(
     ] = False,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
     computing: Annotated[
-        str | None,
-        typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms."),
+        str | None, typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
@@ -374,9 +373,7 @@ def report(
 
 
 @app.command()
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
-) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
     Exit status 0 where one can, on any engine, else 2.
