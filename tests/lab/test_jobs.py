@@ -205,7 +205,7 @@ def test_random_images_are_the_same_from_the_same_seed() -> None:
 
 @pytest.mark.parametrize("kind", ["resnet18", "resnet50"])
 def test_the_resnets_have_the_parameters_of_the_zoo(kind: str) -> None:
-    from prophet_scheduler.lab.jobs.pytorch.resnet import make_resnet
+    from prophet_scheduler.lab.jobs.pytorch.synthetic import make_resnet
     from prophet_scheduler.models import zoo
 
     model = make_resnet(kind, 1000)

@@ -46,8 +46,6 @@ POLL_S = 0.1
 TAIL_LINES = 5
 FIRST_PORT = 23000
 """Port of the first run; each run has its own, since a port stays busy for a while."""
-TOLERANCE = 0.10
-"""Maximum relative error of a link's rate and round trip."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
 """Marks of an error's line in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 CACHE = "cache"
@@ -111,8 +109,8 @@ def run_experiment(
                 listener.run_ends(finished.error)
                 return finished
 
-            links = host.check(TOLERANCE)
-            round_trips = host.check_round_trips(TOLERANCE)
+            links = host.check()
+            round_trips = host.check_round_trips()
             host.relays()  # reset the counts of the checks
             runs = run_repeats(cell, experiment.repeats, run)
             short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))

@@ -39,6 +39,7 @@ CHECK_S = 1.2
 MOST_CHECKS = 3  # of a rate, since another program may have had the processor during one
 RAMP_ROUND_TRIPS = 30  # added to a measurement, for TCP to fill a link with a delay
 ASKED = 21  # round trips
+TOLERANCE = 0.10  # of a link's rate and round trip
 PATIENCE_S = 15.0
 
 
@@ -220,10 +221,10 @@ class Testbed:
         """Return one TCP connection's payload in bits per second from `node_a` to `node_b`, after the first third."""
         return self._measure(self._place(node_a), self._place(node_b), seconds)
 
-    def check(self, tolerance: float = 0.10) -> dict[str, float]:
+    def check(self) -> dict[str, float]:
         """Measure each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
 
-        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than `tolerance`,
+        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than TOLERANCE,
         MOST_CHECKS times in a row.
         """
         achieved = {}
@@ -235,7 +236,7 @@ class Testbed:
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
                 for _ in range(MOST_CHECKS):
                     rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
-                    right = rate > 0 if wanted is None else abs(rate / wanted - 1) <= tolerance
+                    right = rate > 0 if wanted is None else abs(rate / wanted - 1) <= TOLERANCE
                     if right or wanted is None:
                         break
                 if not right and wanted is None:
@@ -253,8 +254,8 @@ class Testbed:
             if spec.delay_s is not None or self._shaped[node] is not None or spec.measured
         }
 
-    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
-        """Return `round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, or if
+    def check_round_trips(self) -> dict[str, float]:
+        """Return `round_trips`. Raises UserError if a delayed node's is off by more than TOLERANCE and SLACK_S, or if
         no packet came back.
         """
         achieved = self.round_trips()
@@ -263,7 +264,7 @@ class Testbed:
             if delay_s is None and took_s == math.inf:
                 raise UserError(f"delay of {node}: no packet came back; leave the machine idle")
             wanted_s = 2 * (delay_s or 0.0)
-            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
+            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + TOLERANCE) + SLACK_S:
                 trips = f"asked for a round trip of {wanted_s * 1e3:g} ms, got {took_s * 1e3:.2f} ms"
                 raise UserError(f"delay of {node}: {trips}; leave the machine idle")
         return achieved
