@@ -79,14 +79,13 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _table(cell: CellResult) -> RenderableType:
-    from rich.box import SIMPLE
-    from rich.table import Table
+    from prophet_scheduler.lab.screen import titled_table
 
     bound = cell.lower_bound_s
     of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
-    table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
+    table = titled_table(title, cell.emulated)
     table.padding = 0  # so that all columns fit into 80 letters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
