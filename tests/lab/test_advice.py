@@ -12,10 +12,11 @@ import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab import simulator_error
 from prophet_scheduler.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
-from prophet_scheduler.lab.simulator_error import PredictionError
+from prophet_scheduler.lab.simulator_error import PredictionError, prediction_error
 
 MBIT = 1e6
 
@@ -197,3 +198,17 @@ def test_a_job_that_clips_by_the_norm_is_predicted_with_two_phases() -> None:
     # 20 MB take 0.64 s at 250 Mbit/s. Forward hides 0.1 s of the second half, and without phases none.
     assert predicted_s(dataclasses.replace(given, waits=True)) == pytest.approx(0.64 + 0.1, rel=0.1)
     assert predicted_s(clips) == pytest.approx(0.64, rel=0.1)
+
+
+def test_a_policy_has_the_errors_of_its_own_cells() -> None:
+    for base in ("prophet", "stock", "ddp-prophet", "ddp-gloo"):
+        usual, worst = prediction_error(base)
+        assert usual is not None and worst is not None and 0 <= usual <= worst < 1
+
+
+def test_one_that_was_never_compared_has_those_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"prophet": [1.02, 0.9], "stock": [1.3], "ddp-gloo": [1.01]}
+    monkeypatch.setattr(simulator_error, "_ratios", lambda: ratios)
+    assert prediction_error("pace") == pytest.approx((0.1, 0.3))
+    assert prediction_error("ddp-pace") == pytest.approx((0.01, 0.01))
+    assert prediction_error("mxnet-kvstore") == (None, None)

@@ -23,6 +23,7 @@ from prophet_scheduler.lab.own_script import (
     seconds_in,
 )
 from prophet_scheduler.lab.runner import Edges
+from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import namespaces
 from support.commands import Command
 
@@ -182,3 +183,13 @@ def test_what_follows_the_command_is_the_commands(prophet: Command, monkeypatch:
 def test_a_wrong_rate_or_delay_is_named(options: tuple[str, str], prophet: Command) -> None:
     line = prophet.refuses("testbed", "--bandwidth", "1gbit", *options, "true")
     assert line.startswith("prophet: {}: {!r} is not a ".format(*options))
+
+
+def test_every_worker_has_as_many_cores_and_none_is_shared() -> None:
+    assert worker_cores([0, 1], 2) == {"worker0": (0,), "worker1": (1,)}
+    assert worker_cores([2, 3, 5, 7, 8], 2) == {"worker0": (2, 3), "worker1": (5, 7)}
+    assert worker_cores([4], 1) == {"worker0": (4,)}
+
+
+def test_with_fewer_cores_than_workers_all_share_all() -> None:
+    assert worker_cores([0, 1], 3) == {}

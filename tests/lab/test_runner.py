@@ -58,11 +58,8 @@ def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     assert errors(cell) == {"stock": [None, None], "prophet": [None, None]}
     assert cell.runs["prophet"][1].workers[0].start_s == 4.0
     assert [len(run.statuses) for run in (cell.runs["stock"][0], cell.runs["prophet"][0])] == [0, 2]
-    assert (cell.links, cell.round_trips, list(cell.relays)) == (
-        {"worker0 up": 249e6},
-        {"worker0": 0.0101},
-        ["worker0"],
-    )
+    assert (cell.links, cell.round_trips) == ({"worker0 up": 249e6}, {"worker0": 0.0101})
+    assert list(cell.relays) == ["worker0"]
     assert (bench.host.terminated, bench.host.closed) == (5, 1)
     assert bench.listener.most >= ITERATIONS - 1
 

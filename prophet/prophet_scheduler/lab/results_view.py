@@ -6,15 +6,15 @@ Rule of this file: from results.json to words. results.py computes the numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console, RenderableType
 
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.iterations import basis, time_columns
 from prophet_scheduler.lab.records import CellResult, PolicyResult, Results
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from prophet_scheduler.lab.screen import titled_table
 
 
 def describe_narrow_link(name: str | None) -> str:
@@ -79,8 +79,6 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _table(cell: CellResult) -> RenderableType:
-    from prophet_scheduler.lab.screen import titled_table
-
     bound = cell.lower_bound_s
     of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
