@@ -30,6 +30,15 @@ PROFILE = Profile(
 )
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """PyTorch computes as in a job, where each worker has one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class VirtualClock:
     """Time passes in `sleep`, and by `host_s` at every look: the cost of the host."""
 
