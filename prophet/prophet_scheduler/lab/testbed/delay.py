@@ -31,8 +31,10 @@ FAST_BPS = 10e9
 
 @dataclass(frozen=True)
 class RelayReport:
-    """Report of a relay since the last one; times in seconds. `late_...` is the lateness of sent frames; `dropped`
-    frames found no room. `realtime` is True if the relay has priority over all other programs of the machine.
+    """Report of a relay since the last one; times in seconds.
+
+    `late_...` is the lateness of sent frames; `dropped` frames found no room. `realtime` is True if the relay has
+    priority over all other programs of the machine.
     """
 
     frames: int
