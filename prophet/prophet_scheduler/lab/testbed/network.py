@@ -46,13 +46,13 @@ def plug_in(
     def pair(ours: str, peer: str) -> str:
         return f"link add {ours} mtu {MTU_BYTES} type veth peer name {peer} mtu {MTU_BYTES}"
 
-    inside, commands = f"netns {namespace}", [f"link set {port} master {bridge} up"]
+    up = f"link set {port} master {bridge} up"
     if ends is None:
-        commands.insert(0, f"{pair(port, interface)} {inside}")
+        commands = [f"{pair(port, interface)} netns {namespace}", up]
     else:
         near, far = ends
-        commands = [pair(port, far), *commands, f"link set {far} up"]
-        commands += [f"{pair(near, interface)} {inside}", f"link set {near} up"]
+        commands = [pair(port, far), up, f"link set {far} up"]
+        commands += [f"{pair(near, interface)} netns {namespace}", f"link set {near} up"]
     _batch(bridge_namespace, "ip", *commands)
     _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
 
