@@ -141,13 +141,13 @@ def experiment_of(
     config: ExperimentConfig | None = None
     for index, point in enumerate([{}] if points is None else points):
         where = "" if points is None else f"sweep[{index}]."
+        if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
+            raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
         try:
-            if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
-                raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
             config = ExperimentConfig.model_validate(_merge(raw, point))
         except ValidationError as error:
             raise UserError(f"{path}: {_first_line(error, where, point)}") from None
-        cells.append(_cell(config, point, path, where, policies))
+        cells.append(_cell(config, point, path.parent, f"{path}: {where}", policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
     if repeats is not None and repeats < 1:
@@ -251,10 +251,10 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     return [*ExperimentConfig.model_fields, "sweep"] if inner is None else list(inner.model_fields)
 
 
-def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
+def _cell(config: ExperimentConfig, point: Mapping[str, Any], folder: Path, at: str, only: Sequence[str]) -> Cell:
     job = config.job
     engine = engines().get(config.engine, scheduled_engine())
-    policies = expand_policies(config.policies, job.framework, path, where, engine)
+    policies = expand_policies(config.policies, job.framework, f"{at}policies", engine)
     if only:
         policies = choose_policies(policies, only, job.framework, engine)
     for policy in policies:
@@ -265,9 +265,9 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where:
             wrong = f"compression: {job.compression} is for policies in torch"
         if wrong:
             trains = f"{policy.name} trains in {policy.framework}; leave that policy out"
-            raise UserError(f"{path}: {where}job.{wrong}, and {trains}")
-    _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
-    profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
+            raise UserError(f"{at}job.{wrong}, and {trains}")
+    _check_faults(config.cluster, policies, f"{at}cluster.faults")
+    profile = replayed_profile(job, folder, f"{at}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -116,13 +115,9 @@ def simulated_contenders() -> tuple[Contender, ...]:
 
 
 def expand_policies(
-    entries: Sequence[str | ContenderEntry],
-    framework: Framework,
-    path: Path,
-    where: str,
-    engine: EngineSpec | None = None,
+    entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
-    """Return all policies of a config's entries. Raises UserError.
+    """Return all policies of a config's entries. Raises UserError that names the place `at` which they stand.
 
     `framework` is the job's. `engine` is the config's, on which a policy's name means that policy; the default is the
     engine with the hook.
@@ -132,11 +127,11 @@ def expand_policies(
     for index, entry in enumerate(entries):
         # A name is not checked as in a mapping, because the error for an unknown policy says more about a wrong one.
         whole = _named(engine.called_here(entry)) if isinstance(entry, str) else entry
-        policies += _expanded(whole, f"{path}: {where}policies[{index}]", framework, engine)
+        policies += _expanded(whole, f"{at}[{index}]", framework, engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"{path}: {where}policies: {twice!r} is there twice; give one another name and a base")
+        raise UserError(f"{at}: {twice!r} is there twice; give one another name and a base")
     return tuple(policies)
 
 
