@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 os.environ["PROPHET_VALIDATE"] = "1"  # before the first import of what reads it
 
 from prophet_scheduler.frontends import notices  # noqa: F401  # Prophet's lines begin as in a job.
+from support.commands import Command
 from support.golden import FOLDER, Golden
 
 # A program started in a shell's background ignores Ctrl-C, and its children inherit this.
@@ -61,3 +62,8 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(FOLDER, write=bool(request.config.getoption("--write-golden")))
+
+
+@pytest.fixture
+def prophet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)

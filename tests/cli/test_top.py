@@ -68,11 +68,15 @@ def status(rank: int = 0, job: str = "train-29500", **more: Any) -> LiveStatus:
     return replace(made, **more)
 
 
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
 def screen(shown: list[LiveStatus], width: int = 140, now: float = 1000.5) -> str:
     console = Console(file=StringIO(), width=width, color_system=None)
     console.print(view(shown, now, width))
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+    return text_of(console)
 
 
 def test_workers_are_side_by_side() -> None:
@@ -183,8 +187,7 @@ def test_it_waits_for_a_job_to_begin(run: Callable[..., None], capsys: pytest.Ca
     assert played.slept == [1.0, 1.0, 1.0]
     printed = capsys.readouterr()
     assert printed.err.count("waiting for one") == 1, "once"
-    assert isinstance(console.file, StringIO)
-    assert "train-29500" in printed.out + console.file.getvalue()
+    assert "train-29500" in printed.out + text_of(console)
 
 
 def test_on_a_terminal_a_key_ends_it_and_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +201,7 @@ def test_on_a_terminal_a_key_ends_it_and_gives_the_terminal_back(monkeypatch: py
         show(None, None, TopEdges(lambda: documents(status()), lambda: 1000.5, console=console))
         assert termios.tcgetattr(keyboard) == before
     os.close(ours)
-    assert isinstance(console.file, StringIO)
-    in_place, _, after = console.file.getvalue().partition("\x1b[?1049l")
+    in_place, _, after = text_of(console).partition("\x1b[?1049l")
     assert "\x1b[?1049h" in in_place and "q to leave" in in_place, "on a screen of its own"
     assert after.count("train-29500") == 1, "the last one stays"
 
@@ -216,18 +218,10 @@ def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPa
     shown = documents(status())
     console = Console(file=StringIO(), width=100, force_terminal=True)
     show(None, 2, Played(shown, shown).edges(console))
-    assert isinstance(console.file, StringIO)
-    text = console.file.getvalue()
-    assert text.count("train-29500") == 3, "drawn for each look, and once more at the end"
-
-
-def test_in_a_pipe_each_look_is_a_screen_of_its_own() -> None:
-    shown = documents(status())
-    console = Console(file=StringIO(), width=100)
-    show(None, 2, Played(shown, shown).edges(console))
-    assert isinstance(console.file, StringIO)
-    assert console.file.getvalue().count("train-29500") == 2
-    assert "\x1b" not in console.file.getvalue()
+    assert text_of(console).count("train-29500") == 3, "drawn for each look, and once more at the end"
+    pipe = Console(file=StringIO(), width=100)
+    show(None, 2, Played(shown, shown).edges(pipe))
+    assert text_of(pipe).count("train-29500") == 2 and "\x1b" not in text_of(pipe), "each a screen of its own"
 
 
 @pytest.mark.parametrize("width", [20, 40])
@@ -259,8 +253,7 @@ def test_of_a_job_that_is_only_watched_the_advice_is_shown_and_not_renewed_each_
     console = Console(file=StringIO(), width=200)
     played = Played(documents(first, status(1)), documents(later, status(1)), documents(later, status(1)))
     show(None, 3, replace(played.edges(console), now=iter([0.0, 0.0, 0.0, 1.0, 1.0, 99.0, 99.0, 99.0]).__next__))
-    assert isinstance(console.file, StringIO)
-    text = console.file.getvalue()
+    text = text_of(console)
     assert text.count("67% ± 1% waits for the network") == 3 and text.count("would help: twice the rate") == 3
     assert text.count("of 200 iterations") == 2 and text.count("of 300 iterations") == 1
     assert "forward waits for" not in text and "sent" not in text

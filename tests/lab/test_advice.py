@@ -12,10 +12,11 @@ import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.lab import simulator_error
 from prophet_scheduler.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
-from prophet_scheduler.lab.simulator_error import PredictionError
+from prophet_scheduler.lab.simulator_error import PredictionError, prediction_error
 
 MBIT = 1e6
 
@@ -128,21 +129,19 @@ def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error() -> None:
 
 
 def test_stock_is_advised_to_take_prophet_and_the_other_engine_as_it_runs_there() -> None:
-    names = {}
-    for policy in ("stock", "ddp-gloo", "p3", "ddp-p3", "bytescheduler", "ddp-gloo-5"):
-        before = situation(policy=policy)
-        other = changed("ddp", before) or changed("parameter-servers", before)
-        under = changed("prophet", before)
-        assert other is not None and under is not None
-        names[policy] = (under.contender.name, other.contender.name)
-    assert names == {
+    for policy, names in {
         "stock": ("prophet", "ddp-gloo"),
         "ddp-gloo": ("ddp-prophet", "stock"),
         "p3": ("prophet", "ddp-p3"),
         "ddp-p3": ("ddp-prophet", "p3"),
         "bytescheduler": ("prophet", "ddp-prophet"),
         "ddp-gloo-5": ("ddp-prophet", "stock"),
-    }
+    }.items():
+        before = situation(policy=policy)
+        other = changed("ddp", before) or changed("parameter-servers", before)
+        under = changed("prophet", before)
+        assert other is not None and under is not None
+        assert (under.contender.name, other.contender.name) == names
 
 
 def test_byteps_in_place_of_ddp_has_a_server_for_each_worker() -> None:
@@ -160,9 +159,6 @@ def test_a_change_that_cannot_be_predicted_is_left_out() -> None:
     assert "parameter-servers" not in by_change(advise(situation(), predict=predict))
     with pytest.raises(UserError, match="no"):
         advise(situation(policy="prophet"), predict=predict)
-
-
-def test_an_unknown_policy_is_one_line() -> None:
     with pytest.raises(UserError, match="unknown policy 'fast'; the known ones are stock"):
         contender_of("fast")
 
@@ -202,3 +198,17 @@ def test_a_job_that_clips_by_the_norm_is_predicted_with_two_phases() -> None:
     # 20 MB take 0.64 s at 250 Mbit/s. Forward hides 0.1 s of the second half, and without phases none.
     assert predicted_s(dataclasses.replace(given, waits=True)) == pytest.approx(0.64 + 0.1, rel=0.1)
     assert predicted_s(clips) == pytest.approx(0.64, rel=0.1)
+
+
+def test_a_policy_has_the_errors_of_its_own_cells() -> None:
+    for base in ("prophet", "stock", "ddp-prophet", "ddp-gloo"):
+        usual, worst = prediction_error(base)
+        assert usual is not None and worst is not None and 0 <= usual <= worst < 1
+
+
+def test_one_that_was_never_compared_has_those_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ratios = {"prophet": [1.02, 0.9], "stock": [1.3], "ddp-gloo": [1.01]}
+    monkeypatch.setattr(simulator_error, "_ratios", lambda: ratios)
+    assert prediction_error("pace") == pytest.approx((0.1, 0.3))
+    assert prediction_error("ddp-pace") == pytest.approx((0.01, 0.01))
+    assert prediction_error("mxnet-kvstore") == (None, None)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from prophet_scheduler.cli import main as cli
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.cut import Cut, learning_cut
 from prophet_scheduler.core.errors import UserError
@@ -40,6 +38,7 @@ from prophet_scheduler.watch.rows import (
     WaitsRow,
 )
 from prophet_scheduler.watch.status import WorkerName
+from support.commands import Command
 from support.job_records import write_job_record, write_rows
 from support.profiles import resnet50
 
@@ -99,15 +98,21 @@ def rate(situation: Situation, node: str = "worker0") -> float | None:
     return situation.cell.cluster.bandwidth.rate(node)
 
 
-def suggested(folder: Path, links: LinkOptions = NOTHING) -> dict[str, Suggestion]:
-    situation, measured_s = of_record(folder, links)
+def recorded(
+    folder: Path, *workers: Sequence[RecordRow], links: LinkOptions = NOTHING, policy: str | None = None
+) -> tuple[Situation, float]:
+    """Return the situation and the iteration time of a job whose workers left these lines."""
+    return of_record(write_rows(folder, *workers), links, policy)
+
+
+def suggested(situation: Situation, measured_s: float) -> dict[str, Suggestion]:
     return {suggestion.change: suggestion for suggestion in advise(situation, measured_s).suggestions}
 
 
 def test_a_record_knows_the_job_its_network_and_what_an_iteration_took(tmp_path: Path) -> None:
-    folder = write_rows(tmp_path, [*rows(period_s=0.93), end()], [*rows(1, learned=None, network=None), end()])
-    assert not is_run(folder)
-    situation, measured_s = of_record(folder, NOTHING)
+    lines = [*rows(period_s=0.93), end()], [*rows(1, learned=None, network=None), end()]
+    situation, measured_s = recorded(tmp_path, *lines)
+    assert not is_run(tmp_path)
     assert (situation.contender.name, situation.cell.cluster.workers) == ("ddp-prophet", 2)
     assert measured_s == pytest.approx(0.93) and rate(situation) == pytest.approx(250e6)
     assert situation.profile.total_bytes == pytest.approx(25_600_000, abs=1000)
@@ -116,6 +121,7 @@ def test_a_record_knows_the_job_its_network_and_what_an_iteration_took(tmp_path:
     assert situation.profile.name == "train-29500"
     assert (situation.waits, situation.workers_per_host, situation.assumed) == (False, 1, ())
     assert situation.cell.simulator.overhead_s == NETWORK.overhead_s
+    assert rate(recorded(tmp_path, rows(network=None), links=LinkOptions(1e9))[0]) == 1e9, "given, as none is measured"
 
 
 def test_what_the_recorder_itself_writes_will_do(tmp_path: Path) -> None:
@@ -128,8 +134,7 @@ def test_what_the_recorder_itself_writes_will_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("barrier", [False, True])
 def test_predictions_are_near_to_what_the_changed_job_would_take(tmp_path: Path, barrier: bool) -> None:
-    folder = write_rows(tmp_path, [*rows(period_s=took_s(barrier=barrier), barrier=barrier), end()])
-    found = suggested(folder)
+    found = suggested(*recorded(tmp_path, [*rows(period_s=took_s(barrier=barrier), barrier=barrier), end()]))
     faster = replace(NETWORK, bandwidth=2 * NETWORK.bandwidth)
     expected = {
         "twice-the-rate": took_s(network=faster, barrier=barrier),
@@ -143,15 +148,12 @@ def test_predictions_are_near_to_what_the_changed_job_would_take(tmp_path: Path,
 
 def test_where_the_network_is_wide_nothing_helps(tmp_path: Path) -> None:
     wide = replace(NETWORK, bandwidth=40 * NETWORK.bandwidth)
-    folder = write_rows(tmp_path, [*rows(network=wide, period_s=took_s(network=wide)), end()])
-    situation, measured_s = of_record(folder, NOTHING)
-    advice = advise(situation, measured_s)
+    advice = advise(*recorded(tmp_path, [*rows(network=wide, period_s=took_s(network=wide)), end()]))
     assert advice.best is None and not advice.network_holds_back
 
 
 def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_path: Path) -> None:
-    folder = write_rows(tmp_path, [*rows(barrier=True, period_s=1.2), end(barrier=True)])
-    situation, measured_s = of_record(folder, NOTHING)
+    situation, measured_s = recorded(tmp_path, [*rows(barrier=True, period_s=1.2), end(barrier=True)])
     assert situation.waits and "looks at all gradients" in situation.assumed[0]
     advice = advise(situation, measured_s, predict=lambda changed: 1.0 if changed.waits else 0.1)
     assert advice.assumed == situation.assumed
@@ -159,47 +161,43 @@ def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_pa
 
 
 def test_forward_is_what_is_neither_backward_nor_waiting(tmp_path: Path) -> None:
-    folder = write_rows(tmp_path, [*rows(period_s=1.3, computing_s=1.1), end()])
-    profile = of_record(folder, NOTHING)[0].profile
+    profile = recorded(tmp_path, [*rows(period_s=1.3, computing_s=1.1), end()])[0].profile
     assert profile.backward_s + profile.forward_s == pytest.approx(1.1, abs=0.02)
     for lines in (
         rows(period_s=1.3, computing_s=0.5),  # several threads waited at once
         [row for row in rows(period_s=1.3) if not isinstance(row, RatesRow)],
     ):
-        profile = of_record(write_rows(tmp_path, lines), NOTHING)[0].profile
+        profile = recorded(tmp_path, lines)[0].profile
         assert profile.forward_s == pytest.approx(0.3, abs=1e-3), "as it was learned"
 
 
 def test_half_precision_travels_already_where_it_does(tmp_path: Path) -> None:
     small = on_the_wire(PROFILE, "fp16")
-    folder = write_rows(tmp_path, [*rows(learned=small, half=True, period_s=0.9), end(half=True)])
-    situation, _ = of_record(folder, NOTHING)
+    situation, took = recorded(tmp_path, [*rows(learned=small, half=True, period_s=0.9), end(half=True)])
     assert situation.profile.total_bytes == pytest.approx(25_600_000, abs=1000)
     assert situation.cell.wire is not None and situation.cell.wire.total_bytes == pytest.approx(12.8e6, abs=1000)
-    assert "half-precision" not in suggested(folder)
+    assert "half-precision" not in suggested(situation, took)
 
 
 def test_the_most_detail_that_was_learned_counts_at_the_pace_of_the_newest(tmp_path: Path) -> None:
     fine = profile_row(101.5, profile_under(PROFILE, learning_cut(PROFILE.total_bytes)))
     newest = profile_row(150.0, profile_under(at_pace(PROFILE, 1.5), CUT))
     other = profile_row(101.0, profile_under(resnet50(5_000_000), Cut.uniform(4096)))
-    folder = write_rows(tmp_path, [*rows(learned=None), other, fine, newest])
-    profile = of_record(folder, NOTHING)[0].profile
+    profile = recorded(tmp_path, [*rows(learned=None), other, fine, newest])[0].profile
     assert len(profile.gradients) == len(fine.gradient) > len(newest.gradient)
     assert profile.backward_s == pytest.approx(0.9, rel=0.1)
     transfers = TransfersRow(1.0, 2.0, (), (), (), (), (), (), (), arena=False)
-    folder = write_rows(tmp_path, [*rows(learned=None), transfers, fine, newest])
-    assert len(of_record(folder, NOTHING)[0].profile.gradients) == len(newest.gradient), "ids are no places there"
+    profile = recorded(tmp_path, [*rows(learned=None), transfers, fine, newest])[0].profile
+    assert len(profile.gradients) == len(newest.gradient), "ids are no places there"
 
 
 def test_what_an_iteration_takes_is_of_the_blocks_in_force(tmp_path: Path) -> None:
     later = IterationsRow(40, 10, tuple(141.5 + 0.5 * number for number in range(10)))
     changed = CutRow(140.2, 1, Cut.uniform(1 << 20).segments)
-    folder = write_rows(tmp_path, [*rows(), changed, later])
-    assert of_record(folder, NOTHING)[1] == pytest.approx(0.5)
+    assert recorded(tmp_path, [*rows(), changed, later])[1] == pytest.approx(0.5)
     few = replace(later, count=3, ends_s=later.ends_s[:3])
-    folder = write_rows(tmp_path, [*rows(), replace(changed, time_s=141.0), few])
-    assert of_record(folder, NOTHING)[1] == pytest.approx(1.0), "too few to say anything"
+    _, period_s = recorded(tmp_path, [*rows(), replace(changed, time_s=141.0), few])
+    assert period_s == pytest.approx(1.0), "too few to say anything"
 
 
 def byteps(rank: int, *, workers: int = 2, servers: int = 1, **more: Any) -> list[RecordRow]:
@@ -226,7 +224,7 @@ def test_with_servers_all_links_are_alike_unless_it_is_said(tmp_path: Path) -> N
 def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) -> None:
     large = resnet50(51_200_000, backward_s=0.6, forward_s=0.3)
     lines = (byteps(rank, learned=large, period_s=1.75) for rank in range(2))
-    found = suggested(write_rows(tmp_path, *lines), LinkOptions(1e9, 500e6))
+    found = suggested(*recorded(tmp_path, *lines, links=LinkOptions(1e9, 500e6)))
     assert found["another-server"].iteration_s < 0.65 * 1.75
     assert found["another-server"].iteration_s == pytest.approx(found["faster-servers"].iteration_s, rel=0.1)
     assert not found["twice-the-rate"].helps
@@ -235,25 +233,20 @@ def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) ->
 
 def test_workers_of_one_host_and_processes_of_one_worker(tmp_path: Path) -> None:
     shared = [byteps(rank, host="a", servers=2) for rank in range(2)]
-    situation, _ = of_record(write_rows(tmp_path, *shared), NOTHING)
+    situation, _ = recorded(tmp_path, *shared)
     assert situation.workers_per_host == 2 and rate(situation) == pytest.approx(500e6), "the host's"
     whole = byteps(0, workers=2, ranks=8, settings={"BYTEPS_LOCAL_SIZE": "4"})
     (tmp_path / "worker1.jsonl").unlink()
-    situation, _ = of_record(write_rows(tmp_path, whole), NOTHING)
+    situation, _ = recorded(tmp_path, whole)
     assert (situation.cell.cluster.workers, situation.workers_per_host) == (2, 1)
-    ring = rows(workers=4, settings={"LOCAL_WORLD_SIZE": "2"})
-    situation, _ = of_record(write_rows(tmp_path, ring), NOTHING)
+    situation, _ = recorded(tmp_path, rows(workers=4, settings={"LOCAL_WORLD_SIZE": "2"}))
     assert situation.workers_per_host == 2 and rate(situation) == pytest.approx(250e6 * 1.5), "of a ring of four"
 
 
 def test_what_became_of_prophet_in_the_job_is_said(tmp_path: Path) -> None:
-    folder = write_rows(tmp_path, [*rows(), end(given_back="0.1 s and not 0.2 s")])
-    assert "0.1 s and not 0.2 s" in of_record(folder, NOTHING)[0].assumed[0]
-    folder = write_rows(tmp_path, [*rows(), end(policy="p3")])
-    assert of_record(folder, NOTHING)[0].contender.name == "ddp-p3"
-    folder = write_rows(tmp_path, rows(settings={"PROPHET_SCHEDULER": "ddp-nothing"}))
-    with pytest.raises(UserError, match="that job ran under 'ddp-nothing', of which nothing is predicted"):
-        of_record(folder, NOTHING)
+    situation, _ = recorded(tmp_path, [*rows(), end(given_back="0.1 s and not 0.2 s")])
+    assert "0.1 s and not 0.2 s" in situation.assumed[0]
+    assert recorded(tmp_path, [*rows(), end(policy="p3")])[0].contender.name == "ddp-p3"
 
 
 @pytest.mark.parametrize(
@@ -264,44 +257,32 @@ def test_what_became_of_prophet_in_the_job_is_said(tmp_path: Path) -> None:
         (rows(iterations=4), NOTHING, None, "the job has 3 iterations on record; let it go on"),
         (rows(), LinkOptions(workers=4), None, "only --bandwidth and --server-bandwidth can be given"),
         (rows(), NOTHING, "p3", "which knows how it ran; leave --policy out"),
+        (
+            rows(settings={"PROPHET_SCHEDULER": "ddp-nothing"}),
+            NOTHING,
+            None,
+            "that job ran under 'ddp-nothing', of which nothing is predicted",
+        ),
+        (
+            [*rows(learned=None), ProfileRow(1.0, (0, 8), (1000,), (0.1, 0.2), (0.1, 0.1))],
+            NOTHING,
+            None,
+            "what was learned of the job cannot be read",
+        ),
     ],
 )
 def test_a_record_that_does_not_suffice_is_one_line(
     tmp_path: Path, lines: list[RecordRow], links: LinkOptions, policy: str | None, line: str
 ) -> None:
-    folder = write_rows(tmp_path, lines)
     with pytest.raises(UserError, match=line) as raised:
-        of_record(folder, links, policy)
+        recorded(tmp_path, lines, links=links, policy=policy)
     assert str(tmp_path) in str(raised.value)
 
 
-def test_a_rate_can_be_given_where_none_was_measured(tmp_path: Path) -> None:
-    folder = write_rows(tmp_path, rows(network=None))
-    assert rate(of_record(folder, LinkOptions(1e9))[0]) == 1e9
-
-
-def test_a_profile_that_cannot_be_is_an_error_of_its_line(tmp_path: Path) -> None:
-    broken = ProfileRow(1.0, (0, 8), (1000,), (0.1, 0.2), (0.1, 0.1))
-    folder = write_rows(tmp_path, [*rows(learned=None), broken])
-    with pytest.raises(UserError, match="what was learned of the job cannot be read"):
-        of_record(folder, NOTHING)
-
-
-def test_the_command_takes_a_record(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_command_takes_a_record(prophet: Command, tmp_path: Path) -> None:
     folder = write_rows(tmp_path, [*rows(period_s=took_s()), end()])
-
-    def printed(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prophet", "advise", str(folder), *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(left.value.code or 0), captured.out, captured.err
-
-    status, out, _ = printed("--json")
+    status, out, _ = prophet("advise", folder, "--json")
     advice = json.loads(out)
     assert status == 0 and advice["measured_s"] == pytest.approx(took_s(), rel=1e-3)
     assert {each["change"] for each in advice["suggestions"]} >= {"twice-the-rate", "half-precision", "larger-batch"}
-    status, out, error = printed("--cell", "1")
-    assert (status, out) == (2, "") and "leave --status and --cell out" in error
+    assert "leave --status and --cell out" in prophet.refuses("advise", folder, "--cell", "1")

@@ -28,10 +28,8 @@ SMALL = resnet50(5_000_000)
 def left(folder: Path, raw: dict[str, Any], *cells: CellResult) -> Path:
     """Write the files of `prophet run` for made-up runs."""
     experiment: Experiment = loaded(raw, folder)
-    shown = [
-        made.model_copy(update={"setting": dict(place.setting)})
-        for made, place in zip(cells, experiment.cells, strict=False)
-    ]
+    pairs = zip(cells, experiment.cells, strict=False)
+    shown = [made.model_copy(update={"setting": dict(place.setting)}) for made, place in pairs]
     config: Any = dict(experiment.source)
     write_results(Results(schema=1, config=config, cells=shown), folder / "results.json")
     return folder
@@ -104,7 +102,7 @@ def test_a_run_has_its_profile_its_cluster_and_what_was_measured(tmp_path: Path)
         of_run(folder, "p3")
 
 
-def test_of_several_cells_one_is_chosen(tmp_path: Path) -> None:
+def test_of_several_cells_one_is_chosen_unless_the_folder_has_only_that(tmp_path: Path) -> None:
     raw = {**REPLAY, "sweep": [{"cluster": {"bandwidth": rate}} for rate in ("100mbit", "1gbit")]}
     folder = left(tmp_path, raw, cell(prophet=policy(2.2)), cell(prophet=policy(0.9)))
     situation, measured_s = of_run(folder, number=1)
@@ -113,11 +111,6 @@ def test_of_several_cells_one_is_chosen(tmp_path: Path) -> None:
         of_run(folder)
     with pytest.raises(UserError, match="--cell is 2"):
         of_run(folder, number=2)
-
-
-def test_a_folder_with_one_cell_of_a_sweep_is_that_cells(tmp_path: Path) -> None:
-    raw = {**REPLAY, "sweep": [{"cluster": {"bandwidth": rate}} for rate in ("100mbit", "1gbit")]}
-    folder = left(tmp_path, raw, cell(prophet=policy(2.2)), cell(prophet=policy(0.9)))
     results = json.loads((folder / "results.json").read_text())
     results["cells"] = results["cells"][1:]
     (folder / "results.json").write_text(json.dumps(results))

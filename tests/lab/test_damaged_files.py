@@ -89,18 +89,6 @@ KEPT = Kept(FEW, Network(1e8, 1e-4, 1e-3), learning_cut(1 << 20))
 
 
 @fuzzed
-@given(json_files(json.loads(kept_to_json(KEPT))))
-def test_what_was_kept(scratch: Path, content: bytes) -> None:
-    def begin(path: Path) -> None:
-        kept = kept_from_json(read_text(path))
-        if kept.network is not None:
-            for policy in ("prophet", "bytescheduler"):
-                encode_plan(get_policy(policy).plan(kept.profile, kept.network))
-
-    read_or_refused(begin, scratch / "kept.json", content, ValueError)
-
-
-@fuzzed
 @given(st.data())
 def test_what_a_run_left(left: Path, scratch: Path, data: st.DataObject) -> None:
     for name, read in (("worker0.status.json", read_status), ("worker0.json", read_worker)):
@@ -112,18 +100,6 @@ def test_what_a_run_left(left: Path, scratch: Path, data: st.DataObject) -> None
         assert isinstance(describe_setting(cell.setting), str)
 
 
-@fuzzed
-@given(json_files({"iterations": 3, "seed": 0, "batch_size": 4, "model": "mlp"}))
-def test_specification_of_a_job(scratch: Path, content: bytes) -> None:
-    read_or_refused(read_spec, scratch / "spec.json", content, ValueError, TypeError)
-
-
-@fuzzed
-@given(json_files(TRACE))
-def test_trace_of_byteps(scratch: Path, content: bytes) -> None:
-    read_or_refused(lambda path: read_trace(path, WORKER), scratch / "comm.json", content)
-
-
 SYMBOL = {
     "nodes": [
         {"op": "null", "name": "data", "attrs": {"__shape__": "(4, 8)"}, "inputs": []},
@@ -133,13 +109,37 @@ SYMBOL = {
 }
 
 
-@fuzzed
-@given(json_files(SYMBOL))
-def test_symbol(scratch: Path, content: bytes) -> None:
-    def read(path: Path) -> Any:
-        return graph_of_symbol(path.read_bytes().decode(), {"fc_output": (4, 2)}, name="odd.json")
+def begin(path: Path) -> None:
+    """Begin a job with what an earlier one has kept."""
+    kept = kept_from_json(read_text(path))
+    if kept.network is not None:
+        for policy in ("prophet", "bytescheduler"):
+            encode_plan(get_policy(policy).plan(kept.profile, kept.network))
 
-    read_or_refused(read, scratch / "odd.json", content, UnicodeDecodeError)
+
+READERS: dict[str, tuple[Callable[[Path], Any], Any, tuple[type[Exception], ...]]] = {
+    "what was kept": (begin, json.loads(kept_to_json(KEPT)), (ValueError,)),
+    "specification of a job": (
+        read_spec,
+        {"iterations": 3, "seed": 0, "batch_size": 4, "model": "mlp"},
+        (ValueError, TypeError),
+    ),
+    "trace of BytePS": (lambda path: read_trace(path, WORKER), TRACE, ()),
+    "symbol": (
+        lambda path: graph_of_symbol(path.read_bytes().decode(), {"fc_output": (4, 2)}, name="odd.json"),
+        SYMBOL,
+        (UnicodeDecodeError,),
+    ),
+}
+"""Reader, right document, and errors beside UserError, by kind of a file."""
+
+
+@pytest.mark.parametrize("kind", READERS)
+@fuzzed
+@given(st.data())
+def test_files_of_one_kind(kind: str, scratch: Path, data: st.DataObject) -> None:
+    read, right, errors = READERS[kind]
+    read_or_refused(read, scratch / "odd.json", data.draw(json_files(right)), *errors)
 
 
 @fuzzed

@@ -1,14 +1,18 @@
-"""The doctor's last line: on which engines a job can start under Prophet, and the one command to run next."""
+"""The doctor: what it finds on this machine and others, and its last line, which has the one command to run next."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 
 import pytest
 
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.lab import doctor
+from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.doctor import Finding
 
 NO_TORCH = Finding("PyTorch", False, "not installed; `pip install torch`")
@@ -75,3 +79,80 @@ def test_an_engine_that_is_enabled_by_one_command_is_one_that_prophet_runs_on() 
     enabled = [spec for spec in engines().values() if spec.enable]
     assert {spec.name for spec in enabled} == {"byteps", "ddp"}
     assert all(spec.hook or spec.check for spec in enabled)
+
+
+def test_everything_that_an_experiment_needs_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROPHET_FUSON", "0")
+    examined = doctor.examine()
+    of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
+    of_byteps = ["BytePS", "BytePS's faults", "PyTorch", "hook", "MLfabric"]
+    items = [*of_byteps, *of_ddp, "MXNet", "hook (MXNet)", "testbed", "tc", "delay", "variables"]
+    assert [finding.item for finding in examined if not finding.item.startswith("NIC ")] == items
+    assert any(finding.item.startswith("NIC ") for finding in examined)
+    assert all("\n" not in finding.line and finding.line for finding in examined)
+
+
+def test_variables_that_mean_nothing_are_listed() -> None:
+    (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
+    assert str(finding).splitlines() == [
+        "warning  variables: Prophet knows nothing of these, which have no effect",
+        "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
+        "           PROPHET_XYZ    none of Prophet's is like it",
+    ]
+    assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
+
+
+@pytest.mark.parametrize(
+    ("absent", "missed", "looked_at"),
+    [("mxnet", {"MXNet", "hook (MXNet)"}, {"PyTorch"}), ("torch", {"PyTorch", "hook", "NCCL"}, {"hook (MXNet)"})],
+)
+def test_one_framework_is_enough(
+    absent: str, missed: set[str], looked_at: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find_spec(name))
+    items = {finding.item for finding in doctor.examine()}
+    assert not missed & items and looked_at <= items
+
+
+Packages = dict[str, str]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Packages:
+    """A machine with these packages alone, by name: a version, or the place of one that was built in its source."""
+    packages: Packages = {}
+
+    def version(name: str) -> str:
+        if packages.get(name, "/").startswith("/"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return packages[name]
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return ModuleSpec(name, None, origin=packages[name]) if name in packages else None
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    return packages
+
+
+def test_no_byteps_is_told_with_what_to_do_and_one_built_in_its_source_is_found(installed: Packages) -> None:
+    line = doctor.obstacle(Contender("stock", "stock"))
+    assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
+    installed |= {"byteps": "/src/byteps/__init__.py", "torch": "/src/torch/__init__.py"}
+    assert list(doctor._package(engines()["byteps"])) == [Finding("BytePS", True, "in /src/byteps/__init__.py")]
+    assert doctor._framework("torch") == Finding("PyTorch", True, "in /src/torch/__init__.py")
+
+
+def test_each_policy_is_stopped_by_what_it_needs_alone(installed: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed |= {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
+    kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
+    installed["numpy"] = "2.0.1"
+    line = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
+    assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (line, None)
+    monkeypatch.setattr(doctor, "_plugin", lambda *subject, **more: iter(()))
+    (found,) = doctor._mxnet()
+    assert str(found).startswith("missing  MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1")
+    del installed["mxnet"]
+    assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"

@@ -20,6 +20,7 @@ ENGINES = "prophet_scheduler.engines"
 SHELL = {"PATH": "/bin", "BYTEPS_LOG_LEVEL": "TRACE", "MASTER_PORT": "1", "MXNET_CPU_WORKER_NTHREADS": "9", "RANK": "5"}
 
 STOCK = Contender("stock", "stock")
+STOCK_MXNET = Contender("mxnet-stock", "stock", framework="mxnet")
 KVSTORE = Contender("mxnet-kvstore", "mxnet-kvstore", framework="mxnet")
 P3 = Contender("mxnet-p3", "mxnet-p3", {"MXNET_KVSTORE_SLICE_THRESHOLD": "40000"}, "mxnet")
 DDP = Contender("ddp-gloo", "ddp-gloo")
@@ -32,27 +33,19 @@ def told(policy: Contender, node: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("policy", "server", "worker"),
     [
-        (
-            STOCK,
-            "import byteps.server",
-            ["prophet_scheduler.lab.jobs.pytorch.replay", f"{ENGINES}.byteps.torch_exchange:BytePSInTorch"],
-        ),
-        (
-            Contender("mxnet-stock", "stock", framework="mxnet"),
-            "import byteps.server",
-            ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:BytePSInGluon"],
-        ),
-        (KVSTORE, "import mxnet", ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:KVStoreInGluon"]),
-        (P3, "import mxnet", ["prophet_mxnet.jobs.replay", "prophet_mxnet.exchanges:P3InGluon"]),
+        (STOCK, "byteps.server", f"prophet_scheduler.lab.jobs.pytorch {ENGINES}.byteps.torch_exchange:BytePSInTorch"),
+        (STOCK_MXNET, "byteps.server", "prophet_mxnet.jobs prophet_mxnet.exchanges:BytePSInGluon"),
+        (KVSTORE, "mxnet", "prophet_mxnet.jobs prophet_mxnet.exchanges:KVStoreInGluon"),
+        (P3, "mxnet", "prophet_mxnet.jobs prophet_mxnet.exchanges:P3InGluon"),
     ],
 )
-def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, server: str, worker: list[str]) -> None:
+def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, server: str, worker: str) -> None:
     nodes = nodes_of(policy.engine, CLUSTER)
     assert nodes == ["scheduler", "server0", "server1", "worker0", "worker1"]
     for node in nodes[:3]:
-        assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", server]
-    module, exchange = worker
-    expected = [sys.executable, "-m", module, "--exchange", exchange, "--out", "x"]
+        assert command(policy, node, "replay", ["--out", "x"]) == [sys.executable, "-c", f"import {server}"]
+    package, exchange = worker.split()
+    expected = [sys.executable, "-m", f"{package}.replay", "--exchange", exchange, "--out", "x"]
     assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
 
 
@@ -86,11 +79,8 @@ def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (ADDRESSES["worker0"], "23007")
     assert (env["RANK"], env["WORLD_SIZE"], env["GLOO_SOCKET_IFNAME"]) == ("1", "2", "veth0")
     assert not any(key.startswith(("DMLC_", "BYTEPS_")) for key in env)
-    assert command(DDP, "worker0", "digits", [])[2:] == [
-        "prophet_scheduler.lab.jobs.pytorch.digits",
-        "--exchange",
-        "prophet_scheduler.engines.ddp.torch_exchange:DdpInTorch",
-    ]
+    script, exchange = "prophet_scheduler.lab.jobs.pytorch.digits", f"{ENGINES}.ddp.torch_exchange:DdpInTorch"
+    assert command(DDP, "worker0", "digits", [])[2:] == [script, "--exchange", exchange]
 
 
 @pytest.mark.parametrize("policy", [STOCK, KVSTORE, P3, DDP], ids=lambda policy: policy.name)
@@ -114,15 +104,11 @@ def test_a_job_starts_cold_unless_its_contender_says_otherwise() -> None:
     assert "PROPHET_CACHE" not in told(STOCK, "worker0")
 
 
-def test_what_the_shell_says_to_prophet_is_named_with_the_place_for_it() -> None:
+def test_what_the_shell_says_to_prophet_is_named_once_with_the_place_for_it() -> None:
     config = Path("mine.yaml")
     assert without_effect(SHELL, config) == ""
     line = without_effect({**SHELL, "PROPHET_MONITOR_S": "1", "PROPHET_FUSION": "0"}, config)
     assert line.startswith("an experiment takes nothing from the shell's PROPHET_FUSION, PROPHET_MONITOR_S; ")
     assert line.endswith("`env` of a policy in mine.yaml")
-
-
-def test_it_is_said_once_and_not_of_what_prophets_processes_tell_each_other() -> None:
-    assert without_effect({"PROPHET_LAB_RATES": "{}"}, Path("mine.yaml")) == ""
-    started_anew = {"PROPHET_USER_NAMESPACE": "1", "PROPHET_FUSION": "0"}
-    assert without_effect(started_anew, Path("mine.yaml")) == ""
+    assert without_effect({"PROPHET_LAB_RATES": "{}"}, config) == "", "Prophet's processes tell each other that"
+    assert without_effect({"PROPHET_USER_NAMESPACE": "1", "PROPHET_FUSION": "0"}, config) == "", "started anew"

@@ -43,9 +43,6 @@ def test_an_all_reduce_has_no_server() -> None:
 
 def test_a_bit_takes_longest_at_the_slowest_worker_and_each_servers_share_counts() -> None:
     seconds = seconds_per_bit(cluster({"default": "200mbit", "worker1": "100mbit", "server0": "800mbit"}, workers=4))
-    assert seconds == {
-        "worker uplink": pytest.approx(1 / 100e6),
-        "server": pytest.approx(4 / 800e6),
-    }
+    assert seconds == {"worker uplink": pytest.approx(1 / 100e6), "server": pytest.approx(4 / 800e6)}
     around = seconds_per_bit(cluster("100mbit", workers=4), ALL_REDUCE)
     assert around["worker uplink"] == pytest.approx(1.5 / 100e6)  # 2 (p-1)/p

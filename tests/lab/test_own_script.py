@@ -7,11 +7,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from prophet_scheduler.cli import main as cli
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import doctor, own_script
 from prophet_scheduler.lab.own_script import (
@@ -24,7 +23,9 @@ from prophet_scheduler.lab.own_script import (
     seconds_in,
 )
 from prophet_scheduler.lab.runner import Edges
+from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import namespaces
+from support.commands import Command
 
 WORKERS = ("worker0", "worker1")
 Step = tuple[bytes, int | None]
@@ -58,10 +59,11 @@ class PlayedNodes:
 
     def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> PlayedRank:
         self.started[name] = (list(argv), env, cwd)
+        log.touch()
         return PlayedRank(self._steps[name], log)
 
 
-def ran(nodes: PlayedNodes, shell: Mapping[str, str] | None = None) -> tuple[int, list[str], list[float]]:
+def ran(nodes: Any, shell: Mapping[str, str] | None = None) -> tuple[int, list[str], list[float]]:
     """(exit status, what was said, what was slept)."""
     said: list[str] = []
     slept: list[float] = []
@@ -98,12 +100,9 @@ def test_a_rank_that_fails_ends_it() -> None:
     assert ran(nodes)[:2] == (1, ["no such file", "worker1 ended with status 3"])
 
 
-def test_one_worker_alone_sends_nothing() -> None:
+def test_what_cannot_run_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--workers is 1; it must be 2 or more"):
         run_on_testbed(["true"], Links(1, 250e6, 0.0), print)
-
-
-def test_a_command_that_there_is_not_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print()")
     for command in ("./no_such_command", str(script), str(tmp_path)):
@@ -135,12 +134,9 @@ def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
             seconds_in([f"took {took}"], parse_pattern(r"took (\S+)"))
     with pytest.raises(UserError, match="finds None, no number above 0"):
         seconds_in(["took long"], parse_pattern(r"took (?:([0-9.]+) s|long)"))
-
-
-@pytest.mark.parametrize(("text", "wrong"), [("took s", "needs a group"), ("took (", "is no regular expression")])
-def test_a_pattern_without_a_number_is_refused(text: str, wrong: str) -> None:
-    with pytest.raises(UserError, match=f"^--seconds: .*{wrong}"):
-        parse_pattern(text)
+    for text, wrong in (("took s", "needs a group"), ("took (", "is no regular expression")):
+        with pytest.raises(UserError, match=f"^--seconds: .*{wrong}"):
+            parse_pattern(text)
 
 
 def test_a_change_is_made_of_variables() -> None:
@@ -150,13 +146,13 @@ def test_a_change_is_made_of_variables() -> None:
 
 
 @pytest.mark.netns
-def test_a_command_is_compared_with_itself_under_a_variable() -> None:
+def test_a_command_is_compared_with_itself_under_a_variable(prophet: Command) -> None:
     script = "import os, time; time.sleep(0.1); print('took', 1.0 if os.environ.get('FASTER') else 1.5, 's')"
     options = ["testbed", "--bandwidth", "1gbit", "--compare", "FASTER=1", "--pairs", "2", "--seconds", "took (.*) s"]
-    done = CliRunner().invoke(cli.app, [*options, sys.executable, "-c", script])
-    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "with FASTER=1: 1.50 ± 0.00 times as fast")
-    failing = CliRunner().invoke(cli.app, [*options, sys.executable, "-c", "print('no'); raise SystemExit(3)"])
-    assert failing.exit_code == 1 and "ended with status 3" in failing.output
+    status, out, _ = prophet(*options, sys.executable, "-c", script)
+    assert (status, out.splitlines()[-1]) == (0, "with FASTER=1: 1.50 ± 0.00 times as fast")
+    status, out, _ = prophet(*options, sys.executable, "-c", "print('no'); raise SystemExit(3)")
+    assert status == 1 and "ended with status 3" in out
 
 
 def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +166,7 @@ def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytes
     assert str(caught.value) in {finding.line for finding in doctor._testbed()}
 
 
-def test_what_follows_the_command_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_follows_the_command_is_the_commands(prophet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[object, ...]] = []
 
     def run(command: Sequence[str], links: Links, say: object) -> int:
@@ -178,15 +174,22 @@ def test_what_follows_the_command_is_the_commands(monkeypatch: pytest.MonkeyPatc
         return 1
 
     monkeypatch.setattr(own_script, "run_on_testbed", run)
-    options = ["testbed", "--bandwidth", "250mbit", "--workers", "3", "--delay", "2ms"]
-    done = CliRunner().invoke(cli.app, [*options, "python", "train.py", "--workers", "8"])
-    assert done.exit_code == 1
+    options = ["--bandwidth", "250mbit", "--workers", "3", "--delay", "2ms"]
+    assert prophet("testbed", *options, "python", "train.py", "--workers", "8")[0] == 1
     assert called == [(["python", "train.py", "--workers", "8"], Links(3, 250e6, 0.002))]
 
 
-@pytest.mark.parametrize(
-    ("options", "line"), [(["--bandwidth", "fast"], "--bandwidth: 'fast'"), (["--delay", "-1ms"], "--delay: '-1ms'")]
-)
-def test_a_wrong_rate_or_delay_is_named(options: list[str], line: str) -> None:
-    done = CliRunner().invoke(cli.app, ["testbed", "--bandwidth", "1gbit", *options, "true"])
-    assert isinstance(done.exception, UserError) and str(done.exception).startswith(line)
+@pytest.mark.parametrize("options", [("--bandwidth", "fast"), ("--delay", "-1ms")])
+def test_a_wrong_rate_or_delay_is_named(options: tuple[str, str], prophet: Command) -> None:
+    line = prophet.refuses("testbed", "--bandwidth", "1gbit", *options, "true")
+    assert line.startswith("prophet: {}: {!r} is not a ".format(*options))
+
+
+def test_every_worker_has_as_many_cores_and_none_is_shared() -> None:
+    assert worker_cores([0, 1], 2) == {"worker0": (0,), "worker1": (1,)}
+    assert worker_cores([2, 3, 5, 7, 8], 2) == {"worker0": (2, 3), "worker1": (5, 7)}
+    assert worker_cores([4], 1) == {"worker0": (4,)}
+
+
+def test_with_fewer_cores_than_workers_all_share_all() -> None:
+    assert worker_cores([0, 1], 3) == {}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import pytest
-
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.changes import changes
 from prophet_scheduler.lab.cluster_config import RateMix
 from prophet_scheduler.lab.results_view import describe_setting
 from support.configs import REPLAY, changed, loaded
+from support.fakes import Clock, FakeHost, Script
 
 MIX: dict[str, Any] = {"shares": [1.0, 0.1], "chances": [0.5, 0.5], "period_s": 5, "until_s": 20, "seed": 3}
 
@@ -32,61 +30,23 @@ def test_chances_are_shares_of_their_sum() -> None:
     assert len(mix.draw(2)) == 8
 
 
-class Host:
-    def __init__(self) -> None:
-        self.rates: list[tuple[str, float | None]] = []
-
-    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None:
-        self.rates.append((name, bits_per_s))
-
-    def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
-    def set_link(self, name: str, *, passes: bool) -> None: ...
-    def send_signal(self, name: str, number: object) -> None: ...
-
-
 def test_the_links_follow_the_draw(tmp_path: Path) -> None:
-    cluster = loaded(changed(REPLAY, "cluster.rate_mix", MIX), tmp_path).cells[0].cluster
+    (cell,) = loaded(changed(REPLAY, "cluster.rate_mix", MIX), tmp_path).cells
+    assert describe_setting(cell.setting) == "250mbit, rates x 1(50%) 0.1(50%)"
+    cluster, host = cell.cluster, FakeHost(Clock(), lambda node, env: Script())
     assert cluster.rate_mix is not None
-    host = Host()
-    made = list(changes(cluster, ["worker0", "worker1"], host, lambda node: None, lambda node: None))
+    made = list(changes(cluster, ["worker0", "worker1"], cast(Any, host), lambda node: None, lambda node: None))
     assert [change.at_s for change in made] == [0, 0, 5, 5, 10, 10, 15, 15]
     for change in made:
         change.make()
-    assert host.rates == [(f"worker{worker}", share * 250e6) for _, worker, share in cluster.rate_mix.draw(2)]
+    rates = [(name, rate) for _, name, rate in host.bandwidths]
+    assert rates == [(f"worker{worker}", share * 250e6) for _, worker, share in cluster.rate_mix.draw(2)]
 
 
 def test_traffic_ends_in_time_beside_other_traffic_that_began_before_it(tmp_path: Path) -> None:
     longer = {"node": "worker0", "until_s": 10, "rate": "80mbit"}
     shorter = {"node": "worker1", "from_s": 1, "until_s": 5, "rate": "80mbit"}
     cluster = loaded(changed(REPLAY, "cluster.traffic", [longer, shorter]), tmp_path).cells[0].cluster
-    made = changes(cluster, ["worker0", "worker1"], Host(), lambda node: None, lambda node: None)
+    host: Any = FakeHost(Clock(), lambda node, env: Script())
+    made = changes(cluster, ["worker0", "worker1"], host, lambda node: None, lambda node: None)
     assert [change.at_s for change in made] == [0, 1, 5, 10]
-
-
-def test_it_is_in_the_cells_setting(tmp_path: Path) -> None:
-    (cell,) = loaded(changed(REPLAY, "cluster.rate_mix", MIX), tmp_path).cells
-    assert describe_setting(cell.setting) == "250mbit, rates x 1(50%) 0.1(50%)"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "line"),
-    [
-        ({"chances": [0.5, 0.4]}, "2 shares need as many chances, which add up to 1"),
-        ({"chances": [1.0]}, "2 shares need as many chances"),
-        ({"shares": [1.5, 0.1]}, "less than or equal to 1"),
-        ({"rates": [1]}, "rate_mix.rates: unknown key; the keys here are shares, chances, period_s"),
-    ],
-)
-def test_a_mix_that_cannot_be_is_one_line(wrong: dict[str, Any], line: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        loaded(changed(REPLAY, "cluster.rate_mix", {**MIX, **wrong}), tmp_path)
-    assert line in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_it_has_the_workers_rates_to_itself(tmp_path: Path) -> None:
-    mixed = changed(REPLAY, "cluster.rate_mix", MIX)
-    series = changed(mixed, "cluster.bandwidth", [{"at_s": 0, "rate": "1gbit"}, {"at_s": 5, "rate": "2gbit"}])
-    with pytest.raises(UserError, match="change already by bandwidth"):
-        loaded(series, tmp_path)
-    with pytest.raises(UserError, match="has to be a rate for each"):
-        loaded(changed(mixed, "cluster.bandwidth", "none"), tmp_path)

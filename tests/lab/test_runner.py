@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,14 @@ class Bench:
         self.folder = folder
         self.experiment = loaded(raw, folder)
 
-    def run(self) -> CellRuns:
-        (cell,) = run_experiment(
-            self.experiment, self.folder / "out", self.host.opened, self.listener, self.clock.edges
-        )
+    def run(self, obstacle: Callable[[Contender], str | None] = lambda policy: None) -> CellRuns:
+        parts = self.host.opened, self.listener, self.clock.edges, obstacle
+        (cell,) = run_experiment(self.experiment, self.folder / "out", *parts)
         return cell
+
+
+def errors(cell: CellRuns) -> dict[str, list[str | None]]:
+    return {name: [run.error for run in runs] for name, runs in cell.runs.items()}
 
 
 def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
@@ -52,13 +55,11 @@ def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     cell = bench.run()
     order = ["stock repeat1", "prophet repeat1", "stock repeat2", "prophet repeat2", "stock recording"]
     assert bench.listener.heard == [line for start in order for line in (start, None)]
-    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
-        "stock": [None, None],
-        "prophet": [None, None],
-    }
+    assert errors(cell) == {"stock": [None, None], "prophet": [None, None]}
     assert cell.runs["prophet"][1].workers[0].start_s == 4.0
     assert [len(run.statuses) for run in (cell.runs["stock"][0], cell.runs["prophet"][0])] == [0, 2]
-    assert cell.links["tolerance"] == 0.10
+    assert (cell.links, cell.round_trips) == ({"worker0 up": 249e6}, {"worker0": 0.0101})
+    assert list(cell.relays) == ["worker0"]
     assert (bench.host.terminated, bench.host.closed) == (5, 1)
     assert bench.listener.most >= ITERATIONS - 1
 
@@ -116,17 +117,6 @@ def test_a_run_knows_when_its_blocks_last_changed(tmp_path: Path) -> None:
 
     runs = Bench(tmp_path, script=recut).run().runs
     assert (runs["prophet"][0].recut_s, runs["stock"][0].recut_s) == (103.5, None)
-
-
-def test_a_policy_on_another_engine_that_stepped_aside_is_no_result(tmp_path: Path) -> None:
-    def aside(node: str, env: Mapping[str, str]) -> Script:
-        said = status(stepped_aside="rank 1 has torch's reducer, since join() is used")
-        script = good(node, env)
-        return replace(script, files={**script.files, "status.json": said}) if script.files else script
-
-    cell = Bench(tmp_path, changed(REPLAY, "policies", ["ddp-prophet"]), script=aside).run()
-    error = cell.runs["ddp-prophet"][0].error
-    assert error == "Prophet stepped aside in worker0: rank 1 has torch's reducer, since join() is used"
 
 
 def test_repeats_begin_with_what_earlier_ones_learned_where_the_config_says_so(tmp_path: Path) -> None:
@@ -325,17 +315,9 @@ def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:
     bench.host.breaks_at = bench.clock.now_s + ITERATIONS + 1  # in the second run
     cell = bench.run()
     line = "the relay of worker0's link ended with status 1: it said nothing"
-    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
-        "stock": [None, line],
-        "prophet": [line, line],
-    }
+    assert errors(cell) == {"stock": [None, line], "prophet": [line, line]}
     assert cell.relays == {}
     assert bench.host.terminated == 5
-
-
-def test_what_the_links_did_is_kept_with_the_runs(tmp_path: Path) -> None:
-    cell = Bench(tmp_path).run()
-    assert (cell.round_trips, list(cell.relays)) == ({"worker0": 0.0101, "tolerance": 0.10}, ["worker0"])
 
 
 def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:
@@ -371,10 +353,7 @@ def test_watch_counts_from_the_last_progress() -> None:
     ("log", "words"),
     [
         (["Traceback", "  File x", "ModuleNotFoundError: No module named 'mxnet'"], "ModuleNotFoundError: No module"),
-        (
-            ["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"],
-            "MXNetError",
-        ),
+        (["MXNetError: Check failed: port != -1 : bind failed", "[bt] (1) lib.so", "[bt] (2) lib.so"], "MXNetError"),
         (["terminate called after throwing an instance of 'dmlc::Error'", "  what():  bind: in use", "[bt]"], "what()"),
         (["serving", "Killed"], "Killed"),
         ([], "it said nothing"),
@@ -388,17 +367,8 @@ def test_a_policy_with_an_obstacle_is_a_row_with_the_reason_and_the_others_run(t
     raw = changed(REPLAY, "policies", ["stock", "ddp-gloo", "mxnet-kvstore"])
     bench = Bench(tmp_path, changed(raw, "repeats", 1))
 
-    def obstacle(policy: Contender) -> str | None:
-        return "MXNet: not installed" if policy.framework == "mxnet" else None
-
-    (cell,) = run_experiment(
-        bench.experiment, tmp_path / "out", bench.host.opened, bench.listener, bench.clock.edges, obstacle
-    )
-    assert {name: [run.error for run in runs] for name, runs in cell.runs.items()} == {
-        "stock": [None],
-        "ddp-gloo": [None],
-        "mxnet-kvstore": ["MXNet: not installed"],
-    }
+    cell = bench.run(lambda policy: "MXNet: not installed" if policy.framework == "mxnet" else None)
+    assert errors(cell) == {"stock": [None], "ddp-gloo": [None], "mxnet-kvstore": ["MXNet: not installed"]}
     assert list(cell.recordings) == ["stock"], "a peer leaves no trace of BytePS"
     assert [name for name, _, _ in bench.host.started[4:6]] == ["worker0", "worker1"], "DDP has no servers"
     assert len(bench.host.started) == 4 + 2 + 4

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from prophet_scheduler.cli import main as cli
 from prophet_scheduler.lab.shipped import FOLDER, config_path, shipped
+from support.commands import Command
 
 
 @pytest.mark.parametrize("named", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])
@@ -26,11 +25,10 @@ def test_what_is_no_config_stays_as_it_was_written() -> None:
         assert config_path(named) == named
 
 
-def test_the_list_has_every_config_with_its_first_sentence() -> None:
+def test_the_list_has_every_config_with_its_first_sentence(prophet: Command) -> None:
     listed = dict(shipped())
-    assert (
-        listed["quickstart"] == "A first look: real training on real data over a slow network, with and without Prophet"
-    )
+    words = "A first look: real training on real data over a slow network, with and without Prophet"
+    assert listed["quickstart"] == words
     assert "papers/tictac" in listed and all(listed.values())
-    done = CliRunner().invoke(cli.app, ["simulate", "--list"])
-    assert done.exit_code == 0 and all(name in done.output for name in listed)
+    status, out, _ = prophet("simulate", "--list")
+    assert status == 0 and all(name in out for name in listed)

@@ -1,16 +1,22 @@
-"""Simulated iterations to the last digit: one cell each of what the simulator knows, held by golden files."""
+"""Simulated iterations to the last digit, held by golden files: one cell each of what the simulator knows, and each
+config of configs/papers/ in a shorter run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from prophet_scheduler.lab.config import Cell, load_experiment
+from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.simulated import prepare, run_planned
 from support.configs import REPLAY, changed, loaded
-from support.golden import Golden
+from support.golden import Golden, Json
 
 SCHEDULED = ["fifo", "p3", "bytescheduler", "prophet"]
 FUSED = ["mg-wfbp", "ddp", "horovod", "tictac", "pace", "caramel"]
@@ -59,3 +65,26 @@ def test_no_digit_has_moved(name: str, tmp_path: Path, golden: Golden) -> None:
             for policy, run in runs.items()
         },
     )
+
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "papers").glob("*.yaml"))
+MOST_ITERATIONS, MOST_WARMUP = 12, 5
+"""A run of `make papers` has more, so the page's numbers are not these; what moves one moves the other."""
+
+
+def held(cell: Cell, policy: Contender) -> Json:
+    """Iteration times after the warm-up and the rate that tables show, over all workers."""
+    job, workers = cell.job, cell.cluster.workers
+    short = {"iterations": min(job.iterations, MOST_ITERATIONS), "warmup": min(job.warmup, MOST_WARMUP)}
+    run = run_planned(prepare(replace(cell, job=job.model_copy(update=short)), policy))
+    low, middle, high = np.percentile(run.iteration_s(short["warmup"]), [10, 50, 90]).tolist()
+    return {"p10_s": low, "median_s": middle, "p90_s": high, "samples_per_s": job.batch_size * workers / middle}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
+def test_no_digit_of_the_papers_tables_has_moved(config: Path, golden: Golden) -> None:
+    cells: list[Json] = [
+        {"setting": str(dict(cell.setting)), "policies": {policy.name: held(cell, policy) for policy in cell.policies}}
+        for cell in load_experiment(config).cells
+    ]
+    golden.check(f"papers/{config.stem}", cells)

@@ -88,26 +88,6 @@ def test_a_barrier_waits_for_everything() -> None:
     assert forward_begins(without) <= forward_begins(with_barrier)
 
 
-def test_overhead_latency_and_headers_add_up() -> None:
-    costs = Costs(overhead_s=0.5, latency_s=0.1, header_bytes=100)
-    job = two_layers()
-    run = run_plan(job, Cluster(1, 1, LINK, costs))
-    # b: starts at 3, 0.5 of overhead and 3.1 of bytes, 0.1 to the server, and the acknowledgement 0.1 + 0.1 back.
-    assert finishes(run, QueueKind.PUSH)[0] == (1, 6.9)
-
-
-def test_a_message_sees_the_rate_change_while_it_is_sent() -> None:
-    links = {"worker0": ((0.0, 1000.0), (4.0, 500.0))}
-    run = run_plan(two_layers(), Cluster(1, 1, links, BARE))
-    # b: 1 s at 1000, and the other 2000 bytes at 500.
-    assert finishes(run, QueueKind.PUSH)[0] == (1, 8.0)
-
-
-def test_an_idle_link_catches_up_by_its_burst() -> None:
-    run = run_plan(two_layers(), Cluster(1, 1, LINK, Costs(header_bytes=0, burst_bytes=500.0)))
-    assert finishes(run, QueueKind.PUSH)[:2] == [(1, 5.5), (0, 6.5)]
-
-
 def test_the_server_answers_when_the_last_worker_has_pushed() -> None:
     scale = compute_scale(2, 3, stragglers={1: 2.0})
     wide = {"worker0": ((0.0, 1e6),), "worker1": ((0.0, 1e6),)}
@@ -120,17 +100,26 @@ def test_the_server_answers_when_the_last_worker_has_pushed() -> None:
     assert forward_begins(asynchronous) == pytest.approx(4.002, abs=1e-6)
 
 
-def test_a_shared_server_link_is_the_sum_of_its_workers() -> None:
-    narrow = Cluster(2, 1, {"server0": ((0.0, 1000.0),)}, BARE)
-    run = run_plan(two_layers((1000, 1000)), narrow)
-    # Both push b at 3 over the server's one link, and a at 4 behind it: 3-5 and 5-7.
-    assert finishes(run, QueueKind.PUSH)[:2] == [(1, 4.0), (0, 6.0)]
-
-
-def test_a_server_sums_at_its_rate() -> None:
-    run = run_plan(two_layers(), Cluster(1, 1, LINK, Costs(header_bytes=0, sum_rate=1000.0)))
-    # b is there at 6 and summed up at 9; then it comes back over 3 s.
-    assert finishes(run, QueueKind.PULL)[0] == (1, 12.0)
+@pytest.mark.parametrize(
+    ("cluster", "sizes", "queue", "finished"),
+    [
+        # b: starts at 3, 0.5 of overhead and 3.1 of bytes, 0.1 to the server, and the acknowledgement 0.1 + 0.1 back.
+        (Cluster(1, 1, LINK, Costs(0.5, 0.1, header_bytes=100)), (1000, 3000), QueueKind.PUSH, [(1, 6.9)]),
+        # The rate changes: b has 1 s at 1000, and the other 2000 bytes at 500.
+        (Cluster(1, 1, {"worker0": ((0.0, 1000.0), (4.0, 500.0))}, BARE), (1000, 3000), QueueKind.PUSH, [(1, 8.0)]),
+        # An idle link catches up by its burst.
+        (Cluster(1, 1, LINK, replace(BARE, burst_bytes=500.0)), (1000, 3000), QueueKind.PUSH, [(1, 5.5), (0, 6.5)]),
+        # Both push b at 3 over the server's one link, and a at 4 behind it: 3-5 and 5-7.
+        (Cluster(2, 1, {"server0": LINK["worker0"]}, BARE), (1000, 1000), QueueKind.PUSH, [(1, 4.0), (0, 6.0)]),
+        # b is there at 6 and summed up at 9; then it comes back over 3 s.
+        (Cluster(1, 1, LINK, replace(BARE, sum_rate=1000.0)), (1000, 3000), QueueKind.PULL, [(1, 12.0)]),
+    ],
+    ids=["costs", "rate", "burst", "server", "sums"],
+)
+def test_what_a_message_takes(
+    cluster: Cluster, sizes: tuple[int, int], queue: QueueKind, finished: list[tuple[int, float]]
+) -> None:
+    assert finishes(run_plan(two_layers(sizes), cluster), queue)[: len(finished)] == finished
 
 
 def test_a_server_deals_with_one_message_after_another() -> None:

@@ -21,8 +21,7 @@ def two_modules(forward_s: tuple[float, float], backward_s: tuple[float, float])
     """Modules with 4 and 8 bytes of parameters."""
     late, early = backward_s[1] + backward_s[0], backward_s[1]
     return Profile(
-        "two",
-        (GradientProfile("first", 4, late, forward_s[0]), GradientProfile("second", 8, early, forward_s[1])),
+        "two", (GradientProfile("first", 4, late, forward_s[0]), GradientProfile("second", 8, early, forward_s[1]))
     )
 
 

@@ -5,10 +5,10 @@ Rule of this file: a table and two sentences from an Advice; this file computes 
 
 from __future__ import annotations
 
-from rich.box import SIMPLE
 from rich.table import Table
 
 from prophet_scheduler.lab.advice_record import Advice
+from prophet_scheduler.lab.screen import titled_table
 
 
 def verdict(advice: Advice) -> str:
@@ -37,7 +37,7 @@ def advice_table(advice: Advice) -> Table:
     A row has the predicted iteration time, the gain in samples a second, and the usual and the worst error.
     """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
-    table = Table(title=f"{advice.job} under {advice.policy}, {where}", title_justify="left", box=SIMPLE)
+    table = titled_table(f"{advice.job} under {advice.policy}, {where}")
     table.add_column("change", overflow="fold")
     for heading in ("iteration s", "gain", "error", "worst"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -126,7 +126,10 @@ def simulate(
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.session import simulate_session
 
-    raise typer.Exit(1 if simulate_session(*_experiment(config, policy, repeats, out, "-simulated")) else 0)
+    experiment, folder = _experiment(config, policy, repeats, out, "-simulated")
+    if experiment.warm:
+        typer.echo("prophet: warm: every simulated repeat begins cold", err=True)
+    raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
 
 
 @app.command()
@@ -246,8 +249,7 @@ def advise(
     ] = False,
     cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
     computing: Annotated[
-        str | None,
-        typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms."),
+        str | None, typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
@@ -371,9 +373,7 @@ def report(
 
 
 @app.command()
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
-) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
     Exit status 0 where one can, on any engine, else 2.

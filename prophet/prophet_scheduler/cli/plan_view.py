@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_high
 
-from rich.box import SIMPLE
 from rich.table import Table
 
 from prophet_scheduler.cli.plots import save_plot
@@ -27,6 +26,7 @@ from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import choose_policies, simulated_contenders
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
+from prophet_scheduler.lab.screen import titled_table
 from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.simulator_config import SimulatorConfig
@@ -86,17 +86,12 @@ def block_table(plan: Outlook) -> Table:
     """Return a table of Algorithm 1's blocks with their times and gradients."""
     gradients = plan.profile.gradients
     wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
-    table = Table(
-        title=f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
-        caption=f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE,
+    table = titled_table(
+        f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
+        f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
     )
-    for heading in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
-        table.add_column(
-            heading, justify="right", no_wrap=heading != "gradients", overflow="fold", min_width=len(heading)
-        )
+    for head in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
+        table.add_column(head, justify="right", no_wrap=head != "gradients", overflow="fold", min_width=len(head))
     for number, block in enumerate(plan.schedule.blocks):
         table.add_row(
             str(number),
@@ -123,11 +118,7 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 def policy_table(plan: Outlook) -> Table:
     """Return a table of every policy's simulated iteration time, the fastest first."""
-    table = Table(
-        title=f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)",
-        title_justify="left",
-        box=SIMPLE,
-    )
+    table = titled_table(f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")
     table.add_column("policy", overflow="fold")
     for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -120,10 +120,20 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
     every screen.
     """
     edges = edges or TopEdges()
-    advice = _Advice(edges.now)
+    made: dict[str, tuple[float, Sequence[str]]] = {}
+
+    def advice(job: str, seen: Observed) -> Sequence[str]:
+        made_s, lines = made.get(job, (-math.inf, ()))
+        if edges.now() - made_s >= RENEWED_S:
+            from prophet_scheduler.lab.advice_observed import lines as lines_on  # Imports the simulator.
+
+            lines = lines_on(seen)
+            if seen.times is not None:
+                made[job] = edges.now(), lines
+        return lines
 
     def drawn(documents: Sequence[Document]) -> RenderableType:
-        return view(statuses(documents), edges.now(), edges.console.width, advice.lines)
+        return view(statuses(documents), edges.now(), edges.console.width, advice)
 
     if not edges.console.is_interactive:
         for documents in _begun(looks(job, count, edges)):
@@ -172,24 +182,6 @@ def _until_q(edges: TopEdges) -> Iterator[TopEdges]:
         yield replace(edges, sleep=sleep)
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-class _Advice:
-    """Advice on observed jobs, by job; made anew after RENEWED_S, since each costs a simulation."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._made: dict[str, tuple[float, Sequence[str]]] = {}
-
-    def lines(self, job: str, seen: Observed) -> Sequence[str]:
-        made_s, lines = self._made.get(job, (-math.inf, ()))
-        if self._now() - made_s >= RENEWED_S:
-            from prophet_scheduler.lab.advice_observed import lines as lines_on  # Imports the simulator.
-
-            lines = lines_on(seen)
-            if seen.times is not None:
-                self._made[job] = self._now(), lines
-        return lines
 
 
 def statuses(documents: Sequence[Document]) -> list[LiveStatus]:

@@ -1,17 +1,16 @@
 """Advice on a faster job: its iteration time as it is, and with one change.
 
-Rule of this file: pure, from a situation to predictions and advice. advice_sources.py makes a situation, and
-advice_recorded.py makes one from a job's own record. Times are seconds, rates bits per second.
-
-Each change makes another situation, and the simulator predicts both. A measured run gives the simulator's error for
-this job, and predictions on the same engine are scaled by it.
+Rule of this file: pure, from a situation to predictions and advice. advice_sources.py and advice_recorded.py make
+situations. Each change makes another one, and the simulator predicts both. A measured run gives the simulator's error
+for this job, and predictions on the same engine are scaled by it. Times are seconds, rates bits per second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from pydantic_core import to_jsonable_python
@@ -19,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
-from prophet_scheduler.engines.spec import role_of
+from prophet_scheduler.engines.spec import EngineSpec, role_of
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.config import Cell
@@ -67,6 +66,40 @@ class Situation:
             raise UserError("there is no profile of this job to predict anything from")
         return self.cell.profile
 
+    @property
+    def engine(self) -> EngineSpec:
+        return self.contender.engine
+
+    @property
+    def served(self) -> bool:
+        """True if gradients go through servers."""
+        return self.engine.topology.through_servers
+
+    @property
+    def sharded(self) -> bool:
+        return self.cell.simulator.exchange == FSDP2
+
+    @property
+    def plain_ddp(self) -> bool:
+        """True if torch's own hooks could replace the averaging of whole gradients."""
+        plain = self.contender.policy is None and self.cell.job.compression == "none"
+        return plain and self.engine is engines()["ddp"] and not self.sharded
+
+    def with_cell(self, **parts: Any) -> Situation:
+        return replace(self, cell=replace(self.cell, **parts))
+
+    def on(self, **cluster: object) -> Situation:
+        return self.with_cell(cluster=self.cell.cluster.model_copy(update=cluster))
+
+    def simulated(self, **config: object) -> Situation:
+        return self.with_cell(simulator=self.cell.simulator.model_copy(update=config))
+
+    def with_gradients(self, gradients: Iterable[GradientProfile]) -> Situation:
+        return self.with_cell(profile=replace(self.profile, gradients=tuple(gradients)))
+
+    def under(self, base: str) -> Situation:
+        return replace(self, contender=contender_of(base))
+
 
 @dataclass(frozen=True)
 class JobChange:
@@ -79,133 +112,99 @@ class JobChange:
     """Effects that the prediction leaves out."""
 
 
-def _faster_links(role: str, factor: float, situation: Situation) -> Situation | None:
-    cluster = situation.cell.cluster
-    bandwidth = cluster.bandwidth
-    ours = [node for node in cluster.nodes if role_of(node) == role]
-    if all(bandwidth.rate(node) is None for node in ours):
+def _faster_links(role: str, factor: float, now: Situation) -> Situation | None:
+    bandwidth, workers = now.cell.cluster.bandwidth, role == "worker"
+    ours = [node for node in now.cell.cluster.nodes if role_of(node) == role]
+    if all(bandwidth.rate(node) is None for node in ours) or not (workers or now.served):
         return None
-    if role == "server" and not situation.contender.engine.topology.through_servers:
-        return None
-    workers = role == "worker"
-    nodes = {
-        node: rate * factor if rate is not None and role_of(node) == role else rate
-        for node, rate in bandwidth.nodes.items()
-    }
-    default = bandwidth.default * factor if workers and bandwidth.default is not None else bandwidth.default
+
+    def faster(rate: float | None, of: str) -> float | None:
+        return rate * factor if rate is not None and of == role else rate
+
+    nodes = {node: faster(rate, role_of(node)) for node, rate in bandwidth.nodes.items()}
     changes = tuple((at_s, rate * factor if workers else rate) for at_s, rate in bandwidth.changes)
-    return _on(situation, bandwidth=Bandwidth(default, nodes, changes))
+    return now.on(bandwidth=Bandwidth(faster(bandwidth.default, "worker"), nodes, changes))
 
 
-def _another_server(situation: Situation) -> Situation | None:
-    if not situation.contender.engine.topology.through_servers:
-        return None
-    cluster = situation.cell.cluster
+def _another_server(now: Situation) -> Situation | None:
+    cluster = now.cell.cluster
     rate = cluster.bandwidth.rate("server0")
     added = {} if rate is None else {f"server{cluster.servers}": rate}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **added})
-    return _on(situation, servers=cluster.servers + 1, bandwidth=bandwidth)
+    return now.on(servers=cluster.servers + 1, bandwidth=bandwidth) if now.served else None
 
 
-def _half_precision(situation: Situation) -> Situation | None:
-    job = situation.cell.job
-    if job.compression != "none":
+def _half_precision(now: Situation) -> Situation | None:
+    half = now.cell.job.model_copy(update={"compression": "fp16"})
+    return now.with_cell(job=half) if now.cell.job.compression == "none" else None
+
+
+def _larger_batch(now: Situation) -> Situation:
+    rows = now.profile.gradients
+    longer = (replace(row, generation_s=2 * row.generation_s, forward_s=2 * row.forward_s) for row in rows)
+    return replace(now.with_gradients(longer), batch=2 * now.batch)
+
+
+def _low_rank(now: Situation) -> Situation | None:
+    if not (now.plain_ddp and now.low_rank_bytes):
         return None
-    return replace(situation, cell=replace(situation.cell, job=job.model_copy(update={"compression": "fp16"})))
-
-
-def _larger_batch(situation: Situation) -> Situation:
-    gradients = situation.profile.gradients
-    longer = tuple(replace(g, generation_s=2 * g.generation_s, forward_s=2 * g.forward_s) for g in gradients)
-    cell = replace(situation.cell, profile=replace(situation.profile, gradients=longer))
-    return replace(situation, cell=cell, batch=2 * situation.batch)
-
-
-def _low_rank(situation: Situation) -> Situation | None:
-    if not (_plain_ddp(situation) and situation.low_rank_bytes):
-        return None
-    gradients = situation.profile.gradients
-    pressed = [replace(each, forward_s=each.forward_s + each.size_bytes / COMPRESSED_RATE) for each in gradients]
-    return _sending(situation, situation.low_rank_bytes, pressed)
-
-
-def _local_sgd(situation: Situation) -> Situation | None:
-    """Return the job with an exchange of all parameters in one of AVERAGED_EVERY iterations, spread over them all."""
-    if not _plain_ddp(situation):
-        return None
-    gradients = situation.profile.gradients
-    late = [replace(gradient, generation_s=situation.profile.backward_s) for gradient in gradients]
-    return _sending(situation, [max(1, gradient.size_bytes // AVERAGED_EVERY) for gradient in gradients], late)
-
-
-def _plain_ddp(situation: Situation) -> bool:
-    """True if torch's own hooks could replace the averaging of whole gradients."""
-    return (
-        situation.contender.engine is engines()["ddp"]
-        and not _sharded(situation)
-        and situation.contender.policy is None
-        and situation.cell.job.compression == "none"
+    return now.with_gradients(
+        replace(row, size_bytes=size, forward_s=row.forward_s + row.size_bytes / COMPRESSED_RATE)
+        for row, size in zip(now.profile.gradients, now.low_rank_bytes, strict=True)
     )
 
 
-def _sharded(situation: Situation) -> bool:
-    return situation.cell.simulator.exchange == FSDP2
-
-
-def _kept(situation: Situation) -> Situation | None:
-    if not _sharded(situation) or situation.cell.simulator.keep:
+def _local_sgd(now: Situation) -> Situation | None:
+    """Return the job with an exchange of all parameters in one of AVERAGED_EVERY iterations, spread over them all."""
+    if not now.plain_ddp:
         return None
-    return _simulated(situation, keep=True)
+    late_s = now.profile.backward_s
+    return now.with_gradients(
+        replace(row, size_bytes=max(1, row.size_bytes // AVERAGED_EVERY), generation_s=late_s)
+        for row in now.profile.gradients
+    )
 
 
-def _shards_on_hosts(situation: Situation) -> Situation | None:
-    on_host = situation.workers_per_host
-    if not _sharded(situation) or on_host in (1, situation.cell.cluster.workers, situation.cell.simulator.shards):
-        return None
-    return _simulated(situation, shards=on_host)
+def _kept(now: Situation) -> Situation | None:
+    return now.simulated(keep=True) if now.sharded and not now.cell.simulator.keep else None
 
 
-def _not_sharded(situation: Situation) -> Situation | None:
-    if not _sharded(situation):
-        return None
-    return _simulated(situation, exchange=SimulatorConfig().exchange, shards=None, keep=False)
+def _shards_on_hosts(now: Situation) -> Situation | None:
+    shards = now.workers_per_host
+    as_now = shards in (1, now.cell.cluster.workers, now.cell.simulator.shards)
+    return now.simulated(shards=shards) if now.sharded and not as_now else None
 
 
-def _sending(situation: Situation, sizes: Sequence[int], gradients: Sequence[GradientProfile]) -> Situation:
-    rows = zip(gradients, sizes, strict=True)
-    profile = replace(situation.profile, gradients=tuple(replace(row, size_bytes=size) for row, size in rows))
-    return replace(situation, cell=replace(situation.cell, profile=profile))
+def _not_sharded(now: Situation) -> Situation | None:
+    whole = now.simulated(exchange=SimulatorConfig().exchange, shards=None, keep=False)
+    return whole if now.sharded else None
 
 
-def _fewer_workers_a_host(situation: Situation) -> Situation | None:
-    if situation.workers_per_host == 1:
-        return None
-    return replace(situation, workers_per_host=(situation.workers_per_host + 1) // 2)
+def _fewer_workers_a_host(now: Situation) -> Situation | None:
+    return replace(now, workers_per_host=(now.workers_per_host + 1) // 2) if now.workers_per_host > 1 else None
 
 
-def _with_prophet(situation: Situation) -> Situation | None:
-    base = situation.contender.engine.called_here("prophet")
-    return None if base == situation.contender.base else _under(situation, base)
+def _with_prophet(now: Situation) -> Situation | None:
+    base = now.engine.called_here("prophet")
+    return None if base == now.contender.base else now.under(base)
 
 
-def _on_ddp(situation: Situation) -> Situation | None:
+def _on_ddp(now: Situation) -> Situation | None:
     ddp = engines()["ddp"]
-    if situation.contender.engine is ddp or situation.cell.cluster.workers < 2:
+    if now.engine is ddp or now.cell.cluster.workers < 2:
         return None
-    base = ddp.called_here(situation.contender.base)
-    return _under(situation, base if ddp.variant(base) is not None else ddp.called_here("prophet"))
+    base = ddp.called_here(now.contender.base)
+    return now.under(base if ddp.variant(base) is not None else ddp.called_here("prophet"))
 
 
-def _on_byteps(situation: Situation) -> Situation | None:
-    byteps = scheduled_engine()
-    if situation.contender.engine is byteps or _sharded(situation):
+def _on_byteps(now: Situation) -> Situation | None:
+    byteps, cluster = scheduled_engine(), now.cell.cluster
+    if now.engine is byteps or now.sharded:
         return None
     # BytePS advises as many servers as workers; here they are on machines like the workers'.
-    cluster = situation.cell.cluster
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
-    base = situation.contender.policy or byteps.stock
-    return _under(_on(situation, servers=cluster.workers, bandwidth=bandwidth), base)
+    return now.on(servers=cluster.workers, bandwidth=bandwidth).under(now.contender.policy or byteps.stock)
 
 
 CHANGES: Sequence[JobChange] = (
@@ -250,9 +249,9 @@ def contender_of(name: str) -> Contender:
 
 def predicted_s(situation: Situation) -> float:
     """Return the simulator's median iteration time. Raises UserError for a contender or cluster it does not know."""
-    cell = on_its_links(situation)
     contender = replace(situation.contender, warmup=None)
-    planned = prepared(cell, contender, waits=situation.waits, workers_per_host=situation.workers_per_host)
+    cell, on_host = on_its_links(situation), situation.workers_per_host
+    planned = prepared(cell, contender, waits=situation.waits, on_host=on_host)
     if planned is None:
         raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
@@ -273,7 +272,7 @@ def on_its_links(situation: Situation) -> Cell:
     Workers on the same host each push their own gradients to the servers. A ring by rank crosses a host's link once
     each way, for any number of workers on it.
     """
-    if situation.workers_per_host > 1 and situation.contender.engine.topology.through_servers:
+    if situation.workers_per_host > 1 and situation.served:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
     real = situation.cell.job
     job = ReplayJob(
@@ -284,7 +283,7 @@ def on_its_links(situation: Situation) -> Cell:
         compression=real.compression,
         clip_norm=real.clip_norm if isinstance(real, ReplayJob) else 0.0,
     )
-    return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.contender.engine)
+    return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.engine)
 
 
 def advise(
@@ -301,36 +300,33 @@ def advise(
     be predicted; changes that cannot be predicted are left out.
     """
 
-    def known_error(changed: Situation) -> PredictionError:
-        policy = f"-{changed.contender.policy}" if changed.contender.policy else ""
-        return error_of(f"{FSDP2}{policy}" if _sharded(changed) else changed.contender.base)
+    def error(of: Situation) -> PredictionError:
+        policy = f"-{of.contender.policy}" if of.contender.policy else ""
+        return error_of(f"{FSDP2}{policy}" if of.sharded else of.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s
-    scale = now_s / simulated_s
     suggestions = []
     for change in changes:
-        changed = change.of(situation)
-        if changed is None:
+        if (changed := change.of(situation)) is None:
             continue
         try:
             changed_s = predict(changed)
         except UserError:
             continue
-        same_engine = changed.contender.engine is situation.contender.engine
-        changed_s *= scale if same_engine else 1.0
+        usual, worst = error(changed)
+        if same_engine := changed.engine is situation.engine:
+            changed_s *= now_s / simulated_s
         gain = changed.batch / situation.batch * now_s / changed_s
-        error = known_error(changed)
-        needed = max(WORTH, 0.0 if error.usual is None or same_engine else error.usual)
         suggestions.append(
             Suggestion(
                 change=change.name,
                 words=change.words,
                 iteration_s=changed_s,
                 gain=gain,
-                helps=gain - 1 >= needed,
-                error=error.usual,
-                worst_error=error.worst,
+                helps=gain - 1 >= max(WORTH, 0.0 if usual is None or same_engine else usual),
+                error=usual,
+                worst_error=worst,
                 leaves_out=change.note,
             )
         )
@@ -338,37 +334,23 @@ def advise(
     computing_s = compute_s(cell)
     assert computing_s is not None  # the situation has a profile
     waits = max(0.0, 1 - computing_s / now_s)
-    error = known_error(situation)
+    usual, worst = error(situation)
     return Advice(
         job=situation.profile.name,
         policy=situation.contender.name,
         setting=to_jsonable_python(situation.cell.setting),
         workers=cell.cluster.workers,
-        servers=cell.cluster.servers if cell.engine.topology.through_servers else 0,
+        servers=cell.cluster.servers if situation.served else 0,
         iteration_s=now_s,
         simulated_s=simulated_s,
         measured_s=measured_s,
-        error=error.usual,
-        worst_error=error.worst,
+        error=usual,
+        worst_error=worst,
         computing_s=computing_s,
         # The bound is of links that no other worker uses.
-        bound_s=None if _sharded(situation) and situation.workers_per_host > 1 else lower_bound(cell),
+        bound_s=None if situation.sharded and situation.workers_per_host > 1 else lower_bound(cell),
         waits=waits,
         network_holds_back=waits > HELD_BACK,
         suggestions=suggestions,
         assumed=situation.assumed,
     )
-
-
-def _on(situation: Situation, **cluster: object) -> Situation:
-    changed = situation.cell.cluster.model_copy(update=cluster)
-    return replace(situation, cell=replace(situation.cell, cluster=changed))
-
-
-def _simulated(situation: Situation, **config: object) -> Situation:
-    changed = situation.cell.simulator.model_copy(update=config)
-    return replace(situation, cell=replace(situation.cell, simulator=changed))
-
-
-def _under(situation: Situation, base: str) -> Situation:
-    return replace(situation, contender=contender_of(base))

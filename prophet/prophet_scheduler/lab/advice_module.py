@@ -51,9 +51,9 @@ def of_function(source: str, computing_s: float | None) -> tuple[Profile, str]:
         )
     try:
         profile = _by_bytes(source, model) if example is None else _measured(source, model, example)
-    except UserError:
-        raise
     except Exception as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"{source}: its model failed with its example: {type(error).__name__}: {error}") from None
     if computing_s is None:
         where = "as measured on this machine's processors; --computing says what it takes where you train"
@@ -101,7 +101,11 @@ def _measured(source: str, model: Any, example: Any) -> Profile:
     for _ in range(1 + PASSES):
         began.clear()
         came.clear()
-        loss = _sum(_output(model, example))
+        if isinstance(example, Mapping):
+            output = model(**example)
+        else:
+            output = model(*example) if isinstance(example, tuple) else model(example)
+        loss = _sum(output)
         backward_s = time.perf_counter()
         loss.backward()
         model.zero_grad()
@@ -115,12 +119,6 @@ def _measured(source: str, model: Any, example: Any) -> Profile:
         generation_s, layer_s = (median(each[param][part] for each in passes[1:]) for part in (0, 1))
         rows.append(GradientProfile(params[param], param.nbytes, generation_s, layer_s))
     return Profile(source, tuple(sorted(rows, key=lambda row: -row.generation_s)))
-
-
-def _output(model: Any, example: Any) -> Any:
-    if isinstance(example, Mapping):
-        return model(**example)
-    return model(*example) if isinstance(example, tuple) else model(example)
 
 
 def _sum(output: Any) -> Any:

@@ -3,8 +3,7 @@
 Rule of this file: from what was seen to the rate of a link, and from there to the same advice as for any job. As a
 program it reads what was seen from its standard input, as JSON, and prints the lines: a job's process is spared this.
 
-The rate is the one with which the simulator waits as long as the job did, under DistributedDataParallel's own buckets.
-So it is a rate for gradients, with all that slows them down.
+The rate is that with which the simulator waits as long as the job did, under DistributedDataParallel's own buckets.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from prophet_scheduler.core.status import Observed, ObservedTimes
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.advice_record import Advice
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
 from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import prediction_error
@@ -71,7 +70,7 @@ def fitted(seen: Observed, times: ObservedTimes) -> Situation:
 
 def advice_of(seen: Observed, times: ObservedTimes) -> Advice:
     """Predict what each change that the job could make would bring."""
-    asked = [name for name in ASKED if not (seen.no_prophet and name == "prophet")]
+    asked = set(ASKED) - ({"prophet"} if seen.no_prophet else set())
     changes = [change for change in CHANGES if change.name in asked]
     return advise(fitted(seen, times), times.iteration_s, error_of=prediction_error, changes=changes)
 
@@ -82,41 +81,32 @@ def lines(seen: Observed) -> list[str]:
     if times is None:
         of_first = f" of the first of {seen.modules} modules" if seen.modules > 1 else ""
         return [f"{seen.iterations} iterations{of_first}, too few of them timed to say what the network costs"]
-    said = [_waits(seen, times)]
+    others = times.others_s / times.iteration_s
+    slower = f" and {others:.0%} for slower ranks" if others >= LEAST_SHOWN else ""
+    only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
+    said = [
+        f"an iteration takes {times.iteration_s:.3f} s, of which {times.share:.0%} ± {times.share_error:.0%} waits for "
+        f"the network{slower} ({times.looks} of {seen.iterations} iterations were looked at{only})"
+    ]
     if times.share <= HELD_BACK:
         most = 1 / (1 - times.share) - 1
         return [*said, f"nothing would help: no network could make this job more than {most:.0%} faster"]
     if seen.own_hook:
         return [*said, f"not known what would help: {seen.own_hook} changes what is sent"]
-    suggestions = sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain)
-    sure = [each for each in suggestions if each.helps and each.gain - 1 > _error(each, times)]
-    rest = ", ".join(f"{each.words} ({_gain(each, times)})" for each in suggestions if each not in sure)
-    said += [f"would help: {each.words}, {_gain(each, times)} times as many samples a second" for each in sure]
-    if rest:
-        said.append(f"{'would hardly help' if sure else 'nothing would help'}: {rest}")
+    hardly = []
+    for each in sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain):
+        # The error of a gain is the simulator's usual one, and that of the measured wait.
+        off = each.gain * hypot(each.error or 0.0, times.share_error)
+        gain = f"{each.gain:.2f} ± {off:.2f}"
+        if each.helps and each.gain - 1 > off:
+            said.append(f"would help: {each.words}, {gain} times as many samples a second")
+        else:
+            hardly.append(f"{each.words} ({gain})")
+    if hardly:
+        said.append(f"{'would hardly help' if len(said) > 1 else 'nothing would help'}: {', '.join(hardly)}")
     if seen.no_prophet:
         said.append(f"Prophet would leave this job as it is: {seen.no_prophet}")
     return said
-
-
-def _waits(seen: Observed, times: ObservedTimes) -> str:
-    others = times.others_s / times.iteration_s
-    slower = f" and {others:.0%} for slower ranks" if others >= LEAST_SHOWN else ""
-    only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
-    share = f"{times.share:.0%} ± {times.share_error:.0%}"
-    return (
-        f"an iteration takes {times.iteration_s:.3f} s, of which {share} waits for the network{slower} "
-        f"({times.looks} of {seen.iterations} iterations were looked at{only})"
-    )
-
-
-def _error(suggestion: Suggestion, times: ObservedTimes) -> float:
-    """Return the error of a gain: the simulator's usual one, and that of the measured wait."""
-    return suggestion.gain * hypot(suggestion.error or 0.0, times.share_error)
-
-
-def _gain(suggestion: Suggestion, times: ObservedTimes) -> str:
-    return f"{suggestion.gain:.2f} ± {_error(suggestion, times):.2f}"
 
 
 if __name__ == "__main__":

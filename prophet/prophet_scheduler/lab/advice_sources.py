@@ -1,12 +1,13 @@
 """Sources of the situation for advice: a profile with a network, or a folder of `prophet run`.
 
-Rule of this file: from a user's files and options to a Situation, with one UserError for every mistake;
-advice_recorded.py reads a job's own record. Rates are bits per second, times seconds.
+Rule of this file: from a user's files and options to a Situation, with one UserError for every mistake. Rates are bits
+per second, times seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from pydantic_core import to_jsonable_python
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
-from prophet_scheduler.engines.spec import STOCK, EngineSpec
+from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, Delay
 from prophet_scheduler.lab.config import Cell, experiment_of
-from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status
 from prophet_scheduler.lab.results import as_measured
 from prophet_scheduler.lab.results_view import describe_setting
@@ -39,9 +39,7 @@ SHARDED = {FSDP2: STOCK, f"{FSDP2}-{PROPHET}": PROPHET}
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Cluster from options; None if one was left out. Workers on the same host share its `bandwidth`. `shards` and
-    `keep` are those of SimulatorConfig.
-    """
+    """Cluster from options; workers on a host share its `bandwidth`. `shards` and `keep` are SimulatorConfig's."""
 
     bandwidth: float | None = None
     server_bandwidth: float | None = None
@@ -59,19 +57,15 @@ def of_profile(
     """Return a job of this profile. If `links` has no bandwidth, it is Prophet's measurement in the `status` of a job.
     `assumed` is a sentence on the profile's times.
 
-    Without a `policy` it is as in that job, or else DistributedDataParallel without Prophet.
-
-    Raises UserError without both, and for an impossible cluster.
+    Without a `policy` it is as in that job, or else DistributedDataParallel without Prophet. Raises UserError without
+    both, and for an impossible cluster.
     """
-    for option, count in (
-        ("--workers", links.workers),
-        ("--servers", links.servers),
-        ("--workers-per-host", links.workers_per_host),
-    ):
-        if count < 1:
-            raise UserError(f"{option} is {count}; it must be 1 or more")
+    for name in ("workers", "servers", "workers_per_host"):
+        if (count := getattr(links, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
         raise UserError(f"--workers-per-host is {links.workers_per_host}, and there are {links.workers} workers")
+    job = None if status is None else read_status(status)
     simulator = SimulatorConfig()
     if policy in SHARDED:
         ways = [f"--shards {links.shards}"] * (links.shards is not None) + ["--keep"] * links.keep
@@ -81,40 +75,32 @@ def of_profile(
     elif links.shards is not None or links.keep:
         raise UserError(f"--shards and --keep are of --policy {FSDP2}; leave them out, or give that")
     else:
-        contender = contender_of(policy or _engine_of_job(status).called_here(PROPHET if status is not None else STOCK))
+        # Prophet measures a network with BytePS by its hook alone.
+        engine = engines()["ddp"] if job is None or job.hook is None else scheduled_engine()
+        contender = contender_of(policy or engine.called_here(STOCK if job is None else PROPHET))
     rate = links.bandwidth
-    if rate is None and status is not None:
-        rate = _measured_rate(status, contender, links.workers)
-    if rate is None:
+    if rate is None and job is None:
         raise UserError(
             "--bandwidth is missing; give the rate of each worker's link, such as 3gbit, or --status FILE "
             "(PROPHET_STATUS_OUT) of a job that measured it"
         )
-    servers = {f"server{place}": links.server_bandwidth for place in range(links.servers)}
-    bandwidth = Bandwidth(rate, servers if links.server_bandwidth is not None else {})
+    if rate is None and job is not None:
+        if job.network is None:
+            raise UserError(f"{status}: that job measured no network; give --bandwidth")
+        # The measured rate is that of gradients: in an all-reduce, each bit crosses a link more than once.
+        rate = 8 * job.network.bandwidth * contender.engine.topology.worker_share(links.workers)
+    server_rate = links.server_bandwidth
+    nodes = {} if server_rate is None else {f"server{place}": server_rate for place in range(links.servers)}
     cluster = ClusterConfig.model_construct(
-        workers=links.workers, servers=links.servers, bandwidth=bandwidth, delay=Delay(links.delay_s)
+        workers=links.workers, servers=links.servers, bandwidth=Bandwidth(rate, nodes), delay=Delay(links.delay_s)
     )
-    cell = cell_of(profile, contender, cluster, simulator)
     if profile.name in MODELS:
         assumed = (
             f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "
             "profile; your job's own profile (PROPHET_PROFILE_OUT) says what it takes there"
         )
-    return Situation(cell, contender, links.workers_per_host, assumed=(assumed,) if assumed else ())
-
-
-def _engine_of_job(status: Path | None) -> EngineSpec:
-    """Return the engine of the job with this status. Prophet measures a network with BytePS by its hook alone."""
-    return engines()["ddp"] if status is None or read_status(status).hook is None else scheduled_engine()
-
-
-def _measured_rate(status: Path, contender: Contender, workers: int) -> float:
-    network = read_status(status).network
-    if network is None:
-        raise UserError(f"{status}: that job measured no network; give --bandwidth")
-    # The measured rate is that of gradients: in an all-reduce, each bit crosses a link more than once.
-    return 8 * network.bandwidth * contender.engine.topology.worker_share(workers)
+    notes = (assumed,) if assumed else ()
+    return Situation(cell_of(profile, contender, cluster, simulator), contender, links.workers_per_host, assumed=notes)
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
@@ -133,67 +119,52 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
     measured = results.cells[number]
     runs = folder / "runs" / f"cell{number}"
     cell = as_measured(_cell(results, measured, runs), measured.links)
-    rests_s = measured.rests_s
-    names = [contender.name for contender in cell.policies if contender.name in rests_s]
-    if not names:
+    by_name = {contender.name: contender for contender in cell.policies if contender.name in measured.rests_s}
+    if not by_name:
         raise UserError(f"{folder}: nothing was measured in that cell")
-    if policy is not None and policy not in names:
-        raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(names)} were")
-    ours = [contender.name for contender in cell.policies if contender.name in names and contender.policy == PROPHET]
-    name = policy or (ours or names)[0]
-    contender = next(contender for contender in cell.policies if contender.name == name)
+    if policy is not None and policy not in by_name:
+        raise UserError(f"--policy: {policy!r} was not measured there; {', '.join(by_name)} were")
+    ours = [name for name, contender in by_name.items() if contender.policy == PROPHET]
+    name = policy or (ours or list(by_name))[0]
+    run = runs / f"{name}-repeat1"
     if cell.profile is None:
-        learned = _learned(runs / f"{name}-repeat1", name)
-        # The learned sizes are those sent.
-        whole_bytes = learned.total_bytes * (1 if cell.job.compression == "none" else 2)
-        cell = replace(cell, profile=scaled(learned, whole_bytes))
-    waits = _waits(runs / f"{name}-repeat1")
-    assumed = ("what was measured is a median: that run kept nothing else",) if results.schema_ == 1 else ()
-    return Situation(replace(cell, policies=(contender,)), contender, waits=waits, assumed=assumed), rests_s[name]
-
-
-def _waits(run: Path) -> bool:
-    """True if its iterations waited for all averages."""
+        path = run / f"{WORKER}.{PROFILE_FILE}"
+        if not path.exists():
+            raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
+        learned = load_profile(path)
+        halves = 1 if cell.job.compression == "none" else 2  # The learned sizes are those sent.
+        cell = replace(cell, profile=scaled(learned, learned.total_bytes * halves))
     status = run / f"{WORKER}.{STATUS_FILE}"
-    return status.exists() and read_status(status).barrier
+    waits = status.exists() and read_status(status).barrier
+    assumed = ("what was measured is a median: that run kept nothing else",) if results.schema_ == 1 else ()
+    cell = replace(cell, policies=(by_name[name],))
+    return Situation(cell, by_name[name], waits=waits, assumed=assumed), measured.rests_s[name]
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
-    """Return the cell of the config in results.json to which these results belong."""
-    raw: dict[str, Any] = dict(results.config)
-    points = [dict(point) for point in _mappings(raw.get("sweep"))]
-    if points:
-        raw["sweep"] = points
+    """Return the cell of the config in results.json to which these results belong. A folder may have only one cell of a
+    sweep.
+    """
+    raw: dict[str, Any] = copy.deepcopy(results.config)
+    sweep = raw.get("sweep")
     # The file of a recorded profile was beside the config; the run has the replayed profile.
     replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
-    for part in (raw, *points):
-        job = part.get("job")
-        if replayed is not None and isinstance(job, Mapping) and job.get("profile") not in (None, *MODELS):
-            part["job"] = {**job, "profile": str(replayed.resolve())}
+    for part in (raw, *(sweep if isinstance(sweep, list) else ())):
+        job = part.get("job") if isinstance(part, dict) else None
+        if replayed is not None and isinstance(job, dict) and job.get("profile") not in (None, *MODELS):
+            job["profile"] = str(replayed.resolve())
     path = runs / "run.yaml"
     try:
         cells = experiment_of(raw, path).cells
     except UserError as error:
         raise UserError(f"its config cannot be read any more: {str(error).removeprefix(f'{path}: ')}") from None
-    # A folder may have only one cell of a sweep.
     wanted = _comparable(measured.setting)
-    for cell in cells:
-        if _comparable(to_jsonable_python(cell.setting)) == wanted:
-            return cell
-    raise UserError("its cell is none of its config's; run it again")
+    cell = next((cell for cell in cells if _comparable(to_jsonable_python(cell.setting)) == wanted), None)
+    if cell is None:
+        raise UserError("its cell is none of its config's; run it again")
+    return cell
 
 
 def _comparable(setting: Mapping[str, Any]) -> dict[str, Any]:
     profile = setting.get("profile")
     return {**setting, "profile": profile if profile in MODELS else None}
-
-
-def _mappings(points: object) -> Sequence[Mapping[str, Any]]:
-    return [point for point in points if isinstance(point, Mapping)] if isinstance(points, list) else []
-
-
-def _learned(run: Path, name: str) -> Profile:
-    path = run / f"{WORKER}.{PROFILE_FILE}"
-    if not path.exists():
-        raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
-    return load_profile(path)

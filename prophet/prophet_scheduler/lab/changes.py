@@ -12,20 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.faults import FaultKind, JobFault
-
-
-class Actions(Protocol):
-    """Actions on the nodes of a running job."""
-
-    def set_bandwidth(self, name: str, bits_per_s: float | None) -> None: ...
-    def set_traffic(self, name: str, bits_per_s: float | None) -> None: ...
-    def set_link(self, name: str, *, passes: bool) -> None: ...
-    def send_signal(self, name: str, number: signal.Signals) -> None: ...
-
+from prophet_scheduler.lab.testbed import Testbed
 
 NodeCall = Callable[[str], None]
 """Call with a node's name."""
@@ -41,7 +31,7 @@ class Change:
 
 
 def changes(
-    cluster: ClusterConfig, workers: Sequence[str], host: Actions, kill: NodeCall, start: NodeCall
+    cluster: ClusterConfig, workers: Sequence[str], host: Testbed, kill: NodeCall, start: NodeCall
 ) -> Iterator[Change]:
     """Return all changes by time, without end if a fault repeats.
 
@@ -65,13 +55,13 @@ def changes(
     for fault in cluster.faults:
         if fault.node is not None:
             begin, end = _made(fault, fault.node, cluster, host, kill, start)
-            begins.append(map(partial(Change, make=begin, breaks=True), fault.begins()))
-            ends.append(map(partial(Change, make=end), fault.ends()))
+            begins.append(map(partial(Change, make=begin, breaks=True), fault.times(fault.from_s)))
+            ends.append(map(partial(Change, make=end), fault.times(fault.until_s)))
     return heapq.merge(*ends, rates, *begins, key=by_time)
 
 
 def _made(
-    fault: JobFault, node: str, cluster: ClusterConfig, host: Actions, kill: NodeCall, start: NodeCall
+    fault: JobFault, node: str, cluster: ClusterConfig, host: Testbed, kill: NodeCall, start: NodeCall
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return the action that makes a fault at `node` and the one that ends it."""
     match fault.kind:

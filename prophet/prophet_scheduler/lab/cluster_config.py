@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -38,8 +38,7 @@ class Bandwidth:
 
     def rate(self, node: str) -> float | None:
         """Return the rate of `node` at the start."""
-        fallback = self.default if is_worker(node) else None
-        return self.nodes.get(node, fallback)
+        return self.nodes.get(node, self.default if is_worker(node) else None)
 
     def as_setting(self) -> object:
         """Return it as results.json gives it."""
@@ -66,19 +65,45 @@ class Delay:
 
 
 def _parse_delay(value: object) -> Delay:
-    if isinstance(value, dict):
-        if not value:
-            raise ValueError("names no node; write e.g. {default: 1ms, worker0: 5ms}")
-        delays = {str(node): parse_time(delay) for node, delay in value.items()}
-        return Delay(delays.pop("default", 0.0), delays)
-    return Delay(parse_time(value))
+    if not isinstance(value, dict):
+        return Delay(parse_time(value))
+    if not value:
+        raise ValueError("names no node; write e.g. {default: 1ms, worker0: 5ms}")
+    delays = {str(node): parse_time(delay) for node, delay in value.items()}
+    return Delay(delays.pop("default", 0.0), delays)
+
+
+def _parse_link(value: object) -> float | None:
+    return None if value == NOT_SHAPED else parse_rate(value)
+
+
+def _parse_bandwidth(value: object) -> Bandwidth:
+    if isinstance(value, list):
+        points = [_rate_point(point) for point in value]
+        if not points or points[0][0] != 0 or any(b <= a for (a, _), (b, _) in itertools.pairwise(points)):
+            raise ValueError("a series of rates starts with at_s: 0 and goes up from there")
+        return Bandwidth(points[0][1], changes=tuple(points[1:]))
+    if not isinstance(value, dict):
+        return Bandwidth(_parse_link(value))
+    if not value:
+        raise ValueError("names no node; write e.g. {default: 250mbit, worker0: 100mbit}")
+    rates = {str(node): _parse_link(rate) for node, rate in value.items()}
+    return Bandwidth(rates.pop("default", None), rates)
+
+
+def _rate_point(point: object) -> tuple[float, float]:
+    if not isinstance(point, dict) or set(point) != {"at_s", "rate"}:
+        raise ValueError(f"{point!r} is no point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
+    at_s = point["at_s"]
+    if type(at_s) not in (int, float) or not 0 <= at_s <= MOST_S:
+        raise ValueError(f"at_s is {at_s!r}; it must be 0 or more seconds")
+    return float(at_s), parse_rate(point["rate"])
 
 
 class Traffic(Strict):
     """Traffic of others at a node, `rate` each way, from `from_s` to `until_s`.
 
-    Seconds count as in Bandwidth.changes: from the moment all workers have finished their first iteration, and in a
-    simulation from its beginning.
+    Seconds count as in Bandwidth.changes; in a simulation they count from its beginning.
     """
 
     node: str
@@ -117,42 +142,11 @@ class RateMix(Strict):
     def draw(self, workers: int) -> list[tuple[float, int, float]]:
         """Return tuples (time in seconds, worker, share), by time."""
         random = np.random.default_rng([self.seed, 1])
-        moments = np.arange(0.0, self.until_s, self.period_s)
+        moments = np.arange(0.0, self.until_s, self.period_s).tolist()
         # Draw period by period, so that a longer mix begins with a shorter one's rates. A third cannot be written.
         chances = np.array(self.chances) / sum(self.chances)
-        drawn = random.choice(len(self.shares), size=(len(moments), workers), p=chances)
-        return [
-            (float(at_s), worker, self.shares[place])
-            for at_s, row in zip(moments, drawn, strict=True)
-            for worker, place in enumerate(row)
-        ]
-
-
-def _parse_link(value: object) -> float | None:
-    return None if value == NOT_SHAPED else parse_rate(value)
-
-
-def _parse_bandwidth(value: object) -> Bandwidth:
-    if isinstance(value, dict):
-        if not value:
-            raise ValueError("names no node; write e.g. {default: 250mbit, worker0: 100mbit}")
-        rates = {str(node): _parse_link(rate) for node, rate in value.items()}
-        return Bandwidth(rates.pop("default", None), rates)
-    if isinstance(value, list):
-        points = [_rate_point(point) for point in value]
-        if not points or points[0][0] != 0 or any(b <= a for (a, _), (b, _) in itertools.pairwise(points)):
-            raise ValueError("a series of rates starts with at_s: 0 and goes up from there")
-        return Bandwidth(points[0][1], changes=tuple(points[1:]))
-    return Bandwidth(_parse_link(value))
-
-
-def _rate_point(point: object) -> tuple[float, float]:
-    if not isinstance(point, dict) or set(point) != {"at_s", "rate"}:
-        raise ValueError(f"{point!r} is no point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
-    at_s = point["at_s"]
-    if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= MOST_S:
-        raise ValueError(f"at_s is {at_s!r}; it must be 0 or more seconds")
-    return float(at_s), parse_rate(point["rate"])
+        drawn = random.choice(self.shares, size=(len(moments), workers), p=chances).tolist()
+        return [(at_s, *each) for at_s, row in zip(moments, drawn, strict=True) for each in enumerate(row)]
 
 
 class ClusterConfig(Strict):
@@ -176,40 +170,36 @@ class ClusterConfig(Strict):
 
     @model_validator(mode="after")
     def _nodes_exist(self) -> Self:
-        named = {
+        named: dict[str, Iterable[str | None]] = {
             "bandwidth": self.bandwidth.nodes,
             "delay": self.delay.nodes,
             "traffic": [traffic.node for traffic in self.traffic],
-            "faults": [fault.node for fault in self.faults if fault.node is not None],
+            "faults": [fault.node for fault in self.faults],
         }
         for key, names in named.items():
-            if unknown := sorted(set(names) - set(self.nodes)):
-                default = "" if key in ("traffic", "faults") else "default, "
+            if unknown := sorted(map(str, set(names) - {None, *self.nodes})):
+                default = "default, " if isinstance(names, Mapping) else ""
                 raise ValueError(f"{key} names {unknown[0]!r}; the nodes are {default}{', '.join(self.nodes)}")
         return self
 
     @model_validator(mode="after")
-    def _traffic_of_a_node_does_not_overlap(self) -> Self:
+    def _events_of_a_kind_are_apart(self) -> Self:
         by_time = sorted(self.traffic, key=lambda traffic: (traffic.node, traffic.from_s))
         for before, after in itertools.pairwise(by_time):
             if before.node == after.node and after.from_s < before.until_s:
                 raise ValueError(
                     f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
                 )
+        check_apart(self.faults)
         return self
 
     @model_validator(mode="after")
-    def _a_mix_has_the_rates_to_itself(self) -> Self:
+    def _a_rate_changes_for_one_reason(self) -> Self:
         if self.rate_mix is not None:
             if self.bandwidth.changes:
                 raise ValueError("rate_mix: the workers' rates change already by bandwidth; leave one of them out")
             if any(self.bandwidth.rate(node) is None for node in self.nodes if is_worker(node)):
                 raise ValueError("rate_mix: it is of the workers' bandwidth, which has to be a rate for each of them")
-        return self
-
-    @model_validator(mode="after")
-    def _faults_are_apart(self) -> Self:
-        check_apart(self.faults)
         slow = next((fault for fault in self.faults if fault.kind is FaultKind.SLOW_LINK), None)
         if slow is not None and self.bandwidth.changes:
             raise ValueError(f"faults: the rate of {slow.node} cannot be {FaultKind.SLOW_LINK} where bandwidth changes")

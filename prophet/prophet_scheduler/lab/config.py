@@ -1,8 +1,7 @@
-"""Definition of an experiment: the YAML file as validated values, with an error for every mistake in it.
+"""Definition of an experiment: the YAML file (docs/experiments.md) as validated values.
 
 Rule of this file: reading and checking; it starts and writes nothing. Each mistake is one UserError of the form
-`FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes. docs/experiments.md describes the
-keys for users.
+`FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes.
 """
 
 from __future__ import annotations
@@ -62,13 +61,9 @@ class ExperimentConfig(Strict):
     """Settings for `prophet simulate`; `prophet run` ignores them."""
 
     @model_validator(mode="after")
-    def _fsdp2_is_simulated(self) -> Self:
+    def _parts_fit_together(self) -> Self:
         if self.simulator.exchange == FSDP2 and self.engine != SIMULATOR:
             raise ValueError(f"engine must be {SIMULATOR} with simulator.exchange: {FSDP2}, which `prophet run` lacks")
-        return self
-
-    @model_validator(mode="after")
-    def _stragglers_are_workers(self) -> Self:
         workers = list(filter(is_worker, self.cluster.nodes))
         unknown = sorted(set(self.job.stragglers) - set(workers)) if isinstance(self.job, ReplayJob) else []
         if unknown:
@@ -146,11 +141,13 @@ def experiment_of(
     config: ExperimentConfig | None = None
     for index, point in enumerate([{}] if points is None else points):
         where = "" if points is None else f"sweep[{index}]."
+        if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
+            raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
         try:
-            config = ExperimentConfig.model_validate(_merge(raw, _checked_point(point, path, where)))
+            config = ExperimentConfig.model_validate(_merge(raw, point))
         except ValidationError as error:
             raise UserError(f"{path}: {_first_line(error, where, point)}") from None
-        cells.append(_cell(config, point, path, where, policies))
+        cells.append(_cell(config, point, path.parent, f"{path}: {where}", policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
     if repeats is not None and repeats < 1:
@@ -209,12 +206,6 @@ _OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
-def _checked_point(point: object, path: Path, where: str) -> dict[str, Any]:
-    if not isinstance(point, dict) or not set(point) <= set(_VARIABLE):
-        raise UserError(f"{path}: {where.rstrip('.')}: must be a mapping that varies {', '.join(_VARIABLE)}")
-    return point
-
-
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the leaves of `over` in place of its own; `_OF_LINKS` and a job with a `kind` stay whole."""
     merged = copy.deepcopy(dict(base))
@@ -254,38 +245,29 @@ def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) ->
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    models: dict[str, type[BaseModel]] = {
-        **JOB_KINDS,
-        "cluster": ClusterConfig,
-        "traffic": Traffic,
-        "faults": JobFault,
-        "rate_mix": RateMix,
-        "simulator": SimulatorConfig,
-    }
-    model = next((models[s] for s in reversed(loc[:-1]) if isinstance(s, str) and s in models), ExperimentConfig)
-    keys = list(model.model_fields)
-    return [*keys, "sweep"] if model is ExperimentConfig else keys
+    models: dict[int | str, type[BaseModel]] = {"cluster": ClusterConfig, "simulator": SimulatorConfig}
+    models.update({**JOB_KINDS, "traffic": Traffic, "faults": JobFault, "rate_mix": RateMix})
+    inner = next((models[step] for step in reversed(loc[:-1]) if step in models), None)
+    return [*ExperimentConfig.model_fields, "sweep"] if inner is None else list(inner.model_fields)
 
 
-def _cell(config: ExperimentConfig, point: Mapping[str, Any], path: Path, where: str, only: Sequence[str]) -> Cell:
+def _cell(config: ExperimentConfig, point: Mapping[str, Any], folder: Path, at: str, only: Sequence[str]) -> Cell:
     job = config.job
     engine = engines().get(config.engine, scheduled_engine())
-    policies = expand_policies(config.policies, job.framework, path, where, engine)
+    policies = expand_policies(config.policies, job.framework, f"{at}policies", engine)
     if only:
         policies = choose_policies(policies, only, job.framework, engine)
     for policy in policies:
+        wrong = ""
         if policy.framework not in job.frameworks:
-            raise UserError(
-                f"{path}: {where}job.kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone, and "
-                f"{policy.name} trains in {policy.framework}; leave that policy out"
-            )
-        if job.compression != "none" and policy.framework != "torch":
-            raise UserError(
-                f"{path}: {where}job.compression: {job.compression} is for policies in torch, and {policy.name} trains "
-                f"in {policy.framework}; leave that policy out"
-            )
-    _check_faults(config.cluster, policies, f"{path}: {where}cluster.faults")
-    profile = replayed_profile(job, path.parent, f"{path}: {where}job") if isinstance(job, ReplayJob) else None
+            wrong = f"kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone"
+        elif job.compression != "none" and policy.framework != "torch":
+            wrong = f"compression: {job.compression} is for policies in torch"
+        if wrong:
+            trains = f"{policy.name} trains in {policy.framework}; leave that policy out"
+            raise UserError(f"{at}job.{wrong}, and {trains}")
+    _check_faults(config.cluster, policies, f"{at}cluster.faults")
+    profile = replayed_profile(job, folder, f"{at}job") if isinstance(job, ReplayJob) else None
     return Cell(_setting(config, point), job, config.cluster, policies, profile, config.simulator, engine)
 
 
@@ -301,9 +283,8 @@ def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
-    """Return the varied values by the last part of their keys, and always the bandwidth.
-
-    A whole job is named by its kind and model. Delay, traffic and faults appear if varied or present.
+    """Return the varied values by the last part of their keys, a whole job by its kind and model; always the bandwidth;
+    delay, traffic and faults if varied or present.
     """
     cluster = config.cluster
     setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}
@@ -316,9 +297,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
         setting["faults"] = [fault.model_dump(mode="json", exclude_unset=True) for fault in cluster.faults]
     if cluster.rate_mix is not None:
         setting["rate_mix"] = cluster.rate_mix.model_dump()
-    whole_job = "kind" in point.get("job", {})
-    if whole_job:
-        job = config.job
+    job = config.job
+    if whole_job := "kind" in point.get("job", {}):
         setting["job"] = f"{job.kind} {job.profile if isinstance(job, ReplayJob) else job.model}"
         if job.compression != "none":
             setting["compression"] = job.compression

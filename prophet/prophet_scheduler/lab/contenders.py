@@ -1,15 +1,15 @@
-"""The contenders of a config, each with its engine and its framework.
+"""The contenders of a config, each with its engine, its framework and its settings.
 
-Rule of this file: from the entries of a config to values; it starts nothing. A contender is a policy on the engine
-whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the other engines are *peers*:
-alternatives of a user, run as their own documentation says, and Prophet on those engines.
+Rule of this file: from the entries of a config to values; it starts nothing, and knows no policy by name. A contender
+is a policy on the engine whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the
+other engines are *peers*: alternatives of a user, run as their own documentation says, and Prophet on those engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
@@ -17,12 +17,19 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from prophet_scheduler import plugins
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.units import parse_size
+from prophet_scheduler.core.units import format_size, parse_size
+from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.registry import engine_of, engines, peers, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec, Framework, Variant
-from prophet_scheduler.lab.policy_options import combinations, option_settings, refuse_tuning, size_setting
 from prophet_scheduler.lab.schema import MOST_COUNT, Strict
-from prophet_scheduler.policies import did_you_mean, policy_from_environ, policy_names, unknown_variables
+from prophet_scheduler.policies import (
+    Option,
+    all_definitions,
+    did_you_mean,
+    policy_from_environ,
+    policy_names,
+    unknown_variables,
+)
 
 
 def _parse_sizes(value: object) -> list[int]:
@@ -108,13 +115,9 @@ def simulated_contenders() -> tuple[Contender, ...]:
 
 
 def expand_policies(
-    entries: Sequence[str | ContenderEntry],
-    framework: Framework,
-    path: Path,
-    where: str,
-    engine: EngineSpec | None = None,
+    entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
-    """Return all policies of a config's entries. Raises UserError.
+    """Return all policies of a config's entries. Raises UserError that names the place `at` which they stand.
 
     `framework` is the job's. `engine` is the config's, on which a policy's name means that policy; the default is the
     engine with the hook.
@@ -124,11 +127,11 @@ def expand_policies(
     for index, entry in enumerate(entries):
         # A name is not checked as in a mapping, because the error for an unknown policy says more about a wrong one.
         whole = _named(engine.called_here(entry)) if isinstance(entry, str) else entry
-        policies += _expanded(whole, f"{path}: {where}policies[{index}]", framework, engine)
+        policies += _expanded(whole, f"{at}[{index}]", framework, engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"{path}: {where}policies: {twice!r} is there twice; give one another name and a base")
+        raise UserError(f"{at}: {twice!r} is there twice; give one another name and a base")
     return tuple(policies)
 
 
@@ -163,38 +166,101 @@ def _require_known(name: str, known: Sequence[str], at: str) -> None:
 def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec) -> list[Contender]:
     base = _base(entry, at, for_engine)
     framework = _framework(entry, base, at, framework)
-    own = entry.model_extra or {}
-    varied = option_settings(base, own, ContenderEntry.model_fields, at)
-    if entry.tune is not None:
-        refuse_tuning(base, [*own, *([] if entry.partition_bytes is None else ["partition_bytes"])], at)
-    engine = engine_of(base)
-    variant = engine.variant(base)
-    partition = engine.partition.variable if engine.partition is not None else None
-    if variant is not None and variant.policy is not None:
-        partition = settings.PARTITION_BYTES
+    varied = _options(entry, base, at)
     if entry.partition_bytes is not None:
-        if partition is None:
-            words = scheduled_engine().words
-            raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
-        varied.append(size_setting(partition, entry.partition_bytes))
-    prefixes = engine.settings
+        varied[_partition_variable(base, at)] = [(str(size), format_size(size)) for size in entry.partition_bytes]
+    engine = engine_of(base)
     for name in entry.env:
-        if not name.startswith(prefixes) or name == settings.SCHEDULER:
-            allowed = " and ".join(f"{prefix}..." for prefix in prefixes)
+        if not name.startswith(engine.settings) or name == settings.SCHEDULER:
+            allowed = " and ".join(f"{prefix}..." for prefix in engine.settings)
             raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
     for name, near in unknown_variables(entry.env).items():
         advice = f"did you mean {near}?" if near else "leave it out"
         raise UserError(f"{at}.env: Prophet knows no {name}; {advice}")
     env = dict(entry.env)
-    if variant is None:
+    if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
     expanded = [
         Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
-        for chosen, label in combinations(varied)
+        for chosen, label in _combinations(varied)
     ]
     for contender in expanded:
         _check_values(contender, at)
     return expanded
+
+
+Choices = dict[str, list[tuple[str, str]]]
+"""Values of each variable, each with its label in a policy's name."""
+
+
+def _combinations(varied: Choices) -> Iterator[tuple[dict[str, str], str]]:
+    """Yield each choice of one value a variable, and the suffix of the policy's name ("" if there is one choice)."""
+    named = any(len(choices) > 1 for choices in varied.values())
+    for chosen in itertools.product(*varied.values()):
+        label = "".join(f"-{label}" for _, label in chosen) if named else ""
+        yield {variable: value for variable, (value, _) in zip(varied, chosen, strict=True)}, label
+
+
+def _options(entry: ContenderEntry, base: str, at: str) -> Choices:
+    """Return the values of the policy's options among the entry's keys.
+
+    Raises UserError if a key is no option of this policy, a value is wrong, or tuning would choose the same.
+    """
+    definitions, keys = all_definitions(), entry.model_extra or {}
+    options = {option.name: option for option in definitions[base].all_options} if base in definitions else {}
+    for key in (key for key in keys if key not in options):
+        owners = [name for name, each in definitions.items() if key in {option.name for option in each.all_options}]
+        if owners:
+            raise UserError(f"{at}: {key} is a setting of {', '.join(owners)}, not of {base}; leave it out")
+        known = ", ".join([*ContenderEntry.model_fields, *options])
+        raise UserError(f"{at}.{key}: unknown key; the keys here are {known}")
+    if entry.tune is not None:
+        tuned = definitions[base].tuned if base in definitions else ""
+        if not tuned:
+            owners = [name for name, each in definitions.items() if each.tuned]
+            raise UserError(f"{at}: tune is a setting of {', '.join(owners)}, not of {base}; leave it out")
+        if tuned in keys or entry.partition_bytes is not None:
+            raise UserError(f"{at}: tune chooses {tuned} and partition_bytes; leave them out, or leave out tune")
+    found = ((option, f"{at}.{name}") for name, option in options.items() if name in keys)
+    return {option.variable: _choices(option, keys[option.name], where) for option, where in found}
+
+
+_TYPES = {bool: ((bool,), "true or false"), int: ((int,), "a whole number"), float: ((int, float), "a number")}
+"""Types that a config may give for an option, by the type of its default."""
+
+
+def _choices(option: Option, value: object, at: str) -> list[tuple[str, str]]:
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise UserError(f"{at}: is an empty list; give it a value")
+    choices = []
+    for item in values:
+        types, wanted = _TYPES[type(option.default)]
+        if option.unit == "bytes":
+            try:
+                size = parse_size(item)
+            except ValueError as error:
+                raise UserError(f"{at}: {error}") from None
+            text, label = str(size), format_size(size)
+        elif type(item) in types:
+            text = label = str(int(item)) if isinstance(item, bool) else str(item)
+        else:
+            raise UserError(f"{at}: it must be {wanted}, not {item!r}")
+        option.parse(text, at)
+        choices.append((text, label))
+    return choices
+
+
+def _partition_variable(base: str, at: str) -> str:
+    """Return the variable of the size to which `base` cuts. Raises UserError if it cuts nothing."""
+    engine = engine_of(base)
+    variant = engine.variant(base)
+    if variant is not None and variant.policy is not None:
+        return settings.PARTITION_BYTES
+    if engine.partition is None:
+        words = scheduled_engine().words
+        raise UserError(f"{at}: partition_bytes is a setting of {words}, not of {base}; leave it out")
+    return engine.partition.variable
 
 
 def _check_values(contender: Contender, at: str) -> None:
@@ -204,6 +270,8 @@ def _check_values(contender: Contender, at: str) -> None:
         settings.from_environ({**contender.env, settings.SCHEDULER: policy or ""})
         if policy is not None and policy in policy_names():
             policy_from_environ(policy, contender.env)
+        if (cap := contender.env.get(BUCKET_CAP_MB)) is not None:
+            settings.number(cap, BUCKET_CAP_MB, 0)
     except UserError as error:
         raise UserError(f"{at}: {error}") from None
 

@@ -32,10 +32,10 @@ def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
 
 
 def update_s(workers: Sequence[WorkerRecord]) -> float | None:
-    """Seconds from one applied update of any worker to the next, while all of them train.
+    """Seconds from one applied update of any worker to the next, while all of them train; None if there is none.
 
-    In step, this is an iteration's time divided by the number of workers. None if no worker ended an iteration
-    meanwhile. Dropped updates do not count and are assumed to be spread evenly over the run.
+    In step, this is an iteration's time divided by the number of workers. Dropped updates do not count and are assumed
+    to be spread evenly over the run.
     """
     first = max(worker.marks[0].start for worker in workers)
     last = min(worker.marks[-1].start for worker in workers)

@@ -5,6 +5,7 @@ Rule of this file: looking, never changing anything.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -32,9 +33,8 @@ MXNET_NUMPY = (1, 23)
 
 @dataclass(frozen=True)
 class Finding:
-    """One item: `ok` or not, and a line with the finding or the advice.
-
-    A `warning` does not keep jobs from running; its `rows` say more, in two columns.
+    """One item: `ok` or not, and a line with the finding or the advice. A `warning` does not keep jobs from running;
+    its `rows` say more, in two columns.
     """
 
     item: str
@@ -87,13 +87,9 @@ def verdict() -> tuple[bool, str]:
 
 def _lacks(engine: EngineSpec) -> Finding | None:
     """Return the first missing need of a job under Prophet; None if it can start in one of the engine's frameworks."""
-    first: Finding | None = None
-    for framework in engine.frameworks:
-        missing = next((finding for finding in _needed(engine, framework, True) if not finding.ok), None)
-        if missing is None:
-            return None
-        first = first or missing
-    return first
+    needs = (_needed(engine, framework, True) for framework in engine.frameworks)
+    missing = [next((finding for finding in each if not finding.ok), None) for each in needs]
+    return None if None in missing else missing[0]
 
 
 def obstacle(contender: Contender) -> str | None:
@@ -128,28 +124,24 @@ def _version(package: str) -> str | None:
 
 def _faults(engine: EngineSpec) -> Iterator[Finding]:
     """Check for known faults; no finding if none are known, or the engine or Prophet's plugin for it is missing."""
-    if engine.faults is None:
-        return
-    try:
-        faults = pkgutil.resolve_name(engine.faults)()
-    except ModuleNotFoundError:
-        return  # the finding on the hook says it
-    if faults is not None:
+    faults = None
+    with contextlib.suppress(ModuleNotFoundError):  # the finding on the hook says it
+        faults = engine.faults and pkgutil.resolve_name(engine.faults)()
+    if faults:
         none, line, rows = faults
         yield Finding(f"{engine.words}'s faults", True, line, warning=not none, rows=rows)
 
 
 def _framework(framework: Framework) -> Finding:
-    name, install = _FRAMEWORKS[framework], INSTALL[framework]
-    version = _version(framework)
+    install, version = INSTALL[framework], _version(framework)
+    wrong = plugins.absent(framework)
     if version is None or importlib.util.find_spec(framework) is None:
-        return Finding(name, False, f"not installed; `{install}`")
-    if framework == "mxnet" and tuple(map(int, importlib.metadata.version("numpy").split(".")[:2])) > MXNET_NUMPY:
+        wrong = f"not installed; `{install}`"
+    elif framework == "mxnet":
         numpy = importlib.metadata.version("numpy")
-        return Finding(name, False, f"{version} cannot be imported beside NumPy {numpy}; `{install}`")
-    if line := plugins.absent(framework):
-        return Finding(name, False, line)
-    return Finding(name, True, version)
+        if tuple(map(int, numpy.split(".")[:2])) > MXNET_NUMPY:
+            wrong = f"{version} cannot be imported beside NumPy {numpy}; `{install}`"
+    return Finding(_FRAMEWORKS[framework], not wrong, wrong or version or "")
 
 
 def _plugin(engine: EngineSpec, framework: Framework, with_prophet: bool = True) -> Iterator[Finding]:
@@ -184,40 +176,29 @@ def _testbed() -> Iterator[Finding]:
     def namespaces() -> str:
         return f"network namespaces as {'root' if require_namespaces() == 'root' else 'an ordinary user'}"
 
-    for item, require, line, advice in (
-        ("testbed", namespaces, "", ""),
-        ("tc", require_tools, "iproute2's ip and tc are here", ""),
-        (
-            "delay",
-            require_relay,
-            "links can have one, by a relay of packet sockets",
-            "; experiments without cluster.delay run",
-        ),
+    for item, require, line in (
+        ("testbed", namespaces, ""),
+        ("tc", require_tools, "iproute2's ip and tc are here"),
+        ("delay", require_relay, "links can have one, by a relay of packet sockets"),
     ):
         try:
             yield Finding(item, True, require() or line)
         except UserError as error:
-            yield Finding(item, False, f"{error}{advice}")
+            yield Finding(item, False, f"{error}{'; experiments without cluster.delay run' * (item == 'delay')}")
 
 
 def _variables(names: Iterable[str]) -> Iterator[Finding]:
     """Warn of unknown variables with Prophet's prefix."""
-    unknown = unknown_variables(names)
-    if unknown:
-        said = {
-            name: f"did you mean {near}?" if near else "none of Prophet's is like it" for name, near in unknown.items()
-        }
+    if unknown := unknown_variables(names):
+        near = (f"did you mean {near}?" if near else "none of Prophet's is like it" for near in unknown.values())
         line = "Prophet knows nothing of these, which have no effect"
-        yield Finding("variables", True, line, warning=True, rows=tuple(said.items()))
+        yield Finding("variables", True, line, warning=True, rows=tuple(zip(unknown, near, strict=True)))
 
 
-def _interfaces() -> list[Finding]:
+def _interfaces() -> Iterator[Finding]:
     states = psutil.net_if_stats()
-    findings = []
     for name, addresses in psutil.net_if_addrs().items():
         ours = [entry.address for entry in addresses if entry.family == socket.AF_INET]
-        if not ours or not states[name].isup:
-            continue
-        speed = f"{states[name].speed} Mbit/s" if states[name].speed else "speed unknown"
-        findings.append(Finding(f"NIC {name}", True, f"{', '.join(ours)} ({speed})"))
-    return findings
+        if ours and states[name].isup:
+            speed = f"{states[name].speed} Mbit/s" if states[name].speed else "speed unknown"
+            yield Finding(f"NIC {name}", True, f"{', '.join(ours)} ({speed})")

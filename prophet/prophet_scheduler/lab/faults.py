@@ -85,15 +85,8 @@ class JobFault(Strict):
             raise ValueError(f"every_s is {self.every_s:g}; it must be above the {lasts_s:g} s that it lasts")
         return self
 
-    def begins(self) -> Iterator[float]:
-        """Return its starts in seconds, without end if it repeats."""
-        return self._times(self.from_s)
-
-    def ends(self) -> Iterator[float]:
-        """Return its ends in seconds, without end if it repeats."""
-        return self._times(self.until_s)
-
-    def _times(self, first_s: float | None) -> Iterator[float]:
+    def times(self, first_s: float | None) -> Iterator[float]:
+        """Return its starts (of `from_s`) or ends (of `until_s`) in seconds, without end if it repeats."""
         if first_s is None:
             return iter(())
         return iter((first_s,)) if self.every_s is None else itertools.count(first_s, self.every_s)

@@ -17,8 +17,7 @@ from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.optional import need, need_pyplot, save_figure
 from prophet_scheduler.lab.records import CellResult, Results
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
-from prophet_scheduler.lab.transfers import RecordedRun
-from prophet_scheduler.lab.turnaround import Turnaround, mean_s
+from prophet_scheduler.lab.transfers import RecordedRun, Turnaround, mean_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
 pyplot = need_pyplot()
 Patch = need("matplotlib.patches", "figures").Patch
 
-PUSH, PULL = "#2f6db3", "#e08214"
+PUSH, PULL, OTHER, WAIT = "#2f6db3", "#e08214", "#b0b7c3", "#d9a0a0"
 COLOURS = {QueueKind.PUSH: PUSH, QueueKind.PULL: PULL}
 LABELS = {QueueKind.PUSH: "push, all-reduce", QueueKind.PULL: "pull"}
-BACKWARD_COLOUR, FORWARD_COLOUR = "#eceff4", "#e3f1e3"
-PROPHET_COLOUR, OTHER_COLOUR = "#2f6db3", "#b0b7c3"
-WAIT_COLOUR = "#d9a0a0"
+BACKWARD, FORWARD = "#eceff4", "#e3f1e3"
 LEGEND: Any = {"loc": "outside upper right", "frameon": False}
 THROUGHPUT_BIN_S = 0.05
 THROUGHPUT_ITERATIONS = 3
@@ -62,7 +59,7 @@ def draw_iteration_times(results: Results, path: Path) -> None:
         for axes, cell in zip(panels, cells, strict=True):
             measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
             for row, (name, times) in enumerate(measured.items()):
-                axes.barh(row, times.headline, color=PROPHET_COLOUR if name == "prophet" else OTHER_COLOUR)
+                axes.barh(row, times.headline, color=PUSH if name == "prophet" else OTHER)
                 axes.plot([times.p10, times.p90], [row, row], color="black", linewidth=1, marker="|")
                 axes.plot(times.median, row, color="black", marker="d", markersize=4)
                 ratio = cell.ratios.get(name)
@@ -91,7 +88,7 @@ def draw_utilisation(cell: CellResult, path: Path) -> None:
             assert series is not None
             width_ms = series.period_s * 1e3 / len(series.processor)
             times = [(place + 0.5) * width_ms for place in range(len(series.processor))]
-            axes.fill_between(times, series.processor, step="mid", color=FORWARD_COLOUR, label="processor")
+            axes.fill_between(times, series.processor, step="mid", color=FORWARD, label="processor")
             axes.set(ylabel="processor", ylim=(0, 1.05))
             links = axes.twinx()
             for rates, colour in ((series.uplink_bytes_per_s, PUSH), (series.downlink_bytes_per_s, PULL)):
@@ -109,29 +106,23 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
         for axes, run in zip(panels, runs, strict=True):
             last = len(run.marks) - 2
             began, ended = run.iterations(last, 1)
-            _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD_COLOUR)
-            _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD_COLOUR)
+            _shade(axes, 0.0, run.marks[last].backward_end - began, BACKWARD)
+            _shade(axes, run.marks[last + 1].start - began, ended - began, FORWARD)
             under_way = [t for t in run.transfers if began <= t.finish_s and t.start_s < ended]
             rows = {id_: row for row, id_ in enumerate(sorted({transfer.gradient for transfer in under_way}))}
             for queue, offset in ((QueueKind.PUSH, -0.25), (QueueKind.PULL, 0.25)):
                 shown = [transfer for transfer in under_way if transfer.queue is queue]
-                axes.barh(
-                    [rows[transfer.gradient] + offset for transfer in shown],
-                    [(transfer.finish_s - transfer.start_s) * 1e3 for transfer in shown],
-                    height=0.5,
-                    left=[(transfer.start_s - began) * 1e3 for transfer in shown],
-                    color=COLOURS[queue],
-                )
+                places = [rows[each.gradient] + offset for each in shown]
+                took_ms = [(each.finish_s - each.start_s) * 1e3 for each in shown]
+                from_ms = [(each.start_s - began) * 1e3 for each in shown]
+                axes.barh(places, took_ms, height=0.5, left=from_ms, color=COLOURS[queue])
             axes.set_ylabel("block" if run.arena else "gradient")
             axes.invert_yaxis()
             _title(axes, f"{run.policy}: {(ended - began) * 1e3:.0f} ms")
             longest_s = max(longest_s, ended - began)
         panels[0].set_xlim(0, longest_s * 1e3)
         handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
-        handles += [
-            Patch(color=BACKWARD_COLOUR, label="backward"),
-            Patch(color=FORWARD_COLOUR, label="next forward and its waiting"),
-        ]
+        handles += [Patch(color=BACKWARD, label="backward"), Patch(color=FORWARD, label="next forward and its waiting")]
         figure.legend(handles=handles, ncols=len(handles), **LEGEND)
 
 
@@ -147,7 +138,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
     with _panels(path, len(runs), 1.8, label) as (figure, panels):
         for axes, (name, times) in zip(panels, runs.items(), strict=True):
             for row, gradient in enumerate(times):
-                axes.barh(row, gradient.wait_s * 1e3, left=gradient.generated_s * 1e3, height=0.9, color=WAIT_COLOUR)
+                axes.barh(row, gradient.wait_s * 1e3, left=gradient.generated_s * 1e3, height=0.9, color=WAIT)
                 on_the_way_s = gradient.back_s - gradient.starts_s
                 axes.barh(row, on_the_way_s * 1e3, left=gradient.starts_s * 1e3, height=0.9, color=PUSH)
             means = mean_s(times)
@@ -157,7 +148,7 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
             axes.invert_yaxis()
         panels[0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
         way = Patch(color=PUSH, label="on its way, until the sum is back")
-        figure.legend(handles=[Patch(color=WAIT_COLOUR, label="waiting"), way], ncols=2, **LEGEND)
+        figure.legend(handles=[Patch(color=WAIT, label="waiting"), way], ncols=2, **LEGEND)
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:

@@ -1,10 +1,8 @@
 """Times of iterations: their storage, their means and quantiles, and the columns of tables.
 
-Rule of this file: arithmetic on seconds, and words. results.json, tables and pages all take their numbers from here,
-so a word means the same everywhere.
-
-A mean is all time over all iterations, so throughput follows from it: a median hides the cost of learning and stalls.
-It excludes the iterations in which an engine starts; the first 50 and the first 100 are a job's very first.
+Rule of this file: arithmetic on seconds, and words, for results.json, tables and pages alike. A mean is all time over
+all iterations, so throughput follows from it: a median hides the cost of learning and stalls. It excludes the
+iterations in which an engine starts; the first 50 and the first 100 are a job's very first.
 """
 
 from __future__ import annotations
@@ -55,19 +53,16 @@ def rounded(times_s: Iterable[float]) -> tuple[float, ...]:
 
 
 def _validated(value: Any) -> tuple[float, ...]:
-    if isinstance(value, tuple):
-        return rounded(value)
-    if not isinstance(value, str):
+    if not isinstance(value, str | tuple):
         raise ValueError("it is no text")
-    return unpacked(value)
+    return rounded(value) if isinstance(value, tuple) else unpacked(value)
 
 
-KEPT_SCHEMA = {"type": "string", "contentEncoding": "base64", "description": packed.__doc__}
 Kept = Annotated[
     tuple[float, ...],
     PlainValidator(_validated),
     PlainSerializer(packed, return_type=str),
-    WithJsonSchema(KEPT_SCHEMA),
+    WithJsonSchema({"type": "string", "contentEncoding": "base64", "description": packed.__doc__}),
 ]
 """Seconds of all iterations of one worker; `packed` in a file."""
 
@@ -101,10 +96,8 @@ class Times(BaseModel):
 
 
 def rests_from(starts_s: Sequence[float], changed_s: float | None) -> int:
-    """Index of the first iteration at rest among those that begin at `starts_s`; the only rule for this.
-
-    It is the first after blocks last changed, at `changed_s`. If that is unknown, or fewer than LEAST_AT_REST came
-    since, the last half counts as at rest.
+    """Index of the first iteration at rest among those that begin at `starts_s`: the first after blocks last changed,
+    at `changed_s`; the last half if that is unknown, or fewer than LEAST_AT_REST came since.
     """
     first = len(starts_s) if changed_s is None else bisect_left(starts_s, changed_s)
     return first if len(starts_s) - first >= LEAST_AT_REST else len(starts_s) // 2
@@ -134,19 +127,19 @@ def _mean(parts: Iterable[Sequence[float]]) -> float:
 def time_columns(
     several: Sequence[Times | None], form: Callable[[float], str] = "{:.3f}".format, unit: str = " (s)"
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of a table of iteration times: their headings, and a row for each of `several`.
+    """Return the columns of a table of iteration times, the mean first: headings, and a row for each of `several`.
 
-    The mean leads. Columns without any value are left out, so a table of schema 1 has only medians.
+    Columns without any value are left out, so a table of schema 1 has only medians.
     """
     fields = ("mean", "first_50", "first_100", "at_rest", "median")
     known = [field for field in fields if any(getattr(times, field, None) is not None for times in several)]
-    headings = [field.replace("_", " ") for field in known]
     rows = []
     for times in several:
         values = [getattr(times, field, None) for field in known]
         cells = ["-" if value is None else form(value) for value in values]
         rows.append([*cells, "-" if times is None else f"{form(times.p10)}-{form(times.p90)}"])
-    return [heading + unit * (place == 0) for place, heading in enumerate(headings)] + ["p10-p90"], rows
+    headings = [field.replace("_", " ") + unit * (place == 0) for place, field in enumerate(known)]
+    return [*headings, "p10-p90"], rows
 
 
 MEANS = "What an iteration takes is a mean, of all but each worker's first two, in which engines start."

@@ -1,8 +1,7 @@
 """Commands and environments of a job's processes.
 
-Rule of this file: pure functions, no process and no file. The description of an engine (engines) has its needs. Every
-engine is started as its own documentation says, but by hand instead of by its launcher, since every role runs on its
-own machine.
+Rule of this file: pure functions, no process and no file. Every engine is started as its own documentation says, but by
+hand instead of by its launcher, since every role runs on its own machine.
 """
 
 from __future__ import annotations
@@ -59,8 +58,9 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
 
 def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
     """Return the shell's environment without any setting of Prophet or of an engine."""
-    foreign = (settings.PREFIX, *(prefix for engine in engines().values() for prefix in engine.prefixes))
-    names = {name for engine in engines().values() for name in engine.names}
+    known = engines().values()
+    foreign = (settings.PREFIX, *(prefix for engine in known for prefix in engine.prefixes))
+    names = {name for engine in known for name in engine.names}
     return {key: value for key, value in shell.items() if not key.startswith(foreign) and key not in names}
 
 
@@ -69,9 +69,5 @@ def without_effect(shell: Mapping[str, str], config: Path) -> str:
     if settings.USER_NAMESPACE in shell:
         return ""  # the process said it before it restarted
     names = sorted(name for name in shell if name.startswith(settings.PREFIX) and name not in settings.HANDED_ON)
-    if not names:
-        return ""
-    return (
-        f"an experiment takes nothing from the shell's {', '.join(names)}; write settings into `env` of a policy in "
-        f"{config}"
-    )
+    instead = f"write settings into `env` of a policy in {config}"
+    return f"an experiment takes nothing from the shell's {', '.join(names)}; {instead}" if names else ""

@@ -1,11 +1,8 @@
 """The narrow link of a cluster, where the bytes of an iteration take longest, and the delay of a round trip.
 
 Rule of this file: arithmetic on a cluster's rates. Links are full duplex. Every gradient goes up and comes down once at
-each worker, and the servers carry the bytes of all workers, so a link's time for a bit of gradients is
-
-    worker: 1 / rate each way            servers: workers / sum of their rates each way
-
-Other topologies (engines/topology.py) have another share of a worker, and maybe no servers.
+each worker, which takes it 1 / rate a bit each way, and the servers carry the bytes of all workers: workers / sum of
+their rates. Other topologies (engines/topology.py) have another share of a worker, and maybe no servers.
 """
 
 from __future__ import annotations
@@ -20,9 +17,9 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> Mapping[str, float]:
     """Seconds that one bit of gradients keeps each shaped kind of link busy, at the rates of the start.
 
-    The kinds are `worker uplink` and `server`: links are as wide and carry as much in both directions, and a byte must
-    go up before it can come down. The slowest worker counts, since all wait for it. The servers may share the bytes to
-    suit their rates, and one that is not shaped takes what the others cannot.
+    The kinds are `worker uplink` and `server`; links are as wide and carry as much in both directions. The slowest
+    worker counts, since all wait for it. Servers share the bytes to suit their rates, and one without a limit takes
+    all.
     """
     links = {}
     if rates := _rates(cluster, "worker"):
@@ -42,8 +39,7 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
 def round_trip_s(cluster: ClusterConfig, topology: Topology) -> float:
     """Minimum seconds that the links' delays add to a gradient's way from the furthest worker and back to it.
 
-    The way leads through the nearest server. Without servers it leads to and from the furthest other worker, whose part
-    the gradient waits for.
+    The way leads through the nearest server, or without servers to and from the furthest other worker.
     """
     workers = sorted(_delays(cluster, "worker"))
     if topology.through_servers:

@@ -21,12 +21,12 @@ from statistics import fmean, stdev
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
-from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges, Nodes
+from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges
 from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
-LEAST_WORKERS = 2
-LEAST_PAIRS = 2
+LEAST = 2
+"""Minimum number of workers, and of pairs."""
 
 
 @dataclass(frozen=True)
@@ -39,40 +39,13 @@ class Links:
 
 
 class RunFailed(Exception):
-    """Failure of a run that printed these lines."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = lines
-
-
-class Said:
-    """Reader of a program's new lines in its log."""
-
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._place = 0
-        self._begun = b""
-
-    def lines(self, *, ended: bool) -> list[str]:
-        """Return the new whole lines, and the rest too if the program has `ended`."""
-        if not self._log.exists():
-            return []
-        with self._log.open("rb") as log:
-            log.seek(self._place)
-            new = log.read()
-        self._place += len(new)
-        *whole, self._begun = (self._begun + new).split(b"\n")
-        if ended and self._begun:
-            whole.append(self._begun)
-            self._begun = b""
-        return [line.decode(errors="replace") for line in whole]
+    """Failure of a run; its arguments are the lines that it printed."""
 
 
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
     """Return the shell's environment with torchrun's variables of a rank.
 
-    Ranks share this machine's files, so each has its own LOCAL_RANK. Nodes have addresses but no names. The environment
-    silences torch's warning about that, unless the shell sets TORCH_CPP_LOG_LEVEL.
+    Ranks share this machine's files, so each has its own LOCAL_RANK. Nodes have no names, of which torch would warn.
     """
     own = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(network.workers)}
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -82,7 +55,7 @@ def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -
 def run_ranks(
     command: Sequence[str],
     workers: Sequence[str],
-    nodes: Nodes,
+    nodes: Testbed,
     say: Callable[[str], None],
     edges: Edges | None = None,
     shell: Mapping[str, str] = os.environ,
@@ -93,19 +66,23 @@ def run_ranks(
     """
     edges = edges or Edges()
     addresses = {worker: nodes.address(worker) for worker in workers}
-    with tempfile.TemporaryDirectory(prefix="prophet-") as folder:
-        processes, heard = {}, {}
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="prophet-"))
+        processes, logs, begun = {}, {}, dict.fromkeys(workers, b"")
         for rank, worker in enumerate(workers):
             network = RunNetwork(len(workers), 0, addresses, nodes.interface(worker), FIRST_PORT, folder)
-            log = Path(folder, f"{worker}.log")
-            env = rank_environment(rank, network, shell)
+            env, log = rank_environment(rank, network, shell), Path(folder, f"{worker}.log")
             processes[worker] = nodes.popen(worker, command, env=env, log=log, cwd=Path.cwd())
-            heard[worker] = Said(log)
+            logs[worker] = stack.enter_context(log.open("rb"))
         while True:
             codes = {worker: process.poll() for worker, process in processes.items()}
             for worker, code in codes.items():
-                for line in heard[worker].lines(ended=code is not None):
-                    say(line)
+                *whole, begun[worker] = (begun[worker] + logs[worker].read()).split(b"\n")
+                if code is not None and begun[worker]:
+                    whole.append(begun[worker])
+                    begun[worker] = b""
+                for line in whole:
+                    say(line.decode(errors="replace"))
             failed = next((worker for worker, code in codes.items() if code not in (None, 0)), None)
             if failed is not None:
                 say(f"{failed} ended with status {codes[failed]}")
@@ -116,9 +93,8 @@ def run_ranks(
 
 
 def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:
-    """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times, in
-    turn and by turns first, so what changes slowly on the machine is in both. Says each pair, and returns the mean of
-    the ratios in words, with its standard error.
+    """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times and
+    take turns in being first. Says each pair, and returns the mean of the ratios in words, with its standard error.
     """
     ratios = []
     for pair in range(pairs):
@@ -172,8 +148,8 @@ def compare_on_testbed(
     whole command. Returns 0, or 1 if a run failed, whose output is said. Raises UserError as `run_on_testbed` does.
     """
     changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
-    if pairs < LEAST_PAIRS:
-        raise UserError(f"--pairs is {pairs}; it must be {LEAST_PAIRS} or more, to say how sure the result is")
+    if pairs < LEAST:
+        raise UserError(f"--pairs is {pairs}; it must be {LEAST} or more, to say how sure the result is")
     with testbed_of(command, links) as (names, testbed):
 
         def run(variant: bool) -> float:
@@ -183,13 +159,13 @@ def compare_on_testbed(
             status = run_ranks(command, names, testbed, lines.append, shell=shell | (changed if variant else {}))
             took_s = time.monotonic() - began_s
             if status:
-                raise RunFailed(lines)
+                raise RunFailed(*lines)
             return took_s if pattern is None else seconds_in(lines, pattern)
 
         try:
             ratio = compare(run, pairs, say)
         except RunFailed as failed:
-            for line in failed.lines:
+            for line in failed.args:
                 say(line)
             return 1
     say(f"with {' '.join(change)}: {ratio} as fast")
@@ -203,11 +179,11 @@ def run_on_testbed(command: Sequence[str], links: Links, say: Callable[[str], No
 
 
 @contextlib.contextmanager
-def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Nodes]]:
+def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Testbed]]:
     """Make a testbed for `command`, with a node for each worker; yield their names and the testbed."""
     workers = links.workers
-    if workers < LEAST_WORKERS:
-        raise UserError(f"--workers is {workers}; it must be {LEAST_WORKERS} or more")
+    if workers < LEAST:
+        raise UserError(f"--workers is {workers}; it must be {LEAST} or more")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
     reexec_in_user_namespace()

@@ -3,9 +3,7 @@
 Rule of this file: the types of results.json and one way to read each kind of record; results.py computes the numbers.
 Times are seconds. docs/schemas/ has the JSON schemas (`make pages`). Within a schema's number, keys are only added:
 unknown keys are ignored, and keys that an older file lacks have a default here. Unset fields are not written, so a
-file stays the same when read and written again.
-
-results.json of schema 1 has only medians; from 2 on it has every iteration, and leads with means.
+file stays the same when read and written again. Schema 1 has only medians; 2 has every iteration, and leads with means.
 """
 
 from __future__ import annotations
@@ -215,9 +213,8 @@ def is_run(folder: Path) -> bool:
         return False
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give one that `prophet run` or PROPHET_RECORD has left")
-    raise UserError(
-        f"{folder} has neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
-    )
+    neither = "neither a results.json, as `prophet run` leaves it, nor a worker0.jsonl, as PROPHET_RECORD does"
+    raise UserError(f"{folder} has {neither}")
 
 
 def write_results(results: Results, path: Path) -> None:

@@ -5,6 +5,7 @@ Rule of this file: arithmetic. records.py has results.json itself, results_view.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -23,37 +24,47 @@ from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds
 from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
 from prophet_scheduler.lab.runs import CellRuns, Run
 from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, FSDP2
-from prophet_scheduler.lab.turnaround import Turnaround, mean_s
+from prophet_scheduler.lab.transfers import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 
-def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
-    """Return results.json as a value."""
+def summarize(
+    experiment: Experiment, cells: Sequence[CellRuns], times: Sequence[Mapping[str, Sequence[Turnaround]]] = ()
+) -> Results:
+    """Return results.json as a value. `times` are those of gradients, by cell and policy, if they were recorded."""
     return Results(
         schema=SCHEMA,
         config=to_jsonable_python(experiment.source),
         repeats=experiment.repeats,
-        cells=[summarize_cell(cell) for cell in cells],
+        cells=list(itertools.starmap(summarize_cell, itertools.zip_longest(cells, times, fillvalue={}))),
     )
 
 
-def summarize_cell(done: CellRuns) -> CellResult:
+def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | None = None) -> CellResult:
     """Return one cell's setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
     cell = done.cell
     contenders = {policy.name: policy for policy in cell.policies}
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
+    for name, ways in (times or {}).items():
+        if ways and policies[name].iteration_s is not None:
+            policies[name] = _with(policies[name], gradient=mean_s(ways))
     narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
         if own != narrow:
             policies[policy.name] = _with(policies[policy.name], narrow_link=own)
     policies |= _compared_with_stock(cell, policies)
-    times = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
-    stock = next((times[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in times), None)
+    took_s = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
+    stock = next((took_s[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in took_s), None)
     measured = as_measured(cell, done.links)
     bound = lower_bound(measured)
-    summary = CellResult(
+    more = {
+        "round_trips": dict(done.round_trips),
+        "relays": dict(done.relays),
+        "bound_is_measured": bound is not None and measured is not cell,
+    }
+    return CellResult(
         setting=to_jsonable_python(cell.setting),
         emulated=emulation(cell, simulated=done.simulated),
         narrow_link=narrow,
@@ -61,11 +72,9 @@ def summarize_cell(done: CellRuns) -> CellResult:
         compute_s=compute_s(cell),
         lower_bound_s=bound,
         policies=policies,
-        ratios={} if stock is None else {name: stock / value for name, value in times.items()},
+        ratios={} if stock is None else {name: stock / time_s for name, time_s in took_s.items()},
+        **{name: part for name, part in more.items() if part},  # type: ignore[arg-type]
     )
-    more: dict[str, object] = {"round_trips": dict(done.round_trips), "relays": dict(done.relays)}
-    more["bound_is_measured"] = bound is not None and measured is not cell
-    return summary.model_copy(update={name: part for name, part in more.items() if part})
 
 
 def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
@@ -87,26 +96,15 @@ def simulated_topology(cell: Cell) -> Topology:
     return ALL_REDUCE if cell.simulator.exchange in (*COLLECTIVES, FSDP2) else cell.engine.topology
 
 
-def with_gradient_times(results: Results, times: Sequence[Mapping[str, Sequence[Turnaround]]]) -> Results:
-    """Return `results` with each policy's `gradient` from `times` (by cell and policy), if recorded and measured."""
-    cells = []
-    for cell, by_policy in zip(results.cells, times, strict=True):
-        ways = {name: way for name, way in by_policy.items() if way and cell.measured(name)}
-        policies = {name: _with(cell.policies[name], gradient=mean_s(way)) for name, way in ways.items()}
-        cells.append(cell.model_copy(update={"policies": {**cell.policies, **policies}}))
-    return results.model_copy(update={"cells": cells})
-
-
 def _with(policy: PolicyResult, **more: object) -> PolicyResult:
     return policy.model_copy(update=more)
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Set `same_weights_as_stock` of the policies that can be compared with stock.
+    """Set `same_weights_as_stock` of the policies that can be compared with stock: that of the config's engine, or else
+    of the policy's own, in the same framework (each begins differently) and trained as long.
 
-    Stock is that of the config's engine, or if it did not run, that of the policy's own. It has the same framework
-    (each begins differently) and trains as long. A difference means nothing where sums depend on timing: stock's own
-    models then differ each time.
+    A difference means nothing where sums depend on timing: stock's own models then differ each time.
     """
 
     def trained(policy: Contender, base: str) -> tuple[object, ...]:
@@ -214,8 +212,10 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
         repeat, error = failed[0]
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return f"repeat {repeat + 1} of {len(runs)}: {error}{others}"
-    if isinstance(summary.weights_sha256, list) and _models_differ(cell, [run for run in runs if run.error is None]):
-        return f"{len(summary.weights_sha256)} different models at the end of {len(runs)} runs from one seed"
+    digests = summary.weights_sha256
+    apart = any(len({worker.weights_sha256 for worker in run.workers}) > 1 for run in runs)
+    if isinstance(digests, list) and (apart or not _sums_vary(cell)):
+        return f"{len(digests)} different models at the end of {len(runs)} runs from one seed"
     accuracy = summary.accuracy
     if isinstance(cell.job, ScoredJob) and accuracy is not None and accuracy < cell.job.target_accuracy:
         return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
@@ -223,12 +223,6 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
     if kept is not None and kept.time_to_loss_s is None:
         return f"a loss of {kept.least_loss:.3f} at the least, above the target of {kept.target_loss:g}"
     return None
-
-
-def _models_differ(cell: Cell, runs: Sequence[Run]) -> bool:
-    """True if workers or repeats ended with models that one seed does not explain."""
-    by_run = [{worker.weights_sha256 for worker in run.workers} for run in runs]
-    return not _sums_vary(cell) or any(len(digests) > 1 for digests in by_run)
 
 
 def _sums_vary(cell: Cell) -> bool:
@@ -242,21 +236,15 @@ def compute_s(cell: Cell) -> float | None:
 
 
 def lower_bound(cell: Cell) -> float | None:
-    """Lower bound of an iteration in seconds; None if unknown.
+    """Lower bound of an iteration in seconds (core/bound.py), at the rate of the narrow link, with the links' delays.
 
-    It is unknown for real training, whose compute is not known exactly, for asynchronous servers and under a changing
-    rate. The rate of the bound (core/bound.py) is the lesser of the slowest worker's link and a worker's part of the
-    servers' links, which carry every worker's bytes. In an all-reduce of p workers each sends at least 2 (p-1)/p of the
-    bytes. Delays of the links come on top.
+    None for real training, whose compute is not known exactly, for asynchronous servers and under a changing rate.
     """
-    topology = simulated_topology(cell)
-    exchange = cell.simulator.exchange
-    wire = cell.wire
-    if wire is None or cell.cluster.bandwidth.changes or exchange == ASYNCHRONOUS:
+    topology, wire = simulated_topology(cell), cell.wire
+    if wire is None or cell.cluster.bandwidth.changes or cell.simulator.exchange == ASYNCHRONOUS:
         return None
     links = seconds_per_bit(cell.cluster, topology)
-    far_s = round_trip_s(cell.cluster, topology)
-    return lower_bound_s(wire, 1 / max(links.values()) / 8, far_s) if links else None
+    return lower_bound_s(wire, 1 / max(links.values()) / 8, round_trip_s(cell.cluster, topology)) if links else None
 
 
 def emulation(cell: Cell, *, simulated: bool) -> str:

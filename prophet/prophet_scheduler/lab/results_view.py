@@ -6,15 +6,15 @@ Rule of this file: from results.json to words. results.py computes the numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console, RenderableType
 
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.iterations import basis, time_columns
-from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult, Results
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from prophet_scheduler.lab.records import CellResult, PolicyResult, Results
+from prophet_scheduler.lab.screen import titled_table
 
 
 def describe_narrow_link(name: str | None) -> str:
@@ -35,8 +35,10 @@ def describe_setting(setting: Mapping[str, Any]) -> str:
 
 
 def _words(key: str, value: Any) -> list[str]:
+    if key == "bandwidth" and isinstance(value, list):
+        return [" ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)]
     if key == "bandwidth":
-        return [_describe_bandwidth(value)]
+        return [_by_node(value, lambda rate: "not shaped" if rate is None else format_rate(rate))]
     if key == "delay":
         return [f"delay {_by_node(value, format_time)}"]
     if key == "traffic":
@@ -51,17 +53,8 @@ def _words(key: str, value: Any) -> list[str]:
         return [JobFault.model_validate(fault).words() for fault in value] or ["no fault"]
     if key == "policies":
         return []
-    return [f"{key} {format_size(value) if isinstance(value, int | float) and key.endswith('_bytes') else value}"]
-
-
-def _describe_bandwidth(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)
-    return _by_node(value, _describe_rate)
-
-
-def _describe_rate(rate: float | None) -> str:
-    return "not shaped" if rate is None else format_rate(rate)
+    is_size = isinstance(value, int | float) and key.endswith("_bytes")
+    return [f"{key} {format_size(value) if is_size else value}"]
 
 
 def _by_node(value: Any, form: Callable[[Any], str]) -> str:
@@ -86,14 +79,11 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def _table(cell: CellResult) -> RenderableType:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
     bound = cell.lower_bound_s
     of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
-    table = Table(title=title, caption=cell.emulated, title_justify="left", caption_justify="left", box=SIMPLE)
+    table = titled_table(title, cell.emulated)
     table.padding = 0  # so that all columns fit into 80 letters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
@@ -114,9 +104,7 @@ def _table(cell: CellResult) -> RenderableType:
 
 
 def _notes(policy: PolicyResult) -> list[str]:
-    notes = []
-    if policy.error is not None:
-        notes.append(policy.error)
+    notes = [] if policy.error is None else [policy.error]
     if policy.ended_after_s is not None:
         notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
     if policy.narrow_link is not None:
@@ -126,24 +114,19 @@ def _notes(policy: PolicyResult) -> list[str]:
     if policy.same_weights_as_stock is not None:
         notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
     if (kept := policy.convergence) is not None:
-        notes += _convergence_notes(kept)
+        if kept.time_to_loss_s is not None:
+            notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
+        if kept.update_s is not None:
+            notes.append(f"{kept.update_s:.3f} s an applied update")
+        if kept.sent is not None:
+            late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
+            fates = f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant"
+            notes.append(fates + late)
+        if kept.applied_otherwise:
+            notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
     if policy.tuning is not None:
         credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
         notes.append(f"tuned to credit {credit} and partitions of {partition}")
     if policy.agent is not None and policy.agent.watchdog_releases:
         notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
-    return notes
-
-
-def _convergence_notes(kept: ConvergenceResult) -> list[str]:
-    notes = []
-    if kept.time_to_loss_s is not None:
-        notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
-    if kept.update_s is not None:
-        notes.append(f"{kept.update_s:.3f} s an applied update")
-    if kept.sent is not None:
-        late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
-        notes.append(f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant{late}")
-    if kept.applied_otherwise:
-        notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
     return notes

@@ -1,8 +1,8 @@
 """Runner of an experiment: starts the roles of each job on a testbed, watches them, and collects their files.
 
-Rule of this file: processes, files and time limits; other files count and draw. The testbed, the clock and sleeping are
-passed in. Policies are interleaved (A B C, A B C), so that a slow change of the machine affects all of them. A run that
-fails or hangs is reported with the last lines of every role and never repeated.
+Rule of this file: processes, files and time limits. The testbed, the clock and sleeping are passed in. Policies are
+interleaved (A B C, A B C), so that a slow change of the machine affects all of them. A run that fails or hangs is
+reported with the last lines of every role and never repeated.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
-from prophet_scheduler.lab.changes import Actions, changes
+from prophet_scheduler.lab.changes import changes
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.faults import FaultKind
@@ -35,7 +36,7 @@ from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
 from prophet_scheduler.lab.records import TunedSizes, read_status, read_worker
 from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
-from prophet_scheduler.lab.testbed import RelayReport
+from prophet_scheduler.lab.testbed import Testbed
 from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, tune_policy
 from prophet_scheduler.models.profiles import save_profile
 
@@ -45,8 +46,6 @@ POLL_S = 0.1
 TAIL_LINES = 5
 FIRST_PORT = 23000
 """Port of the first run; each run has its own, since a port stays busy for a while."""
-TOLERANCE = 0.10
-"""Maximum relative error of a link's rate and round trip."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
 """Marks of an error's line in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
 CACHE = "cache"
@@ -56,31 +55,7 @@ RECORD_ITERATIONS = 6
 """Length of the run that only records the transfers of an engine without the hook, by its own trace."""
 
 
-class Process(Protocol):
-    """Process on a testbed; subprocess.Popen is one."""
-
-    def poll(self) -> int | None: ...
-
-
-class Nodes(Protocol):
-    """Part of a testbed that programs need."""
-
-    def address(self, name: str) -> str: ...
-    def interface(self, name: str) -> str: ...
-    def popen(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path) -> Process: ...
-
-
-class Host(Nodes, Actions, Protocol):
-    """Testbed as the runner needs it: see prophet_scheduler.lab.testbed.Testbed."""
-
-    def check(self, tolerance: float) -> Mapping[str, float]: ...
-    def check_round_trips(self, tolerance: float) -> Mapping[str, float]: ...
-    def fault(self) -> str | None: ...
-    def relays(self) -> Mapping[str, RelayReport]: ...
-    def terminate_all(self) -> None: ...
-
-
-HostFactory = Callable[[Cell], AbstractContextManager[Host]]
+HostFactory = Callable[[Cell], AbstractContextManager[Testbed]]
 Obstacle = Callable[[Contender], str | None]
 """Function that returns in one line why a policy cannot start on this machine; None if it can."""
 
@@ -117,51 +92,38 @@ def run_experiment(
 
     A policy with an obstacle does not start: its runs have the obstacle as their error, and the others run.
     """
-    edges = edges or Edges()
     ports = itertools.count(FIRST_PORT)
-    return [
-        _run_cell(experiment, cell, out / "runs" / f"cell{number}", ports, hosts, listener, edges, obstacle)
-        for number, cell in enumerate(experiment.cells)
-    ]
 
+    def runs_of(cell: Cell, folder: Path) -> CellRuns:
+        shutil.rmtree(folder / CACHE, ignore_errors=True)
+        with hosts(cell) as host:
 
-def _run_cell(
-    experiment: Experiment,
-    cell: Cell,
-    folder: Path,
-    ports: Iterator[int],
-    hosts: HostFactory,
-    listener: ProgressListener,
-    edges: Edges,
-    obstacle: Obstacle,
-) -> CellRuns:
-    shutil.rmtree(folder / CACHE, ignore_errors=True)
-    with hosts(cell) as host:
+            def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
+                listener.run_starts(point, policy, label)
+                place = folder / f"{policy.name}-{label}"
+                cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
+                own, limit_s = _with_env(policy, point, cache), experiment.time_limit_s
+                job = JobRun(point, own, host, place, next(ports), limit_s, edges or Edges())
+                reason = obstacle(policy)
+                finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
+                listener.run_ends(finished.error)
+                return finished
 
-        def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
-            listener.run_starts(point, policy, label)
-            place = folder / f"{policy.name}-{label}"
-            cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
-            own = _with_env(policy, point, cache)
-            job = JobRun(point, own, host, JobFiles(place), next(ports), experiment.time_limit_s, edges)
-            reason = obstacle(policy)
-            finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
-            listener.run_ends(finished.error)
-            return finished
+            links = host.check()
+            round_trips = host.check_round_trips()
+            host.relays()  # reset the counts of the checks
+            runs = run_repeats(cell, experiment.repeats, run)
+            short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
+            recordings = {
+                policy.name: run(short, recorded_policy(policy), RECORDING)
+                for policy in cell.policies
+                if is_recorded_apart(cell, policy) and obstacle(policy) is None
+            }
+            # The runs that a dead relay failed have already named it.
+            relays = host.relays() if host.fault() is None else {}
+        return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
 
-        links = host.check(TOLERANCE)
-        round_trips = host.check_round_trips(TOLERANCE)
-        host.relays()  # reset the counts of the checks
-        runs = run_repeats(cell, experiment.repeats, run)
-        short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
-        recordings = {
-            policy.name: run(short, recorded_policy(policy), RECORDING)
-            for policy in cell.policies
-            if is_recorded_apart(cell, policy) and obstacle(policy) is None
-        }
-        # The runs that a dead relay failed have already named it.
-        relays = host.relays() if host.fault() is None else {}
-    return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
+    return [runs_of(cell, out / "runs" / f"cell{number}") for number, cell in enumerate(experiment.cells)]
 
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
@@ -177,10 +139,10 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
         for name, outcome in tuned.items():
             if isinstance(outcome, str):
                 runs[name].append(Run(Path(), error=outcome))
-                continue
-            chosen, sizes = outcome
-            finished = run(cell.of(chosen), chosen, f"repeat{repeat + 1}", repeat)
-            runs[name].append(replace(finished, tuning=sizes))
+            else:
+                chosen, sizes = outcome
+                finished = run(cell.of(chosen), chosen, f"repeat{repeat + 1}", repeat)
+                runs[name].append(replace(finished, tuning=sizes))
     return runs
 
 
@@ -200,8 +162,7 @@ class Watch:
 
     def __init__(self, limit_s: float, now: float) -> None:
         self._limit_s = limit_s
-        self._progress = -1
-        self._since = now
+        self._progress, self._since = -1, now
 
     def hung(self, progress: int, now: float) -> bool:
         if progress != self._progress:
@@ -209,42 +170,14 @@ class Watch:
         return now - self._since >= self._limit_s
 
 
-@dataclass(frozen=True)
-class JobFiles:
-    """Files of a job in its `folder`: a log and the records of each node."""
-
-    folder: Path
-
-    def record(self, node: str, suffix: str) -> Path:
-        """Return the absolute path of a node's record."""
-        return self.folder.resolve() / f"{node}.{suffix}"
-
-    def result(self, worker: str) -> Path:
-        return self.record(worker, "json")
-
-    def finished(self, worker: str) -> int:
-        """Return the number of iterations that the worker has finished."""
-        progress = progress_path(self.result(worker))
-        return progress.read_bytes().count(b"\n") if progress.exists() else 0
-
-    def logs(self, node: str) -> tuple[Path, Path]:
-        """Return the log of the node's program, and that of its restart after a kill."""
-        return self.folder / f"{node}.log", self.folder / f"{node}.again.log"
-
-    def log_lines(self, node: str) -> list[str]:
-        logs = [log for log in self.logs(node) if log.exists()]
-        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
-        return [line for line in text.splitlines() if line.strip()]
-
-
 @dataclass
 class JobRun:
-    """One training job on the testbed: scheduler, servers and workers, from start to end."""
+    """One training job on the testbed, from start to end. Its `folder` has a log and the records of each node."""
 
     cell: Cell
     policy: Contender
-    host: Host
-    files: JobFiles
+    host: Testbed
+    folder: Path
     port: int
     limit_s: float
     edges: Edges
@@ -254,16 +187,36 @@ class JobRun:
         self._workers = [node for node in self._nodes if is_worker(node)]
         trace = self.policy.engine.trace
         self._trace = trace if trace is not None and trace.switch in self.policy.env else None
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: dict[str, bool] = {}
         """Nodes that a fault has killed; False if the program runs again."""
         self._broke_at: float | None = None
 
+    def _record(self, node: str, suffix: str) -> Path:
+        """Return the absolute path of a node's record."""
+        return self.folder.resolve() / f"{node}.{suffix}"
+
+    def _result(self, worker: str) -> Path:
+        return self._record(worker, "json")
+
+    def _finished(self, worker: str) -> int:
+        """Return the number of iterations that the worker has finished."""
+        progress = progress_path(self._result(worker))
+        return progress.read_bytes().count(b"\n") if progress.exists() else 0
+
+    def _logs(self, node: str) -> tuple[Path, Path]:
+        """Return the log of the node's program, and that of its restart after a kill."""
+        return self.folder / f"{node}.log", self.folder / f"{node}.again.log"
+
+    def _log_lines(self, node: str) -> list[str]:
+        logs = [log for log in self._logs(node) if log.exists()]
+        text = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
+        return [line for line in text.splitlines() if line.strip()]
+
     def run(self, on_iterations: Callable[[int], None]) -> Run:
         """Run the job to its end or its failure, and leave no process running."""
-        folder = self.files.folder
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
         # Paths of UNIX sockets must be short, so these do not go under the user's folder.
         with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
             try:
@@ -275,25 +228,25 @@ class JobRun:
                 workers, statuses = self._collect()
             except JobFailed as failure:
                 after_s = None if self._broke_at is None else self.edges.now() - self._broke_at
-                tails = {node: self.files.log_lines(node)[-TAIL_LINES:] for node in self._nodes}
-                return Run(folder, error=str(failure), log_tail=tails, ended_after_s=after_s)
+                tails = {node: self._log_lines(node)[-TAIL_LINES:] for node in self._nodes}
+                return Run(self.folder, error=str(failure), log_tail=tails, ended_after_s=after_s)
             finally:
                 self.host.terminate_all()
                 self._mend()
         recuts_s = [status.last_recut_s for status in statuses if status.last_recut_s is not None]
-        return Run(folder, workers, statuses, recut_s=max(recuts_s, default=None))
+        return Run(self.folder, workers, statuses, recut_s=max(recuts_s, default=None))
 
     def start(self, node: str) -> None:
         """Start the node's program, or restart it after a kill."""
         again = node in self._processes
-        private, working = self._sockets / node, self.files.record(node, "cwd")
+        private, working = self._sockets / node, self._record(node, "cwd")
         private.mkdir(exist_ok=again)
         working.mkdir(exist_ok=again)
         if self._trace is not None:
-            self.files.record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
-        options = ["--spec", str(self._spec), "--out", str(self.files.result(node))]
+            self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
+        options = ["--spec", str(self._spec), "--out", str(self._result(node))]
         argv = command(self.policy, node, self.cell.job.kind, options)
-        env, log = self._environment(node, private), self.files.logs(node)[again]
+        env, log = self._environment(node, private), self._logs(node)[again]
         self._processes[node] = self.host.popen(node, argv, env=env, log=log, cwd=working)
         if again:
             self._killed[node] = False
@@ -306,8 +259,8 @@ class JobRun:
     def _mend(self) -> None:
         """Restore the network as it was before the job."""
         cluster = self.cell.cluster
-        slow = {fault.node for fault in cluster.faults if fault.kind is FaultKind.SLOW_LINK} - {None, *self._workers}
-        for node in (*self._workers, *sorted(filter(None, slow))):
+        slow = {fault.node for fault in cluster.faults if fault.node and fault.kind is FaultKind.SLOW_LINK}
+        for node in (*self._workers, *sorted(slow.difference(self._workers))):
             self.host.set_bandwidth(node, cluster.bandwidth.rate(node))
         for node in {traffic.node for traffic in cluster.traffic}:
             self.host.set_traffic(node, None)
@@ -321,10 +274,10 @@ class JobRun:
         spec = job.model_dump(mode="json")
         if isinstance(job, ReplayJob):
             assert self.cell.profile is not None
-            profile = self.files.folder / "profile.json"
+            profile = self.folder / "profile.json"
             save_profile(self.cell.profile, profile, source=f"made from {job.profile!r} for an experiment")
             spec["profile"] = str(profile.resolve())
-        path = self.files.folder / "spec.json"
+        path = self.folder / "spec.json"
         write_whole(json.dumps(spec, indent=2) + "\n", path)
         return path.resolve()
 
@@ -332,16 +285,16 @@ class JobRun:
         """Return the environment of one process: the engine's settings, and the paths of a worker's records."""
         cluster = self.cell.cluster
         addresses = {name: self.host.address(name) for name in cluster.nodes}
-        interface = self.host.interface(node)
         rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
-        network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, self.port, str(sockets), rates)
+        place = addresses, self.host.interface(node), self.port, str(sockets)
+        network = RunNetwork(cluster.workers, cluster.servers, *place, rates)
         env = environment(self.policy, node, network, os.environ)
         if node in self._workers and self._trace is not None:
-            env[self._trace.folder] = str(self.files.record(node, "trace"))
+            env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self.policy.recorded:
-            names = {settings.PROFILE_OUT: PROFILE_FILE, settings.EVENTS_OUT: EVENTS_FILE}
-            for variable, suffix in {**names, settings.STATUS_OUT: STATUS_FILE}.items():
-                env[variable] = str(self.files.record(node, suffix))
+            env[settings.PROFILE_OUT] = str(self._record(node, PROFILE_FILE))
+            env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
+            env[settings.STATUS_OUT] = str(self._record(node, STATUS_FILE))
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
@@ -366,7 +319,7 @@ class JobRun:
             if len(alive) < len(self._workers) and all(codes[worker] == 0 for worker in alive):
                 raise JobFailed(f"{', '.join(dead)} was killed, and the others ended without it")
             now = self.edges.now()
-            finished = [self.files.finished(worker) for worker in self._workers]
+            finished = [self._finished(worker) for worker in self._workers]
             on_iterations(min(finished))
             ended = sum(codes[worker] == 0 for worker in self._workers)
             if watch.hung(sum(finished) + ended, now):
@@ -384,9 +337,9 @@ class JobRun:
             self.edges.sleep(POLL_S)
 
     def _how_it_ended(self, node: str, codes: Mapping[str, int | None]) -> str:
-        late = node in self._workers and self.files.result(node).exists()
+        late = node in self._workers and self._result(node).exists()
         when = " after its last iteration" if late else ""
-        return f"{node} ended with status {codes[node]}{when}: {last_words(self.files.log_lines(node))}"
+        return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
 
     def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
         """Describe the programs that had ended by themselves, apart from those that a fault killed."""
@@ -394,21 +347,17 @@ class JobRun:
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
         """Return (the workers' results, Prophet's statuses). Raises JobFailed if one is missing."""
-        results = tuple(
-            _record(read_worker, self.files.result(worker), f"{worker} left no result") for worker in self._workers
-        )
-        if not self.policy.recorded:
-            return results, ()
-        # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
-        absent = f"without Prophet: {{}} ran with stock {self.policy.engine.words} instead of {self.policy.base}"
-        statuses = tuple(
-            _record(read_status, self.files.record(worker, STATUS_FILE), absent.format(worker))
-            for worker in self._workers
-        )
-        for worker, status in zip(self._workers, statuses, strict=True):
+        results, statuses = [], []
+        for worker in self._workers:
+            results.append(_read(read_worker, self._result(worker), f"{worker} left no result"))
+        for worker in self._workers if self.policy.recorded else ():
+            # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
+            stock = f"without Prophet: {worker} ran with stock {self.policy.engine.words} instead of {self.policy.base}"
+            statuses.append(_read(read_status, self._record(worker, STATUS_FILE), stock))
+        for worker, status in zip(self._workers, statuses, strict=False):
             if status.stepped_aside:
                 raise JobFailed(f"Prophet stepped aside in {worker}: {status.stepped_aside}")
-        return results, statuses
+        return tuple(results), tuple(statuses)
 
 
 def _with_env(policy: Contender, cell: Cell, cache: Path | None) -> Contender:
@@ -427,7 +376,7 @@ def last_words(log: Sequence[str]) -> str:
     return (errors or list(log) or ["it said nothing"])[-1].strip()
 
 
-def _record(read: Callable[[Path], T], path: Path, absent: str) -> T:
+def _read(read: Callable[[Path], T], path: Path, absent: str) -> T:
     """Read a worker's record. Raises JobFailed with `absent` if it is missing, or with the error in it."""
     if not path.exists():
         raise JobFailed(absent)

@@ -44,13 +44,11 @@ class Run:
 
 @dataclass(frozen=True)
 class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i.
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i. `recordings` are short runs for the figures, of
+    policies that their engine's own trace can show; their times do not count, since a trace costs time.
 
-    The testbed measured `links` (bits per second) and `round_trips` (seconds) before them; `relays` are the reports of
-    delayed links during them.
-
-    `recordings` are short runs for the figures, of policies that their engine's own trace can show. Their times do not
-    count, since a trace costs time.
+    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs; `relays` are the reports
+    of delayed links during them.
     """
 
     cell: Cell

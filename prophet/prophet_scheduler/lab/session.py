@@ -7,20 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import require_folder
@@ -30,23 +22,22 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.config import SIMULATOR, Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.doctor import obstacle
-from prophet_scheduler.lab.records import RESULTS_FILE, Results, write_results
-from prophet_scheduler.lab.results import failures, summarize, with_gradient_times
+from prophet_scheduler.lab.records import RESULTS_FILE, write_results
+from prophet_scheduler.lab.results import failures, summarize
 from prophet_scheduler.lab.results_view import describe_setting, print_results
 from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.screen import screen
 from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from prophet_scheduler.lab.transfers import RecordedRun, one_run_each
+from prophet_scheduler.lab.transfers import one_run_each, turnarounds
 from prophet_scheduler.lab.tuning import of_search, trial_cell
-from prophet_scheduler.lab.turnaround import Turnaround, turnarounds
 
 
 class ProgressBar:
     """Progress bar of an experiment; one unit is one iteration of one run."""
 
-    def __init__(self, experiment: Experiment, progress: Progress, *, recordings: bool) -> None:
+    def __init__(self, experiment: Experiment, progress: bars.Progress, *, recordings: bool) -> None:
         self._progress = progress
         total = 0
         for cell in experiment.cells:
@@ -74,22 +65,17 @@ class ProgressBar:
             self._progress.console.print(f"failed: {error}", style="red", markup=False)
 
 
-def bar_columns() -> tuple[ProgressColumn, ...]:
+def bar_columns() -> tuple[bars.ProgressColumn, ...]:
     """Return the columns of every command's progress bar."""
-    return (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    words = bars.TextColumn("{task.description}")
+    return bars.SpinnerColumn(), words, bars.BarColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
 
 
 @contextmanager
 def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
     """Show a bar on the console; `recordings` counts the extra runs for the figures, of engines without the hook."""
     # The experiment's own calls draw it: a drawing thread would take time from the measured job.
-    with Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
+    with bars.Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
         yield ProgressBar(experiment, progress, recordings=recordings)
 
 
@@ -149,30 +135,19 @@ def _new_folder(out: Path, after: type[BaseException] = BaseException) -> Iterat
 def testbed_of(cluster: ClusterConfig, *, measured: bool = False) -> Testbed:
     """Return a testbed of the cluster's nodes. `measured`: workers have their own cores, and all links are measured."""
     cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers) if measured else {}
-    return Testbed(
-        [
-            NodeSpec(
-                node,
-                cluster.bandwidth.rate(node),
-                cores.get(node, ()),
-                cluster.delay.of(node) or None,
-                measured=measured and is_worker(node),
-            )
-            for node in cluster.nodes
-        ]
-    )
+    specs = []
+    for node in cluster.nodes:
+        link = cluster.bandwidth.rate(node), cores.get(node, ()), cluster.delay.of(node) or None
+        specs.append(NodeSpec(node, *link, measured=measured and is_worker(node)))
+    return Testbed(specs)
 
 
 def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
-    """Return the processor cores of each worker: the same number for each, none shared.
-
-    Workers of a real cluster do not share cores. A scheduler that shares them makes one worker late for the other in
-    every iteration. With fewer cores than workers, no worker has its own.
+    """Return the processor cores of each worker: the same number for each, none shared, as in a real cluster; no worker
+    has its own if there are fewer cores than workers.
     """
     each = len(available) // workers
-    if each == 0:
-        return {}
-    return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers)}
+    return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers if each else 0)}
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
@@ -182,37 +157,22 @@ def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Con
     for cell, runs in zip(done, recorded, strict=True):
         warmups = {policy.name: cell.cell.job_of(policy).warmup for policy in cell.cell.policies}
         times.append({run.policy: turnarounds(run, warmups[run.policy]) for run in runs})
-    results = with_gradient_times(summarize(experiment, done), times)
+    results = summarize(experiment, done, times)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / RESULTS_FILE)
     print_results(results, console)
     try:
-        draw(results, recorded, times, out)
+        from prophet_scheduler.lab import figures
     except MissingPackage as error:
         console.print(f"results are in {out}; no {error}", markup=False, soft_wrap=True)
-    else:
-        console.print(f"results and figures are in {out}", markup=False, soft_wrap=True)
-    return failures(results)
-
-
-def draw(
-    results: Results,
-    recorded: Sequence[Sequence[RecordedRun]],
-    times: Sequence[Mapping[str, Sequence[Turnaround]]],
-    out: Path,
-) -> None:
-    """Draw the figures of an experiment; `recorded` and `times` have an entry for each cell.
-
-    Raises MissingPackage, and writes nothing, without matplotlib.
-    """
-    from prophet_scheduler.lab import figures
-
+        return failures(results)
     figures.draw_iteration_times(results, out / "iteration-times.png")
-    for number, (runs, by_policy) in enumerate(zip(recorded, times, strict=True)):
+    for number, (summary, runs, by_policy) in enumerate(zip(results.cells, recorded, times, strict=True)):
         if runs:
             figures.draw_gantt(runs, out / f"transfers-{number}.png")
             figures.draw_turnarounds(by_policy, out / f"gradients-{number}.png")
             figures.draw_throughput(runs, out / f"throughput-{number}.png")
-    for number, summary in enumerate(results.cells):
         if any(policy.over_time is not None for policy in summary.policies.values()):
             figures.draw_utilisation(summary, out / f"utilisation-{number}.png")
+    console.print(f"results and figures are in {out}", markup=False, soft_wrap=True)
+    return failures(results)

@@ -23,7 +23,6 @@ from prophet_scheduler.core.optional import require
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
-from prophet_scheduler.lab.cluster_config import Bandwidth
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.job_config import ReplayJob
@@ -79,43 +78,35 @@ def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
 def simulate_experiment(
     experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: ProgressListener
 ) -> list[CellRuns]:
-    """Simulate the runs from `prepare_experiment`; records go under `out/runs`, as in `prophet run`.
-
-    Repeats differ only in the seed of the jitter.
+    """Simulate the runs from `prepare_experiment`, which differ only in the seed of the jitter; records go under
+    `out/runs`, as in `prophet run`.
     """
-    return [
-        _simulate_cell(experiment.repeats, cell, prepared, out / "runs" / f"cell{number}", listener)
-        for number, (cell, prepared) in enumerate(zip(experiment.cells, planned, strict=True))
-    ]
 
+    def runs_of(cell: Cell, ready: list[list[Planned]], cell_folder: Path) -> CellRuns:
+        def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
+            listener.run_starts(point, policy, label)
+            if policy in cell.policies:
+                simulation = ready[repeat][cell.policies.index(policy)]
+            else:  # with sizes of tuning
+                simulation = _planned(point, policy, repeat)
+            folder = cell_folder / f"{policy.name}-{label}"
+            try:
+                done = run_planned(simulation, listener.iterations)
+            except UserError as error:
+                finished = Run(folder, error=str(error))
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                save_record(done.record, folder / f"{WORKER}.{EVENTS_FILE}")
+                assert point.wire is not None  # prepare() checks this
+                finished = replace(run_of(done, folder), measures=measures(done, point.wire, point.job.warmup))
+            listener.run_ends(finished.error)
+            return finished
 
-def _simulate_cell(
-    repeats: int, cell: Cell, prepared: list[list[Planned]], folder: Path, listener: ProgressListener
-) -> CellRuns:
-    def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
-        listener.run_starts(point, policy, label)
-        if policy in cell.policies:
-            planned = prepared[repeat][cell.policies.index(policy)]
-        else:  # with sizes of tuning
-            planned = _planned(point, policy, repeat)
-        finished = _run(planned, point, folder / f"{policy.name}-{label}", listener.iterations)
-        listener.run_ends(finished.error)
-        return finished
+        return CellRuns(cell, {}, run_repeats(cell, experiment.repeats, run), simulated=True)
 
-    return CellRuns(cell, {}, run_repeats(cell, repeats, run), simulated=True)
-
-
-def _run(planned: Planned, cell: Cell, folder: Path, on_iterations: Callable[[int], None]) -> Run:
-    try:
-        run = run_planned(planned, on_iterations)
-    except UserError as error:
-        return Run(folder, error=str(error))
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    save_record(run.record, folder / f"{WORKER}.{EVENTS_FILE}")
-    profile = cell.wire
-    assert profile is not None  # prepare() checks this
-    return replace(run_of(run, folder), measures=measures(run, profile, cell.job.warmup))
+    cells = enumerate(zip(experiment.cells, planned, strict=True))
+    return [runs_of(cell, ready, out / "runs" / f"cell{number}") for number, (cell, ready) in cells]
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
@@ -142,23 +133,19 @@ def clips(cell: Cell) -> bool:
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
-    """Return the simulation of a config's policy. `waits`: the program reads all averages before it uses any; a job
-    that clips always does.
+    """Return the simulation of a config's policy. Raises UserError if a part of the config cannot be simulated.
 
-    Raises UserError if a part of the config cannot be simulated.
+    `waits`: the program reads all averages before it uses any; a job that clips always does.
     """
     profile = cell.wire
     waits = waits or clips(cell)
     if profile is None:
-        raise UserError(
-            f"job.kind: {cell.job.kind} is real training; `prophet simulate` takes a replay (job.kind: replay)"
-        )
+        real = f"{cell.job.kind} is real training"
+        raise UserError(f"job.kind: {real}; `prophet simulate` takes a replay (job.kind: replay)")
     largest = max(profile.gradients, key=lambda gradient: gradient.size_bytes)
     if largest.size_bytes > MOST_GRADIENT_BYTES:
-        raise UserError(
-            f"profile {profile.name!r}: gradient {largest.name} has {format_size(largest.size_bytes)}; the simulator "
-            f"takes at most {format_size(MOST_GRADIENT_BYTES)} each, so scale the job down"
-        )
+        sizes = f"has {format_size(largest.size_bytes)}; the simulator takes at most {format_size(MOST_GRADIENT_BYTES)}"
+        raise UserError(f"profile {profile.name!r}: gradient {largest.name} {sizes} each, so scale the job down")
     if cell.cluster.faults:
         raise UserError("cluster.faults: a fault cannot be simulated; leave it out, or use `prophet run`")
     engine = policy.engine
@@ -167,18 +154,15 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
     config = cell.simulator
     collective = config.exchange in COLLECTIVES
     if collective and not policy.hooked:
-        raise UserError(
-            f"policies: {policy.name} is {engine.words}'s parameter server; give others for {config.exchange}"
-        )
+        served = f"{policy.name} is {engine.words}'s parameter server"
+        raise UserError(f"policies: {served}; give others for {config.exchange}")
     cluster = _cluster(cell)
-    seed = cell.job.seed + repeat
     slow = cell.job.stragglers if isinstance(cell.job, ReplayJob) else {}
-    stragglers = {int(node.removeprefix("worker")): factor for node, factor in slow.items()}
-    scale = (
-        compute_scale(cluster.workers, cell.job.iterations, jitter=config.jitter, stragglers=stragglers, seed=seed)
-        if config.jitter or stragglers
-        else []
-    )
+    scale = []
+    if config.jitter or slow:
+        stragglers = {int(node.removeprefix("worker")): factor for node, factor in slow.items()}
+        size, seed = (cluster.workers, cell.job.iterations), cell.job.seed + repeat
+        scale = compute_scale(*size, jitter=config.jitter, stragglers=stragglers, seed=seed)
     options = Options(
         iterations=cell.job.iterations,
         partition_bytes=_partition_bytes(policy, engine.partition),
@@ -205,49 +189,45 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
 
 
 def _partition_bytes(policy: Contender, partition: PartitionSetting) -> int:
-    if not policy.hooked:
-        default = partition.default_bytes
-    elif get_definition(policy.base).blocks is Blocks.WHOLE:
-        default = MOST_BLOCK_BYTES
-    else:
-        default = settings.DEFAULT_PARTITION_BYTES
-    own = policy.env.get(settings.PARTITION_BYTES, default)
-    return int(policy.env.get(partition.variable, own))
+    default = partition.default_bytes
+    if policy.hooked:
+        whole = get_definition(policy.base).blocks is Blocks.WHOLE
+        default = MOST_BLOCK_BYTES if whole else settings.DEFAULT_PARTITION_BYTES
+    return int(policy.env.get(partition.variable, policy.env.get(settings.PARTITION_BYTES, default)))
 
 
 def _cluster(cell: Cell) -> Cluster:
     config, cluster = cell.simulator, cell.cluster
-    links = {}
+    links, rates = {}, []
     mixed = [] if cluster.rate_mix is None else cluster.rate_mix.draw(cluster.workers)
     for node in (node for node in cluster.nodes if node != "scheduler"):
-        steps = _rate_steps(cluster.bandwidth, node)
+        rate = cluster.bandwidth.rate(node)
+        changes = cluster.bandwidth.changes if is_worker(node) else ()  # as on the testbed
+        steps = () if rate is None else tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
         if shares := [(at_s, share) for at_s, worker, share in mixed if node == f"worker{worker}"]:
             steps = tuple((at_s, share * steps[0][1]) for at_s, share in shares)
-        traffic = [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]
-        if traffic:
+        if steps:
+            rates.append(8 * steps[0][1])
+        if traffic := [(t.from_s, t.until_s, t.rate / 8) for t in cluster.traffic if t.node == node]:
             steps = with_traffic(steps, traffic)
         if steps:
             links[node] = steps
-    rates = [steps[0][1] for steps in links.values()]
-    if config.burst == "testbed":
-        # The testbed's token buckets grow with the rate; links of several rates get the narrowest link's.
-        burst = float(token_bucket(8 * min(rates)).burst) if rates else 0.0
-    else:
+    if config.burst != "testbed":
         burst = float(config.burst)
-    sum_rate, operation_rate = (0.0 if rate is None else rate / 8 for rate in (config.sum_rate, config.operation_rate))
+    else:  # The testbed's token buckets grow with the rate; links of several rates get the narrowest link's.
+        burst = float(token_bucket(min(rates)).burst) if rates else 0.0
     costs = Costs(
         config.overhead_s,
         config.latency_s + _path_delay_s(cell),
-        sum_rate=sum_rate,
+        sum_rate=(config.sum_rate or 0.0) / 8,
         server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
         operation_s=config.operation_s,
-        operation_rate=operation_rate,
+        operation_rate=(config.operation_rate or 0.0) / 8,
     )
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
-    asynchronous = config.exchange == ASYNCHRONOUS
-    exchange = Exchange.ASYNCHRONOUS if asynchronous else Exchange.SYNCHRONOUS
+    exchange = Exchange.ASYNCHRONOUS if config.exchange == ASYNCHRONOUS else Exchange.SYNCHRONOUS
     return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
 
 
@@ -261,27 +241,14 @@ def _path_delay_s(cell: Cell) -> float:
     return sum(map(min, delays))
 
 
-def _rate_steps(bandwidth: Bandwidth, node: str) -> RateSteps:
-    """Return the node's rate over time in bytes per second; only workers' rates change, as on the testbed."""
-    rate = bandwidth.rate(node)
-    if rate is None:
-        return ()
-    changes = bandwidth.changes if is_worker(node) else ()
-    return tuple((at_s, bits / 8) for at_s, bits in ((0.0, rate), *changes))
-
-
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
     """Return the collective's channel. By the paper's model (collectives.py), s bytes cost overhead + s / rate."""
-    rates = [steps for node, steps in links.items() if is_worker(node) and steps]
-    if not rates:
+    links = {node: steps for node, steps in links.items() if is_worker(node)}
+    if not links:
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
     if workers < 2:
         raise UserError(f"cluster.workers: {name} needs 2 or more")
     cost = partial(collective_cost, name, workers, costs.latency_s, reduction_rate=costs.sum_rate or None)
-    links = {
-        node: tuple((at_s, cost(bandwidth=rate).bandwidth) for at_s, rate in steps)
-        for node, steps in links.items()
-        if is_worker(node)
-    }
-    latency_s = cost(bandwidth=rates[0][0][1]).overhead_s
+    latency_s = cost(bandwidth=next(iter(links.values()))[0][1]).overhead_s
+    links = {n: tuple((at_s, cost(bandwidth=rate).bandwidth) for at_s, rate in steps) for n, steps in links.items()}
     return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)

@@ -3,15 +3,13 @@
 Rule of this file: from a contender over gloo to a run of the simulator, by the known behaviour of the engine and the
 plugins; this file measures nothing and fits nothing to a job. Times are seconds, sizes bytes.
 
-Gloo's all-reduce is a ring, so the channel's cost is that of simulate/collectives.py, with the simulator's overhead and
-latency for BytePS's testbed. Further costs of an operation were measured apart from any job
-(docs/results/operations.md): a message waits until its receiver asks for it, a large operation goes in pieces, and
-processors handle each message and byte. Two operations are in flight, because torch's gloo has two threads; under a
-policy without groups, as many as the plugin takes for that delay. DDP waits for all averages in backward. So do
-policies with a barrier of their own (Definition.waits), and jobs that read all averages before they use one. A policy
-that learns is simulated with its final choice: the fastest here of the cuts that its search finds best for the job's
-own profile and that cost, as a job keeps the cut that it measures to be fastest. If the job clips by the norm of all
-gradients, blocks in two phases are among them, as in such a job. Real training has no profile and is left out.
+Gloo's all-reduce is a ring (simulate/collectives.py), with the simulator's overhead and latency for BytePS's testbed.
+Further costs of an operation were measured apart from any job (docs/results/operations.md): a message waits until its
+receiver asks for it, a large operation goes in pieces, and processors handle each message and byte. Two operations are
+in flight, because torch's gloo has two threads; under a policy without groups, as many as the plugin takes for that
+delay. DDP waits for all averages in backward. So do policies with a barrier of their own (Definition.waits), and jobs
+that read all averages before they use one. A policy that learns is simulated with its final choice: the fastest here
+of the cuts that its search finds best for the job's own profile and that cost, and in two phases if the job clips.
 """
 
 from __future__ import annotations
@@ -80,24 +78,18 @@ SHARD_BLOCKS_AT_ONCE = 4
 
 
 def prepared(
-    cell: Cell,
-    contender: Contender,
-    repeat: int = 0,
-    *,
-    waits: bool = False,
-    replayed: bool = False,
-    workers_per_host: int = 1,
+    cell: Cell, contender: Contender, repeat: int = 0, *, waits: bool = False, replayed: bool = False, on_host: int = 1
 ) -> Planned | None:
     """Return the simulation of a cell's contender; None if the simulator does not know the contender.
 
     `waits`: the program reads all averages before it uses any, as clipping by the norm of all gradients does.
     `replayed`: simulate a replay of `prophet run`. All ranks share one machine's cores, and the profile's computing
-    times get copies and updates added; the times of a profile recorded from a job include them already.
-    `workers_per_host` counts with FSDP2 alone: a ring by rank crosses a host's link once, for any number.
+    times get copies and updates added; the times of a profile recorded from a job include them already. `on_host`
+    workers share a host, which counts with FSDP2 alone: a ring by rank crosses a host's link once, for any number.
     """
     if cell.simulator.exchange == FSDP2 and cell.profile is not None:
-        cores_of = cell.cluster.workers if replayed else workers_per_host
-        return _sharded(cell, contender, repeat, waits=waits, workers_per_host=workers_per_host, cores_of=cores_of)
+        cores_of = cell.cluster.workers if replayed else on_host
+        return _sharded(cell, contender, repeat, waits=waits, on_host=on_host, cores_of=cores_of)
     if contender.framework in contender.engine.simulated:
         return prepare(cell, contender, repeat, waits=waits)
     variant, profile = contender.variant, cell.wire
@@ -130,7 +122,12 @@ def prepared(
     if definition.blocks is Blocks.ADAPTIVE and clips(cell):
         sizes = [size for size in SIZES if size <= max(profile.total_bytes, SIZES[0])]
         planned += [_in_phases(profile, empty, network, Cut.uniform(size)) for size in sizes]
-    return planned[0] if len(planned) == 1 else min(planned, key=_tried_s)
+
+    def steady_s(tried: Planned) -> float:
+        short = replace(tried.options, iterations=TRIED_ITERATIONS, compute_scale=())
+        return float(simulate(tried.job, tried.cluster, tried.policy, short).iteration_s()[-1])
+
+    return planned[0] if len(planned) == 1 else min(planned, key=steady_s)
 
 
 def _on_ring(cell: Cell, repeat: int) -> Planned:
@@ -157,21 +154,13 @@ def _in_phases(profile: Profile, empty: Planned, network: Network, cut: Cut) -> 
     return Planned(job, replace(empty.cluster, costs=halves), None, options)
 
 
-def _tried_s(planned: Planned) -> float:
-    """Seconds of an iteration in the steady state."""
-    short = replace(planned.options, iterations=TRIED_ITERATIONS, compute_scale=())
-    return float(simulate(planned.job, planned.cluster, planned.policy, short).iteration_s()[-1])
-
-
 def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
     """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py).
 
     `halved`: sizes are those of half precision. A hook rounds whole buckets, so their limits count twice as much.
     """
-    bucket_bytes = DDP_BUCKET_BYTES if cap_mb is None else int(float(cap_mb) * MEBIBYTE)
-    first_bytes = DDP_FIRST_BUCKET_BYTES if cap_mb is None else bucket_bytes
-    by = 2 if halved else 1
-    return Ddp(max(1, bucket_bytes // by), max(1, first_bytes // by))
+    limits = (DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES) if cap_mb is None else (int(float(cap_mb) * MEBIBYTE),) * 2
+    return Ddp(*(max(1, limit // (2 if halved else 1)) for limit in limits))
 
 
 def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
@@ -196,10 +185,9 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
 
 
 def handled(profile: Profile, *, back: bool) -> Profile:
-    """Return `profile` with the processors' work on gradients.
-
-    Before a gradient leaves, autograd copies it to the program's memory, and a second copy moves it to the send buffer.
-    Before a layer computes, its parameters are updated and, with `back`, its averages copied to its gradients' place.
+    """Return `profile` with the processors' work on gradients. Before one leaves, autograd copies it to the program's
+    memory, and a second copy moves it to the send buffer. Before a layer computes, its parameters are updated and, with
+    `back`, its averages copied to its gradients' place.
     """
     later_s = 1 / UPDATED_RATE + (1 / COPIED_RATE if back else 0.0)
     copied_s, gradients = 0.0, []
@@ -242,18 +230,14 @@ def _counted(options: Options, plan: Plan, at_once: int) -> Options:
     return replace(options, plan=replace(plan, push=replace(plan.push, credit=None)), at_once=at_once)
 
 
-def _sharded(
-    cell: Cell, contender: Contender, repeat: int, *, waits: bool, workers_per_host: int, cores_of: int
-) -> Planned:
+def _sharded(cell: Cell, contender: Contender, repeat: int, *, waits: bool, on_host: int, cores_of: int) -> Planned:
     """Return the simulation of FSDP2, under Prophet if the contender has a policy: all of them do the same there.
-    `cores_of` ranks share a machine's cores.
-
-    Raises UserError for ranks that cannot be divided so.
+    `cores_of` ranks share a machine's cores. Raises UserError for ranks that cannot be divided so.
     """
     workers, config = cell.cluster.workers, cell.simulator
     shards = config.shards or workers
-    if workers % shards or max(shards, workers_per_host) % min(shards, workers_per_host):
-        hosts = f", and divide or be a multiple of the {workers_per_host} on a host" if workers_per_host > 1 else ""
+    if workers % shards or max(shards, on_host) % min(shards, on_host):
+        hosts = f", and divide or be a multiple of the {on_host} on a host" if on_host > 1 else ""
         raise UserError(f"shards is {shards}; it must divide the {workers} workers{hosts}")
     scheduled, ring = contender.recorded, _on_ring(cell, repeat)
     share, costs = ALL_REDUCE.worker_share(workers), ring.cluster.costs
@@ -266,7 +250,7 @@ def _sharded(
         keeps=config.keep,
         scheduled=scheduled,
         waits=waits or clips(cell),
-        together=workers_per_host,
+        together=on_host,
         within=channel(cluster)[0][1] / MOVED_RATE,
         message_s=message_s,
     )

@@ -1,4 +1,4 @@
-"""Transfers of a finished run for the figures, from the hook's events or the engine's own trace.
+"""Transfers of a finished run for the figures, and each gradient's way there and back, as in the paper's Fig. 11.
 
 Rule of this file: events and marks in, plain values out. Times are seconds on the run's steady clock.
 """
@@ -6,10 +6,13 @@ Rule of this file: events and marks in, plain values out. Times are seconds on t
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from prophet_scheduler.core.errors import UserError
@@ -17,6 +20,7 @@ from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
+from prophet_scheduler.lab.records import GradientTimes
 from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns
 
 logger = logging.getLogger("prophet_scheduler")
@@ -27,7 +31,6 @@ WORKER = "worker0"
 @dataclass(frozen=True)
 class RecordedRun:
     """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena, not numbers of gradients.
-
     `all_reduce`: only pushes are recorded, and a push is its own pull.
     """
 
@@ -74,9 +77,9 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         run = next((run for run in candidates if run.error is None), None)
         if run is None:
             continue
-        worker = run.workers[0]
-        events = _events_of(run.folder)
-        trace = engines[name].trace
+        worker, trace = run.workers[0], engines[name].trace
+        names = (EVENTS_FILE, "events.npy")  # the second is that of earlier releases
+        events = next((path for name in names if (path := run.folder / f"{WORKER}.{name}").exists()), None)
         try:
             if events is not None:
                 arena = bool(run.statuses) and run.statuses[0].arena
@@ -90,7 +93,70 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
     return recorded
 
 
-def _events_of(folder: Path) -> Path | None:
-    """Return the file of the recorded worker's events, which had another name in earlier releases."""
-    paths = (folder / f"{WORKER}.{name}" for name in (EVENTS_FILE, "events.npy"))
-    return next((path for path in paths if path.exists()), None)
+@dataclass(frozen=True)
+class Turnaround:
+    """One gradient in one iteration: seconds after backward began until it was generated, first sent, and back.
+
+    Gradients cut into blocks count by blocks; a block is generated when its last part is.
+    """
+
+    gradient: int
+    size_bytes: int
+    generated_s: float
+    starts_s: float
+    back_s: float
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the network gets its first partition, which may then wait in the network's queue (BytePS)."""
+        return self.starts_s - self.generated_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from generation until the sum of all workers is there."""
+        return self.back_s - self.generated_s
+
+
+def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
+    """Return each gradient's medians over the iterations after `warmup` with a known end, by gradient.
+
+    If the cut changed meanwhile, these are the blocks of the last iteration, over all iterations that had them.
+    """
+    by_block: dict[tuple[int, int], list[Turnaround]] = {}
+    last: set[tuple[int, int]] = set()
+    backward_s = [mark.backward for mark in run.marks]
+    by_iteration: dict[int, list[Transfer]] = {}
+    for transfer in run.transfers:
+        # A pull can end in the next forward pass, which belongs to the same iteration here.
+        by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
+    for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
+        ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration], run.all_reduce))
+        last = {(way.gradient, way.size_bytes) for way in ways} or last
+        for way in ways:
+            by_block.setdefault((way.gradient, way.size_bytes), []).append(way)
+    middles = []
+    for (gradient, size), several in sorted((block, by_block[block]) for block in last):
+        times_s = np.median([(way.generated_s, way.starts_s, way.back_s) for way in several], axis=0)
+        middles.append(Turnaround(gradient, size, *times_s.tolist()))
+    return middles
+
+
+def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
+    """Return the means over the gradients of `wait_s` and `total_s`, for results.json."""
+    return GradientTimes(wait_s=fmean(time.wait_s for time in times), total_s=fmean(time.total_s for time in times))
+
+
+def _of_iteration(transfers: Iterable[Transfer], began: float, all_reduce: bool) -> Iterable[Turnaround]:
+    ways: dict[int, tuple[list[Transfer], list[Transfer]]] = {}
+    for transfer in transfers:
+        ways.setdefault(transfer.gradient, ([], []))[transfer.queue].append(transfer)
+    for gradient, (pushes, pulls) in ways.items():
+        back = pushes if all_reduce else pulls
+        if pushes and back:
+            yield Turnaround(
+                gradient,
+                sum(t.size_bytes for t in pushes),
+                max(t.added_s for t in pushes) - began,
+                min(t.start_s for t in pushes) - began,
+                max(t.finish_s for t in back) - began,
+            )

@@ -1,11 +1,11 @@
 """ByteScheduler's tuning in an experiment: short runs before the first repeat, then the policy with the best sizes.
 
-Rule of this file: the choice of trials and their record. policies/algorithms/autotune.py searches; the caller runs the
-trials, really or simulated.
+Rule of this file: trials and their record; policies/algorithms/autotune.py searches, and the caller runs the trials.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,12 +35,10 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> tuple[Contender,
 
     Raises TrialFailed if one fails.
     """
-    short = trial_cell(cell)
-    count = 0
+    short, numbers = trial_cell(cell), itertools.count(1)
 
     def evaluate(credit_bytes: int, partition_bytes: int) -> float:
-        nonlocal count
-        count += 1
+        count = next(numbers)
         trial = run(short, sized(policy, credit_bytes, partition_bytes), f"trial{count}", 0)
         if trial.error is not None:
             raise TrialFailed(f"tuning: trial {count} of {policy.tune}: {trial.error}")

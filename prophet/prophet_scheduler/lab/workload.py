@@ -19,9 +19,8 @@ ELEMENT_BYTES = 4
 
 
 def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
-    """Return the profile of `job`; a file is looked for beside the config, in `folder`.
-
-    Raises UserError; `where` is the place of the job in its config, for the message.
+    """Return the profile of `job`, a file of which is in `folder`, beside the config. Raises UserError that names
+    `where` the job stands in its config.
     """
     if job.profile in zoo.MODELS:
         asked = {key: getattr(job, key) for key in ("total_bytes", "steps", "backward_s", "forward_s", "device")}
@@ -36,10 +35,9 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
     if not path.exists():
         known = ", ".join(zoo.MODELS)
         raise UserError(f"{where}.profile: {path} is missing; name a profile file or a built-in profile ({known})")
-    if job.device is not None:
-        raise UserError(f"{where}.device: a recorded profile has its own times; leave it out")
-    if job.steps is not None:
-        raise UserError(f"{where}.steps: a recorded profile has its own steps; leave it out")
+    for key, what in (("device", "times"), ("steps", "steps")):
+        if getattr(job, key) is not None:
+            raise UserError(f"{where}.{key}: a recorded profile has its own {what}; leave it out")
     return scaled(load_profile(path), job.total_bytes, job.backward_s, job.forward_s)
 
 

@@ -29,8 +29,8 @@ def test_a_record_is_told_worker_by_worker(tmp_path: Path) -> None:
     assert len(first.laps) == 11 and first.all_reduce and first.arena
     assert [len(chapter.cuts) for chapter in story.chapters] == [2, 2]
     learning, chosen = first.compared()
-    assert learning.cut.predicted_s is None and learning.error is None
-    assert chosen.measured_s == pytest.approx(took_s, rel=1e-5) and chosen.cut.reason.startswith("predicted")
+    assert learning.predicted_s is None and learning.error is None
+    assert chosen.measured_s == pytest.approx(took_s, rel=1e-5) and chosen.reason.startswith("predicted")
     assert chosen.error == pytest.approx(1.2 / took_s - 1, rel=1e-4)
     assert first.stock_s is not None and first.stock_s > 1.2
     assert first.waited_s["layer5.weight"] == pytest.approx(0.12 * 12 / 11)
@@ -114,7 +114,7 @@ def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
     assert moment.transfers and {what for what, _, _ in moment.computing} == {"backward", "forward and its waiting"}
     assert all(0 <= transfer.start_s < 6 for transfer in moment.transfers)
     (row,) = prophet.compared()
-    assert (row.cut.from_s, row.cut.predicted_s, row.measured_s) == (2.0, 0.95, None)
+    assert (row.from_s, row.predicted_s, row.measured_s) == (2.0, 0.95, None)
     assert set(prophet.queued_s) == {"block at 0.00 MiB", "block at 0.01 MiB"}
     assert sum(row.sent_bytes for row in prophet.traffic) == 5 * 3 * 4096
     assert prophet.notes == ["a size of blocks was refused: 128KiB: no names"]

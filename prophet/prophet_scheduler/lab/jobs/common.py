@@ -105,11 +105,8 @@ class Recorder:
         accuracy: float | None = None,
         convergence: Convergence | None = None,
     ) -> None:
-        """Write the result: marks, start-up time, memory, weights, and data to read an engine's trace.
-
-        `parameters` has the bytes of the model's parameters by name, in order. `digest` is that of the final weights,
-        None if workers may end with different ones. `accuracy` is for jobs with a score, `convergence` for jobs that
-        record their loss against time.
+        """Write the result. `parameters` has the bytes of the model's parameters by name, in order. `digest` is that of
+        the final weights, None if workers may end with different ones.
         """
         marks = [Mark(**mark) for mark in self._marks]
         record = WorkerRecord(

@@ -17,7 +17,7 @@ from prophet_scheduler.core.files import parse_json, read_text, write_whole
 
 @dataclass(frozen=True)
 class Spec:
-    """Part of a config's `job` for a script. Fields that its kind of job lacks are empty."""
+    """Part of a config's `job` for a script (lab/job_config.py). Fields that its kind of job lacks are empty."""
 
     iterations: int
     seed: int
@@ -25,29 +25,20 @@ class Spec:
     model: str = ""
     learning_rate: float = 0.0
     image_size: int = 0
-    """Pixels on each side."""
     classes: int = 0
     rising: int = 0
-    """Iterations in which the learning rate rises."""
     clip_norm: float = 0.0
     compile: str = "no"
-    """Use of torch.compile: `no`, `blocks`, or `whole`."""
     compile_backend: str = ""
     profile: str = ""
     """File of the profile to replay."""
     stragglers: dict[str, float] = field(default_factory=dict)
-    """Factor by which a worker's computing takes longer, by the worker's name."""
     compression: str = "none"
-    """Form in which gradients travel, in the words of a config."""
     features: int = 0
-    """Inputs of each class of a logistic regression."""
     compute_s: float = 0.0
-    """Time of a computation."""
     slow_chance: float = 0.0
     slow_factor: float = 1.0
-    """Factor by which a computation takes longer, with chance `slow_chance` (0 to 1)."""
     delay_constant: float = 0.0
-    """c of learning rates that follow delays (frontends/torch/step_size.py); 0 for constant ones."""
 
 
 def read_spec(path: Path) -> Spec:

@@ -30,6 +30,7 @@ SHOWN_AT_FIRST = 4
 SECONDS = "seconds into the run"
 
 Figure = Any
+Span = Callable[[Transfer], tuple[float, float]]
 TO_ZERO = {"rangemode": "tozero"}
 DOWNWARDS = {"autorange": "reversed"}
 
@@ -69,15 +70,8 @@ def _coloured(chapters: Sequence[Chapter], has: Callable[[Chapter], Any]) -> lis
 
 def _bars(figure: Figure, name: str, rows: Mapping[str, float], colour: Any, hover: str, **more: Any) -> None:
     """Add a horizontal bar for each of `rows`."""
-    figure.add_bar(
-        y=list(rows),
-        x=list(rows.values()),
-        orientation="h",
-        name=name,
-        marker={"color": colour},
-        hovertemplate=hover,
-        **more,
-    )
+    look = {"orientation": "h", "marker": {"color": colour}, "hovertemplate": hover, **more}
+    figure.add_bar(y=list(rows), x=list(rows.values()), name=name, **look)
 
 
 def _line(figure: Figure, name: str, x: Sequence[float], y: Sequence[float], hover: str, **more: Any) -> None:
@@ -107,17 +101,10 @@ def policy_chart(cell: CellResult) -> Figure:
     ratios = {name: f", {cell.ratios[name]:.2f} x" if name in cell.ratios else "" for name in times_s}
     title = "iteration time (s); dashed: the lower bound"
     figure = _figure(title, height=120 + 34 * len(times_s), x_axis=TO_ZERO, y_axis=DOWNWARDS, showlegend=False)
-    _bars(
-        figure,
-        "",
-        times_s,
-        [PUSH if name.endswith("prophet") else "#9aa3b2" for name in times_s],
-        "%{y}: %{x:.4f} s",
-        text=[f"{time_s:.3f} s{ratios[name]}" for name, time_s in times_s.items()],
-        textposition="inside",
-        insidetextanchor="start",
-        constraintext="none",
-    )
+    colours = [PUSH if name.endswith("prophet") else "#9aa3b2" for name in times_s]
+    texts = [f"{time_s:.3f} s{ratios[name]}" for name, time_s in times_s.items()]
+    inside = {"textposition": "inside", "insidetextanchor": "start", "constraintext": "none"}
+    _bars(figure, "", times_s, colours, "%{y}: %{x:.4f} s", text=texts, **inside)
     if cell.lower_bound_s is not None:
         figure.add_vline(x=cell.lower_bound_s, line={"width": 1, "dash": "dash", "color": WAITING})
     return figure
@@ -135,45 +122,32 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
     for what, from_s, until_s in moment.computing:
         shade = BACKWARD_COLOUR if what == "backward" else FORWARD_COLOUR
         figure.add_vrect(x0=from_s, x1=until_s, fillcolor=shade, line_width=0, layer="below")
+
+    def add(shown: Sequence[Transfer], name: str, shade: str, width: float, span: Span) -> None:
+        """Add all transfers as one line with gaps, which draws thousands at once."""
+        x: list[Any] = []
+        y: list[Any] = []
+        texts: list[Any] = []
+        for each in shown:
+            from_s, until_s = span(each)
+            waited_ms, took_ms = (each.start_s - each.added_s) * 1e3, (each.finish_s - each.start_s) * 1e3
+            label = f"{name_of(each.gradient, chapter.arena)}, {each.size_bytes / 1024:.0f} KiB"
+            x += [round(from_s, 6), round(until_s, 6), None]
+            y += [rows[each.gradient], rows[each.gradient], None]
+            texts += [f"{label}: waited {waited_ms:.1f} ms, took {took_ms:.1f} ms"] * 2 + [None]
+        if x:
+            hover = "%{text}<extra>" + name + "</extra>"
+            _line(figure, name, x, y, hover, text=texts, line={"width": width, "color": shade})
+
+    add(transfers, "ready, not sent", WAITING, 1.5, lambda each: (each.added_s, each.start_s))
     push = "all-reduce" if chapter.all_reduce else "push"
-    _add_spans(figure, transfers, rows, chapter, "ready, not sent", WAITING, 1.5, lambda t: (t.added_s, t.start_s))
     for queue, name, shade in ((QueueKind.PUSH, push, PUSH), (QueueKind.PULL, "pull", PULL)):
-        own = [transfer for transfer in transfers if transfer.queue is queue]
-        _add_spans(figure, own, rows, chapter, name, shade, 5.0, lambda t: (t.start_s, t.finish_s))
+        own = [each for each in transfers if each.queue is queue]
+        add(own, name, shade, 5.0, lambda each: (each.start_s, each.finish_s))
     times = chapter.times
     if times is not None and moment.until_s - moment.from_s > SHOWN_AT_FIRST * times.median:
         figure.update_xaxes(range=[moment.until_s - SHOWN_AT_FIRST * times.median, moment.until_s])
     return figure
-
-
-def _add_spans(
-    figure: Figure,
-    transfers: Sequence[Transfer],
-    rows: dict[int, int],
-    chapter: Chapter,
-    name: str,
-    shade: str,
-    width: float,
-    span: Callable[[Transfer], tuple[float, float]],
-) -> None:
-    """Add all transfers as one line with gaps, which draws thousands at once."""
-    if not transfers:
-        return
-    x: list[Any] = []
-    y: list[Any] = []
-    texts: list[Any] = []
-    for transfer in transfers:
-        from_s, until_s = span(transfer)
-        row = rows[transfer.gradient]
-        waited_ms = (transfer.start_s - transfer.added_s) * 1e3
-        took_ms = (transfer.finish_s - transfer.start_s) * 1e3
-        label = f"{name_of(transfer.gradient, chapter.arena)}, {transfer.size_bytes / 1024:.0f} KiB"
-        text = f"{label}: waited {waited_ms:.1f} ms, took {took_ms:.1f} ms"
-        x += [round(from_s, 6), round(until_s, 6), None]
-        y += [row, row, None]
-        texts += [text, text, None]
-    hover = "%{text}<extra>" + name + "</extra>"
-    _line(figure, name, x, y, hover, text=texts, line={"width": width, "color": shade})
 
 
 def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
@@ -229,17 +203,10 @@ def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
             _line(figure, f"{chapter.name}, {name}", times, rates, "%{y:.4g} Mbit/s at %{x:.2f} s", **look)
         if chapter.networks:
             rates = [network.bandwidth * 8e-6 for _, network in chapter.networks]
-            line = {"shape": "hv", "dash": "dot", "width": 1, "color": colour}
-            _line(
-                figure,
-                f"{chapter.name}, link as measured",
-                [*(time_s for time_s, _ in chapter.networks), chapter.traffic[-1].until_s],
-                [*rates, rates[-1]],
-                "link: %{y:.4g} Mbit/s from %{x:.2f} s",
-                mode="lines+markers",
-                line=line,
-                marker={"size": 4},
-            )
+            times = [*(time_s for time_s, _ in chapter.networks), chapter.traffic[-1].until_s]
+            look = {"line": {"shape": "hv", "dash": "dot", "width": 1, "color": colour}, "marker": {"size": 4}}
+            name, hover = f"{chapter.name}, link as measured", "link: %{y:.4g} Mbit/s from %{x:.2f} s"
+            _line(figure, name, times, [*rates, rates[-1]], hover, mode="lines+markers", **look)
     return figure
 
 
@@ -261,10 +228,10 @@ def prediction_chart(chapters: Sequence[Chapter]) -> Figure | None:
     """Draw each cut's predicted iteration time beside the measured one, if it has both."""
     predicted, measured = {}, {}
     for chapter in chapters:
-        for row in chapter.compared():
-            if row.cut.predicted_s is not None and row.measured_s is not None:
-                label = f"{chapter.name}, from {row.cut.from_s:.1f} s"
-                predicted[label], measured[label] = row.cut.predicted_s * 1e3, row.measured_s * 1e3
+        for cut in chapter.compared():
+            if cut.predicted_s is not None and cut.measured_s is not None:
+                label = f"{chapter.name}, from {cut.from_s:.1f} s"
+                predicted[label], measured[label] = cut.predicted_s * 1e3, cut.measured_s * 1e3
     if not predicted:
         return None
     height = 140 + 40 * len(predicted)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from prophet_scheduler.core.cut import Segment
 from prophet_scheduler.core.errors import UserError
@@ -57,24 +58,25 @@ def read_rows(path: Path) -> list[RecordRow]:
             rows.append(record_row(line))
         except (ValueError, UserError) as error:
             raise UserError(f"{path}:{number}: is no line of a record ({first_error(error)})") from None
-        if isinstance(rows[-1], TransfersRow) and not _fits(rows[-1]):
-            raise UserError(f"{path}:{number}: is no line of a record (its transfers do not fit together)")
-        if _is_absurd(rows[-1]):
-            raise UserError(f"{path}:{number}: is no line of a record (it has a number that cannot be)")
+        if wrong := _wrong(rows[-1]):
+            raise UserError(f"{path}:{number}: is no line of a record ({wrong})")
     if not rows or not isinstance(rows[0], BeginRow):
         raise UserError(f"{path}: is no record, as PROPHET_RECORD leaves it: it has no first line")
     return rows
 
 
-def _is_absurd(row: RecordRow) -> bool:
-    if isinstance(row, BeginRow):
-        return not 0 <= row.unix_s + row.began_s < MOST_UNIX_S
-    return isinstance(row, IterationsRow) and row.count > MOST_COUNT
+def _wrong(row: RecordRow) -> str:
+    """Say what cannot be in a row whose types are right; empty for a good one."""
+    if isinstance(row, TransfersRow):
+        fits = len(set(map(len, _columns(row)))) == 1 and set(row.queue) <= set(QueueKind)
+        return "" if fits else "its transfers do not fit together"
+    absurd = isinstance(row, BeginRow) and not 0 <= row.unix_s + row.began_s < MOST_UNIX_S
+    absurd |= isinstance(row, IterationsRow) and row.count > MOST_COUNT
+    return "it has a number that cannot be" if absurd else ""
 
 
-def _fits(row: TransfersRow) -> bool:
-    columns = (row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s)
-    return len({len(column) for column in columns}) == 1 and set(row.queue) <= set(QueueKind)
+def _columns(row: TransfersRow) -> tuple[Sequence[Any], ...]:
+    return row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s
 
 
 def read_workers(folder: Path) -> list[list[RecordRow]]:
@@ -92,10 +94,8 @@ def story_of_record(folder: Path) -> Story:
     first = begins[0]
     began = datetime.datetime.fromtimestamp(zero, datetime.timezone.utc)
     engine = engines()[first.worker.engine].words
-    facts = [
-        f"{engine} under Prophet {first.version}, {len(workers)} of {first.worker.workers or len(workers)} workers on "
-        f"record; it began at {began:%Y-%m-%d %H:%M:%S} UTC",
-    ]
+    recorded = f"{len(workers)} of {first.worker.workers or len(workers)} workers on record"
+    facts = [f"{engine} under Prophet {first.version}, {recorded}; it began at {began:%Y-%m-%d %H:%M:%S} UTC"]
     if first.command:
         facts.append(f"command: {' '.join(first.command)}")
     return Story(first.worker.job, facts, chapters, first.settings or {})
@@ -107,43 +107,32 @@ def begin_of(rows: Sequence[RecordRow]) -> BeginRow:
     return rows[0]
 
 
-@dataclass
-class _Reading:
-    """Data read of a worker so far."""
-
-    laps: list[Lap] = field(default_factory=list)
-    last_s: float | None = None
-    moments: list[Moment] = field(default_factory=list)
-    cuts: list[CutInForce] = field(default_factory=list)
-    predicted_s: dict[tuple[Segment, ...], float] = field(default_factory=dict)
-    """Newest predicted iteration time by cut."""
-    stock_s: float | None = None
-    waited_s: dict[str, float] = field(default_factory=dict)
-
-
 def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
     """Return the chapter of one worker; `zero` is the Unix time when the job began."""
     begin = begin_of(rows)
     shift = begin.unix_s - zero  # from the worker's steady clock to seconds of the job
-    read = _Reading()
-    notes = []
+    laps, moments, cuts = list[Lap](), list[Moment](), list[CutInForce]()
+    waited_s, predicted_s = dict[str, float](), dict[tuple[Segment, ...], float]()
+    notes: list[str] = []
     arms: Sequence[ArmStatus] = ()
+    last_s = stock_s = None
     arena = True
     for row in rows:
         if isinstance(row, IterationsRow):
-            _add_laps(read, row, shift)
+            last_s = _add_laps(laps, row, shift, last_s)
         elif isinstance(row, TransfersRow):
             arena = row.arena
-            _add_moment(read.moments, row, shift)
+            _add_moment(moments, row, shift)
         elif isinstance(row, PlanRow):
-            _add_plan(read, row, row.time_s + shift)
+            stock_s = stock_s if row.stock_s is None else row.stock_s
+            if row.predicted_s is not None:
+                predicted_s[row.cut] = row.predicted_s
+                _add_prediction(cuts, row.cut, row.predicted_s, row.time_s + shift)
         elif isinstance(row, CutRow):
-            read.cuts.append(
-                CutInForce(row.time_s + shift, row.segments, row.reason, read.predicted_s.get(row.segments))
-            )
+            cuts.append(CutInForce(row.time_s + shift, row.segments, row.reason, predicted_s.get(row.segments)))
         elif isinstance(row, WaitsRow):
             for name, seconds in {**row.waited_s, "all others": row.others_s}.items():
-                read.waited_s[name] = read.waited_s.get(name, 0.0) + seconds
+                waited_s[name] = waited_s.get(name, 0.0) + seconds
         elif isinstance(row, EndRow):
             agent = row.agent
             arms = agent.arms
@@ -151,23 +140,25 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
                 ("Prophet stepped aside", agent.stepped_aside),
                 ("torch's reducer was given the module back", agent.given_back),
                 ("what was kept of an earlier run was not used", agent.kept_was_dropped),
+                *(("a size of blocks was refused", why) for why in agent.refused),
             )
             notes += [f"{what}: {why}" for what, why in said if why]
-            notes += [f"a size of blocks was refused: {why}" for why in agent.refused]
-            if row.dropped:
-                notes.append(f"{row.dropped} lines were left out for want of room")
+            notes += [f"{row.dropped} lines were left out for want of room"] if row.dropped else []
     if not isinstance(rows[-1], EndRow):
         notes.append("the record has no end: the job still ran, or was killed")
-    iterations = max(1, len(read.laps))
+    rates = (row for row in rows if isinstance(row, RatesRow))
     return Chapter(
         name=f"worker {begin.worker.rank}",
-        laps=read.laps,
-        moments=read.moments,
-        cuts=read.cuts,
-        traffic=[_traffic(row, shift) for row in rows if isinstance(row, RatesRow)],
+        laps=laps,
+        moments=moments,
+        cuts=cuts,
+        traffic=[
+            Moved(r.from_s + shift, r.until_s + shift, r.sent_bytes, r.received_bytes, r.sending_s, r.receiving_s)
+            for r in rates
+        ],
         networks=[(row.time_s + shift, row.network) for row in rows if isinstance(row, NetworkRow)],
-        waited_s={name: seconds / iterations for name, seconds in read.waited_s.items() if seconds > 0},
-        stock_s=read.stock_s,
+        waited_s={name: seconds / max(1, len(laps)) for name, seconds in waited_s.items() if seconds > 0},
+        stock_s=stock_s,
         arena=arena,
         all_reduce=begin.all_reduce,
         arms=arms,
@@ -175,41 +166,37 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
     )
 
 
-def _add_laps(read: _Reading, row: IterationsRow, shift: float) -> None:
+def _add_laps(laps: list[Lap], row: IterationsRow, shift: float, last_s: float | None) -> float | None:
+    """Add a line's iterations, the first of which began at `last_s`; return the end of the last, None if unknown."""
     ends = [None if end_s is None else end_s + shift for end_s in row.ends_s]
     known = [end_s for end_s in ends if end_s is not None]
     if row.count > len(known) >= 2:  # of very many, only the number is known
         period_s = (known[-1] - known[0]) / (row.count - 1)
-        read.laps += [Lap(known[0] + period_s * place, period_s) for place in range(1, row.count)]
-        read.last_s = known[-1]
-        return
+        laps += [Lap(known[0] + period_s * place, period_s) for place in range(1, row.count)]
+        return known[-1]
     for end_s in ends:
-        if end_s is not None and read.last_s is not None:
-            read.laps.append(Lap(end_s, end_s - read.last_s))
-        read.last_s = end_s
+        if end_s is not None and last_s is not None:
+            laps.append(Lap(end_s, end_s - last_s))
+        last_s = end_s
+    return last_s
 
 
-def _add_plan(read: _Reading, row: PlanRow, time_s: float) -> None:
-    read.stock_s = row.stock_s if row.stock_s is not None else read.stock_s
-    if row.predicted_s is None:
+def _add_prediction(cuts: list[CutInForce], cut: tuple[Segment, ...], predicted_s: float, time_s: float) -> None:
+    if not cuts or cuts[-1].segments != cut:
         return
-    read.predicted_s[row.cut] = row.predicted_s
-    if not read.cuts or read.cuts[-1].segments != row.cut:
-        return
-    present = read.cuts[-1]
+    present = cuts[-1]
     if present.predicted_s is None or time_s - present.from_s < MEASURED_S:
-        read.cuts[-1] = replace(present, predicted_s=row.predicted_s)
-    elif abs(row.predicted_s - present.predicted_s) > ANOTHER * present.predicted_s:
-        read.cuts.append(CutInForce(time_s, row.cut, "planned anew", row.predicted_s))
+        cuts[-1] = replace(present, predicted_s=predicted_s)
+    elif abs(predicted_s - present.predicted_s) > ANOTHER * present.predicted_s:
+        cuts.append(CutInForce(time_s, cut, "planned anew", predicted_s))
 
 
 def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
     """Add a line's transfers to the moments; consecutive lines become one moment."""
     from_s = row.from_s + shift
-    columns = (row.gradient, row.partition, row.bytes, row.queue, row.added_s, row.start_s, row.finish_s)
     transfers = tuple(
         Transfer(gradient, partition, size, QueueKind(queue), from_s + added, from_s + start, from_s + finish)
-        for gradient, partition, size, queue, added, start, finish in zip(*columns, strict=True)
+        for gradient, partition, size, queue, added, start, finish in zip(*_columns(row), strict=True)
     )
     left_out = row.left_out
     before = moments[-1] if moments else None
@@ -219,8 +206,3 @@ def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
         left_out += before.left_out
     name = f"from {from_s:.1f} s to {row.until_s + shift:.1f} s"
     moments.append(Moment(name, from_s, row.until_s + shift, transfers, left_out))
-
-
-def _traffic(row: RatesRow, shift: float) -> Moved:
-    moved = row.sent_bytes, row.received_bytes, row.sending_s, row.receiving_s
-    return Moved(row.from_s + shift, row.until_s + shift, *moved)

@@ -15,15 +15,13 @@ from typing import Any
 
 from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import QueueKind, name_of
-from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results, read_status, read_worker
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
 from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
-from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events
-from prophet_scheduler.lab.turnaround import turnarounds
+from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events, turnarounds
 
 SHOWN_ITERATIONS = 3
 """Number of last iterations whose transfers are shown."""
@@ -41,8 +39,9 @@ def story_of_run(folder: Path) -> Story:
         setting = describe_setting(cell.setting)
         facts.append(f"{setting or 'one cell'}: {describe_narrow_link(cell.narrow_link)}. {cell.emulated}".strip())
         for name in cell.policies:
-            run = _good_run(folder / "runs" / f"cell{number}", name)
-            if run is not None:
+            repeats = (folder / "runs" / f"cell{number}").glob(f"{name}-repeat*")
+            finished = [path for path in repeats if (path / f"{WORKER}.json").is_file()]
+            if run := min(finished, key=lambda path: (len(path.name), path.name), default=None):
                 label = name if len(results.cells) == 1 or not setting else f"{name}, {setting}"
                 chapters.append(_chapter(label, run, cell, name))
     named = results.config.get("name")
@@ -59,12 +58,6 @@ def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
         yield key, value if isinstance(value, str) else json.dumps(value)
 
 
-def _good_run(cell: Path, policy: str) -> Path | None:
-    """Return the folder of the first repeat that finished; None if none did."""
-    repeats = sorted(cell.glob(f"{policy}-repeat*"), key=lambda path: (len(path.name), path.name))
-    return next((path for path in repeats if (path / f"{WORKER}.json").is_file()), None)
-
-
 def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     worker = read_worker(run / f"{WORKER}.json")
     status_file, events_file = run / f"{WORKER}.{STATUS_FILE}", run / f"{WORKER}.{EVENTS_FILE}"
@@ -76,6 +69,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     transfers = pair_events(load_events(events_file))
     agent = cell.policies[policy].agent
     networks = [(laps[-1].end_s, status.network)] if status.network is not None and agent is not None and laps else []
+    since_s = 0.0 if status.last_recut_s is None else max(0.0, status.last_recut_s - zero)  # earlier cuts are unknown
     # An engine of collectives has only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
     recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
@@ -88,7 +82,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
         label,
         laps,
         moments=_moments(transfers, worker.marks, zero),
-        cuts=_cuts(status, zero),
+        cuts=[CutInForce(since_s, status.cut, status.recut_reason, status.recut_predicted_s)] if status.cut else [],
         traffic=list(_traffic(transfers, zero, all_reduce)),
         networks=networks,
         queued_s=queued_s,
@@ -114,14 +108,6 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
             computing.append(("forward and its waiting", mark.start - zero, mark.backward - zero))
         computing.append(("backward", mark.backward - zero, mark.backward_end - zero))
     return [Moment("the last iterations", from_s - zero, until_s - zero, tuple(shown), 0, tuple(computing))]
-
-
-def _cuts(status: AgentStatus, zero: float) -> list[CutInForce]:
-    """Return the last cut with the time of its start; earlier ones are not known at the end."""
-    if not status.cut:
-        return []
-    since_s = status.last_recut_s - zero if status.last_recut_s is not None else 0.0
-    return [CutInForce(max(0.0, since_s), status.cut, status.recut_reason, status.recut_predicted_s)]
 
 
 def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:

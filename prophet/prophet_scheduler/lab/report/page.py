@@ -1,8 +1,7 @@
 """Page of a report: one self-contained HTML file.
 
 Rule of this file: rows of the tables, and the moments to show; page.html.j2 has the text and the order of the charts.
-The page contains the drawing library once, and its own policy forbids the browser any request. Names, settings and
-reasons from a run are text, never markup.
+The page's own policy forbids the browser any request. Names, settings and reasons from a run are text, never markup.
 """
 
 from __future__ import annotations
@@ -41,14 +40,9 @@ def page(story: Story) -> str:
         place = f"chart{next(numbers)}"
         return str(to_html(figure, include_plotlyjs=False, full_html=False, div_id=place, config=config))
 
-    env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    spaces = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    env = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=True, **spaces)
     cells = story.results.cells if story.results is not None else ()
     several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
     rendered: str = env.get_template("page.html.j2").render(
@@ -112,12 +106,11 @@ def cut_rows(chapters: Sequence[Chapter]) -> Rows:
     """Return a row for each cut that was in force."""
     rows = []
     for chapter in chapters:
-        for row in chapter.compared():
-            sizes = " to ".join(map(format_size, dict.fromkeys(row.cut.sizes)))
-            measured = f"{format_time(row.measured_s)} ({row.count})" if row.measured_s is not None else ""
-            error = f"{row.error:+.1%}" if row.error is not None else ""
-            times = _time(row.cut.predicted_s), measured, error
-            rows.append([chapter.name, f"{row.cut.from_s:.1f} s", sizes, row.cut.reason, *times])
+        for cut in chapter.compared():
+            sizes = " to ".join(map(format_size, dict.fromkeys(cut.sizes)))
+            measured = f"{format_time(cut.measured_s)} ({cut.count})" if cut.measured_s is not None else ""
+            times = _time(cut.predicted_s), measured, f"{cut.error:+.1%}" if cut.error is not None else ""
+            rows.append([chapter.name, f"{cut.from_s:.1f} s", sizes, cut.reason, *times])
     return rows
 
 

@@ -35,7 +35,7 @@ def _events(pid: int, chapter: Chapter) -> Iterator[Event]:
         return span | {"args": more}
 
     for number, lap in enumerate(chapter.laps, 1):
-        yield span(ITERATIONS, f"iteration {number}", lap.end_s - lap.period_s, lap.end_s)
+        yield span(ITERATIONS, f"iteration {number}", lap.began_s, lap.end_s)
     for moment in chapter.moments:
         for what, from_s, until_s in moment.computing:
             yield span(COMPUTE, what, from_s, until_s)

@@ -7,7 +7,7 @@ the run's beginning, sizes bytes, rates bytes per second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from prophet_scheduler.core.cut import Segment
@@ -28,10 +28,15 @@ class Lap:
     end_s: float
     period_s: float
 
+    @property
+    def began_s(self) -> float:
+        return self.end_s - self.period_s
+
 
 @dataclass(frozen=True)
 class CutInForce:
-    """Cut in force from `from_s` on. `predicted_s` is the predicted iteration time under it, if there is a prediction.
+    """Cut in force from `from_s` on. `predicted_s` is the predicted iteration time under it, if there is a prediction;
+    `measured_s` is the mean of `count` iterations, if there were enough.
 
     A cut appears again if it got a new prediction after more learning.
     """
@@ -40,12 +45,20 @@ class CutInForce:
     segments: tuple[Segment, ...]
     reason: str = ""
     predicted_s: float | None = None
+    measured_s: float | None = None
+    count: int = 0
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Sizes of the smallest and the largest blocks."""
         sizes = [segment.block_bytes for segment in self.segments] or [0]
         return min(sizes), max(sizes)
+
+    @property
+    def error(self) -> float | None:
+        """Error of the prediction as a share of the measured time; None if one of them is missing."""
+        known = self.measured_s is not None and self.predicted_s is not None
+        return self.predicted_s / self.measured_s - 1 if known else None  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -70,23 +83,6 @@ class Moment:
     transfers: tuple[Transfer, ...]
     left_out: int = 0
     computing: tuple[tuple[str, float, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class CutCompared:
-    """Comparison of a cut's predicted iteration time with the measured one, the mean of `count` iterations."""
-
-    cut: CutInForce
-    until_s: float
-    measured_s: float | None
-    count: int
-
-    @property
-    def error(self) -> float | None:
-        """Error of the prediction as a share of the measured time; None if one of them is missing."""
-        if self.measured_s is None or self.cut.predicted_s is None:
-            return None
-        return self.cut.predicted_s / self.measured_s - 1
 
 
 @dataclass(frozen=True)
@@ -118,30 +114,28 @@ class Chapter:
         """Time when blocks last changed during training; new predictions of the same cut do not count."""
         pairs = zip((None, *self.cuts), self.cuts, strict=False)
         since_s = [cut.from_s for before, cut in pairs if before is None or before.segments != cut.segments]
-        began_s = self.laps[0].end_s - self.laps[0].period_s if self.laps else 0.0
+        began_s = self.laps[0].began_s if self.laps else 0.0
         return since_s[-1] if since_s and since_s[-1] > began_s else None
 
     @property
     def rests_from(self) -> int:
         """Index of the first iteration at rest."""
-        return rests_from([lap.end_s - lap.period_s for lap in self.laps], self.recut_s)
+        return rests_from([lap.began_s for lap in self.laps], self.recut_s)
 
     @property
     def times(self) -> Times | None:
         """Times of its iterations; None without any."""
         return times_of([([lap.period_s for lap in self.laps], self.rests_from)]) if self.laps else None
 
-    def compared(self) -> list[CutCompared]:
+    def compared(self) -> list[CutInForce]:
         """Return each cut that was in force, with the iteration time under it."""
         rows = []
         ends = [*(cut.from_s for cut in self.cuts[1:]), float("inf")]
         for cut, until_s in zip(self.cuts, ends, strict=False):
             # The first iteration belongs to both cuts.
-            periods = [
-                lap.period_s for lap in self.laps if cut.from_s < lap.end_s - lap.period_s and lap.end_s <= until_s
-            ]
+            periods = [lap.period_s for lap in self.laps if cut.from_s < lap.began_s and lap.end_s <= until_s]
             measured_s = fmean(periods) if len(periods) >= LEAST_MEASURED else None
-            rows.append(CutCompared(cut, until_s, measured_s, len(periods)))
+            rows.append(replace(cut, measured_s=measured_s, count=len(periods)))
         return rows
 
 

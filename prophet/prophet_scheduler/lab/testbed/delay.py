@@ -58,7 +58,7 @@ def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
     """Return the size to which a connection's buffers must be able to grow without limiting the rate; 0 without delay.
 
     They hold the bytes on the wire and in the bucket's queue (`token_bucket`); the kernel's own overhead doubles them.
-    An unknown rate (None) counts as FAST_BPS. A known one counts as MAX_BANDWIDTH_BPS or more, since it may rise later.
+    A known rate counts as MAX_BANDWIDTH_BPS or more, since it may rise later, and an unknown one (None) as FAST_BPS.
     """
     rate = FAST_BPS if bandwidth_bps is None else max(bandwidth_bps, MAX_BANDWIDTH_BPS)
     held_s = round_trip_s + max(QUEUE_S, round_trip_s)

@@ -12,8 +12,8 @@ milliseconds and read nothing of the job's environment. They use only the standa
     launch.py relay try              ends with status 0 if the kernel allows a relay
 
 The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
-is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included. The holder then ends every
-process in its namespaces and exits. One mechanism cleans up in every case, and nothing can leak.
+is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included; the holder then ends every
+process in its namespaces.
 """
 
 from __future__ import annotations

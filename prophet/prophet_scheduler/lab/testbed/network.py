@@ -1,8 +1,8 @@
 """The wires: a bridge, a veth pair a node and the token buckets at both ends, made with iproute2's `ip` and `tc`.
 
-Everything happens inside namespaces of the testbed; those of the host are never read or changed. A namespace is given
-as a path that opens it. The commands run in it as batches, so a testbed costs a few processes, each with a time limit.
-(Earlier this used pyroute2 0.9.7; now and then one of its requests never returned.)
+Everything happens inside namespaces of the testbed, each given as a path that opens it; those of the host are never
+read or changed. Commands run as batches, so a testbed costs a few processes, each with a time limit. (Now and then a
+request of pyroute2 0.9.7 never returned.)
 """
 
 from __future__ import annotations
@@ -29,23 +29,32 @@ def make_bridge(namespace: str, bridge: str) -> None:
     _batch(namespace, "ip", f"link add {bridge} mtu {MTU_BYTES} type bridge", f"link set {bridge} up")
 
 
-def plug_in(bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str) -> None:
-    """Make a veth pair from `port` of the bridge to `interface` of the node in `namespace`, with `address` (/24)."""
-    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
-    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up")
-    _set_up(namespace, interface, address)
-
-
-def plug_in_far(
-    bridge_namespace: str, bridge: str, port: str, namespace: str, interface: str, address: str, ends: tuple[str, str]
+def plug_in(
+    bridge_namespace: str,
+    bridge: str,
+    port: str,
+    namespace: str,
+    interface: str,
+    address: str,
+    ends: tuple[str, str] | None = None,
 ) -> None:
-    """Make two veth pairs, like `plug_in` with a gap; a relay joins their inner `ends`, the node's first."""
-    near, far = ends
-    pair = f"link add {port} mtu {MTU_BYTES} type veth peer name {far} mtu {MTU_BYTES}"
-    _batch(bridge_namespace, "ip", pair, f"link set {port} master {bridge} up", f"link set {far} up")
-    pair = f"link add {near} mtu {MTU_BYTES} type veth peer name {interface} mtu {MTU_BYTES} netns {namespace}"
-    _batch(bridge_namespace, "ip", pair, f"link set {near} up")
-    _set_up(namespace, interface, address)
+    """Make a veth pair from `port` of the bridge to `interface` of the node in `namespace`, with `address` (/24).
+
+    With inner `ends`, the node's first, two pairs, which a relay joins.
+    """
+
+    def pair(ours: str, peer: str) -> str:
+        return f"link add {ours} mtu {MTU_BYTES} type veth peer name {peer} mtu {MTU_BYTES}"
+
+    up = f"link set {port} master {bridge} up"
+    if ends is None:
+        commands = [f"{pair(port, interface)} netns {namespace}", up]
+    else:
+        near, far = ends
+        commands = [pair(port, far), up, f"link set {far} up"]
+        commands += [f"{pair(near, interface)} netns {namespace}", f"link set {near} up"]
+    _batch(bridge_namespace, "ip", *commands)
+    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
 
 
 def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
@@ -58,17 +67,11 @@ def shape(
 ) -> None:
     """Limit the interface's outgoing traffic by `token_bucket`; a change of rate keeps queued packets."""
     if bandwidth_bps is not None:
-        bucket = token_bucket(bandwidth_bps, round_trip_s)
+        bucket, verb = token_bucket(bandwidth_bps, round_trip_s), "change" if was_shaped else "add"
         limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
-        _batch(
-            namespace, "tc", f"qdisc {'change' if was_shaped else 'add'} dev {interface} root handle 1: tbf {limits}"
-        )
+        _batch(namespace, "tc", f"qdisc {verb} dev {interface} root handle 1: tbf {limits}")
     elif was_shaped:
         _batch(namespace, "tc", f"qdisc del dev {interface} root")
-
-
-def _set_up(namespace: str, interface: str, address: str) -> None:
-    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
 
 
 def _batch(namespace: str, tool: str, *commands: str) -> None:

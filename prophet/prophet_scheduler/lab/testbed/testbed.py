@@ -4,9 +4,8 @@
              (up)      (down)           ...
 
 Each node is a network namespace joined by a veth pair to a bridge, which has its own namespace. A token bucket at the
-node's end limits what it sends, one at the bridge's end what it receives. delay.py describes a link with a relay in
-between. Namespaces have no names and names inside them are private, so testbeds do not collide. launch.py describes
-their end with the harness.
+node's end limits what it sends, one at the bridge's end what it receives; delay.py describes a relay in between.
+Namespaces have no names and names inside them are private, so testbeds do not collide. launch.py describes their end.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from prophet_scheduler.core.errors import UserError
 
 from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
 from .namespaces import launcher
-from .network import make_bridge, plug_in, plug_in_far, require_tools, set_passing, shape
+from .network import make_bridge, plug_in, require_tools, set_passing, shape
 from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
@@ -40,6 +39,7 @@ CHECK_S = 1.2
 MOST_CHECKS = 3  # of a rate, since another program may have had the processor during one
 RAMP_ROUND_TRIPS = 30  # added to a measurement, for TCP to fill a link with a delay
 ASKED = 21  # round trips
+TOLERANCE = 0.10  # of a link's rate and round trip
 PATIENCE_S = 15.0
 
 
@@ -120,13 +120,10 @@ class Testbed:
         self._close()
 
     def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
-        joint = (self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place))
-        if delay_s is None:
-            plug_in(*joint)
-            return
-        near, far = f"near{place}", f"far{place}"
-        plug_in_far(*joint, (near, far))
-        self._relays[node] = Relay(node, self._bridge, near, far, delay_s)
+        ends = None if delay_s is None else (f"near{place}", f"far{place}")
+        plug_in(self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place), ends)
+        if ends is not None and delay_s is not None:
+            self._relays[node] = Relay(node, self._bridge, *ends, delay_s)
 
     def address(self, node: str) -> str:
         """Return the IPv4 address by which other nodes reach it."""
@@ -205,10 +202,8 @@ class Testbed:
                     os.killpg(process.pid, number)
 
     def set_traffic(self, node: str, bits_per_s: float | None) -> None:
-        """Fill the node's link with other traffic, each way; None ends it.
-
-        The traffic is datagrams on time, in the token buckets' queues with everything else, so TCP gets the rest. They
-        come from and go to the testbed's own node.
+        """Fill the node's link with other traffic, each way; None ends it. The traffic is datagrams on time from and to
+        the testbed's own node, in the token buckets' queues with everything else, so TCP gets the rest.
         """
         place = self._place(node)
         for process in self._traffic_of.pop(node, []):
@@ -226,10 +221,10 @@ class Testbed:
         """Return one TCP connection's payload in bits per second from `node_a` to `node_b`, after the first third."""
         return self._measure(self._place(node_a), self._place(node_b), seconds)
 
-    def check(self, tolerance: float = 0.10) -> dict[str, float]:
+    def check(self) -> dict[str, float]:
         """Measure each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
 
-        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than `tolerance`,
+        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than TOLERANCE,
         MOST_CHECKS times in a row.
         """
         achieved = {}
@@ -241,15 +236,14 @@ class Testbed:
             for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
                 for _ in range(MOST_CHECKS):
                     rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
-                    if wanted is None or abs(rate / wanted - 1) <= tolerance:
+                    right = rate > 0 if wanted is None else abs(rate / wanted - 1) <= TOLERANCE
+                    if right or wanted is None:
                         break
-                if wanted is None and rate == 0:
+                if not right and wanted is None:
                     raise UserError(f"bandwidth of {node}: nothing came through {way}; leave the machine idle")
-                if wanted is not None and abs(rate / wanted - 1) > tolerance:
-                    raise UserError(
-                        f"bandwidth of {node}: asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way};"
-                        " leave the machine idle, or ask for less"
-                    )
+                if not right and wanted is not None:
+                    rates = f"asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way}"
+                    raise UserError(f"bandwidth of {node}: {rates}; leave the machine idle, or ask for less")
         return achieved
 
     def round_trips(self) -> dict[str, float]:
@@ -260,8 +254,8 @@ class Testbed:
             if spec.delay_s is not None or self._shaped[node] is not None or spec.measured
         }
 
-    def check_round_trips(self, tolerance: float = 0.10) -> dict[str, float]:
-        """Return `round_trips`. Raises UserError if a delayed node's is off by more than `tolerance` and SLACK_S, or if
+    def check_round_trips(self) -> dict[str, float]:
+        """Return `round_trips`. Raises UserError if a delayed node's is off by more than TOLERANCE and SLACK_S, or if
         no packet came back.
         """
         achieved = self.round_trips()
@@ -270,38 +264,36 @@ class Testbed:
             if delay_s is None and took_s == math.inf:
                 raise UserError(f"delay of {node}: no packet came back; leave the machine idle")
             wanted_s = 2 * (delay_s or 0.0)
-            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + tolerance) + SLACK_S:
-                raise UserError(
-                    f"delay of {node}: asked for a round trip of {wanted_s * 1e3:g} ms, got {took_s * 1e3:.2f} ms;"
-                    " leave the machine idle"
-                )
+            if delay_s is not None and not wanted_s <= took_s <= wanted_s * (1 + TOLERANCE) + SLACK_S:
+                trips = f"asked for a round trip of {wanted_s * 1e3:g} ms, got {took_s * 1e3:.2f} ms"
+                raise UserError(f"delay of {node}: {trips}; leave the machine idle")
         return achieved
 
     def _round_trip(self, source: int, target: int) -> float:
-        answers = self._traffic(target, "echo", _address(target))
-        try:
-            asks = self._traffic(source, "ask", _address(target), _first_line(answers), str(ASKED))
-            try:
-                output = _last_output(asks, PATIENCE_S)
-            finally:
-                _end(asks)
-        finally:
-            _end(answers)
+        output = self._meeting(target, ("echo",), source, ("ask", str(ASKED)), PATIENCE_S, of_server=False)
         return float(output or math.inf)
 
     def _measure(self, source: int, target: int, seconds: float) -> float:
-        address = _address(target)
-        receiver = self._traffic(target, "receive", address, str(seconds * DISCARD_FRACTION))
+        receive, send = ("receive", str(seconds * DISCARD_FRACTION)), ("send", str(seconds))
+        return float(self._meeting(target, receive, source, send, seconds + PATIENCE_S, of_server=True) or 0)
+
+    def _meeting(
+        self, target: int, serve: Sequence[str], source: int, call: Sequence[str], limit_s: float, *, of_server: bool
+    ) -> str:
+        """Run two programs of traffic.py, one of which calls the other; return the output of one, empty after the
+        limit.
+        """
+        server = self._traffic(target, serve[0], _address(target), *serve[1:])
         try:
-            port = _first_line(receiver)
-            sender = self._traffic(source, "send", address, port, str(seconds))
+            caller = self._traffic(source, call[0], _address(target), _first_line(server), *call[1:])
             try:
-                output = _last_output(receiver, seconds + PATIENCE_S)
+                return (server if of_server else caller).communicate(timeout=limit_s)[0]
+            except subprocess.TimeoutExpired:
+                return ""
             finally:
-                _end(sender)
+                _end(caller)
         finally:
-            _end(receiver)
-        return float(output or 0)
+            _end(server)
 
     def _traffic(self, place: int, *arguments: str) -> subprocess.Popen[str]:
         program = [sys.executable, "-I", "-S", str(TRAFFIC), *arguments]
@@ -360,14 +352,6 @@ def _address(place: int) -> str:
 def _first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout
     return process.stdout.readline().strip()
-
-
-def _last_output(process: subprocess.Popen[str], limit_s: float) -> str:
-    """Return the output until its end; empty if it does not end within the limit."""
-    try:
-        return process.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
-        return ""
 
 
 def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:

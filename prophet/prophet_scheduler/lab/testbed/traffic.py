@@ -118,16 +118,16 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["receive", address, discard_s]:
             print(receive(address, float(discard_s)), flush=True)
-        case ["send", address, port, seconds]:
-            send(address, int(port), float(seconds))
-        case ["echo", address]:
-            echo(address)
         case ["ask", address, port, count]:
             print(ask(address, int(port), int(count)), flush=True)
-        case ["sink", address]:
-            sink(address)
+        case ["send", address, port, seconds]:
+            send(address, int(port), float(seconds))
         case ["flood", address, port, rate]:
             flood(address, int(port), float(rate))
+        case ["echo", address]:
+            echo(address)
+        case ["sink", address]:
+            sink(address)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,7 @@ def make_model(kind: str) -> nn.Module:
             nn.Linear(100, 10),
         )
     return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(64, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 10),
+        nn.Flatten(), nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
     )
 
 
