@@ -23,6 +23,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
     "backlog": "released.backlog",
     "baselines": "baselines.measure",
+    "bench": "bench.measure",
     "changing": "changing.measure",
     "changing-simulated": "changing.simulate",
     "coordinator": "coordinator.measure",

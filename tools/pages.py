@@ -25,7 +25,6 @@ from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from tools import baselines, changing, figures, gain_map, kept
 from tools.baselines import Trained
-from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
@@ -92,7 +91,6 @@ def _environment(results: Path) -> jinja2.Environment:
         simulator_config=SimulatorConfig(),
         papers_cluster=Setting(),
         papers_tables=papers_tables,
-        benchmark=lambda: last(kept.read_pieces(history_file(results), Entry)),
     )
     return env
 

@@ -6,10 +6,12 @@ run again, so it can be interrupted and goes on later; each part keeps its figur
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,12 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept, soak_jobs
-from tools.kept import add_piece, here, read_pieces, resumed
-from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
-from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+from tools.kept import here, read_pieces, resumed
+from tools.native_stress import CHECKS, PLAIN, StressProgram, StressRun, build_stress, run_tasks, why_not
+from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
 
 NAME = "soak"
 ROOT = Path(__file__).parents[1]
-PARTS = ("starts", "tasks", "training", "faults")
-BATCH_S = 45.0
-"""Seconds of starts that one program makes before it ends."""
 RUN_TASKS = 500_000
 """Tasks of one run of the stress program: it steps aside once in each run. With a check a tenth, which is as slow."""
 PIECE_S = 900.0
@@ -52,95 +51,79 @@ class Amounts:
 SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 
+@dataclass(frozen=True)
 class Soak:
-    """The pieces of a soak in a folder, and `seconds` in which more of them may begin."""
+    """The pieces of a soak in the folder `out`; none begins after `ends_at`."""
 
-    def __init__(self, out: Path, amounts: Amounts, seconds: float) -> None:
-        self._out = out
-        self._amounts = amounts
-        self._ends_at = time.monotonic() + seconds
-
-    def run(self, part: str, data: SoakData) -> SoakData:
-        """Return `data` with the figures of the part, after the missing pieces. Raises UserError."""
-        done = replace(data, **{part: getattr(self, f"_{part}")()})
-        if done == data:
-            return data
-        load = {**done.load, part: round(os.getloadavg()[0], 1)}
-        return replace(done, measured={**done.measured, part: here()}, load=load)
+    out: Path
+    amounts: Amounts
+    ends_at: float
 
     def time_left(self) -> bool:
-        """True if another piece may begin."""
-        return time.monotonic() < self._ends_at
+        return time.monotonic() < self.ends_at
 
-    def _starts(self) -> Any:
-        file, wanted = self._out / "starts.jsonl", self._amounts.starts
-
-        def made(engine: str) -> list[SoakStart]:
-            return [start for start in read_pieces(file, SoakStart) if start.engine == engine]
-
-        def missing() -> list[str]:
-            return [engine for engine in ENGINES if sum(start.prophet for start in made(engine)) < wanted]
-
-        # The engines take turns, so that a soak that is cut short has as much time for each.
-        while self.time_left() and (engines := missing()):
-            for engine in engines:
-                before = len(made(engine))
-                command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
-                command += ["--starts", str(wanted), "--seconds", str(BATCH_S)]
-                ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
-                if ended.returncode != 0 or len(made(engine)) == before:
-                    said = (ended.stderr.strip().splitlines() or [f"none came to an end; see {file.parent}/starts"])[-1]
-                    raise UserError(f"starts of {engine} cannot be made: {said}")
-                print(f"starts of {engine}: {len(made(engine))}", flush=True)
+    def starts(self) -> Any:
+        file, left_s = self.out / "starts.jsonl", self.ends_at - time.monotonic()
+        command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
+        command += ["--starts", str(self.amounts.starts), "--seconds", str(left_s)]
+        ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
+        if ended.returncode != 0:
+            said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
+            raise UserError(f"starts cannot be made: {said[-1]}")
         return starts_of(read_pieces(file, SoakStart))
 
-    def _tasks(self) -> Any:
-        file = self._out / "tasks.jsonl"
-        for check in (PLAIN, *self._amounts.checks):
-            plain = check == PLAIN
-            total, each = (self._amounts.tasks, RUN_TASKS) if plain else (self._amounts.checked_tasks, RUN_TASKS // 10)
-            if not plain and (why := why_not(check)):
+    def tasks(self) -> Any:
+        totals = {PLAIN: self.amounts.tasks} | dict.fromkeys(self.amounts.checks, self.amounts.checked_tasks)
+        sizes = {check: min(total, RUN_TASKS if check == PLAIN else RUN_TASKS // 10) for check, total in totals.items()}
+        for check in self.amounts.checks:
+            if why := why_not(check):
                 print(f"tasks under the check of {check}: not run, {why}")
-            else:
-                self._tasks_under(check, total, min(each, total), file)
-        return tasks_of(read_pieces(file, StressRun))
+                del sizes[check]
 
-    def _tasks_under(self, check: str, total: int, each: int, file: Path) -> None:
-        runs = [run for run in read_pieces(file, StressRun) if run.check == check]
-        done, seed, built = sum(run.tasks for run in runs), len(runs), None
-        while done < total and self.time_left():
-            folder = self._out / f"stress-{check}"
+        @functools.cache
+        def built(check: str) -> StressProgram:
+            folder = self.out / f"stress-{check}"
             folder.mkdir(parents=True, exist_ok=True)
-            built = built or build_stress(folder, CHECKS.get(check, ()))
-            seed += 1
-            run = run_tasks(built, check, min(each, max(total - done, 1)), seed, limit_s=120.0)
-            add_piece(file, run)
-            done += run.tasks
-            print(f"tasks under {check}: {done:,} {run.wrong}", flush=True)
-            if run.wrong:
-                return
+            return build_stress(folder, CHECKS.get(check, ()))
 
-    def _training(self) -> Any:
-        each_s = min(PIECE_S, self._amounts.training_s)
-        wanted = [*self._amounts.training_policies] * max(1, round(self._amounts.training_s / each_s))
+        def run(number: int, key: tuple[str, int]) -> StressRun:
+            check, seed = key
+            return run_tasks(built(check), check, sizes[check], seed, limit_s=120.0)
+
+        wanted = [(check, seed + 1) for check, size in sizes.items() for seed in range(totals[check] // size)]
+        file = self.out / "tasks.jsonl"
+        return tasks_of(resumed(file, StressRun, wanted, run, lambda run: (run.check, run.seed), self.time_left))
+
+    def training(self) -> Any:
+        each_s = min(PIECE_S, self.amounts.training_s)
+        wanted = [*self.amounts.training_policies] * max(1, round(self.amounts.training_s / each_s))
 
         def train(number: int, policy: str) -> LongTraining:
             experiment = soak_jobs.long_training(policy, each_s, number)
-            return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
+            return soak_jobs.train_long(experiment, self.out / "training" / f"{policy}-{number}")
 
-        file = self._out / "training.jsonl"
+        file = self.out / "training.jsonl"
         return resumed(file, LongTraining, wanted, train, lambda job: job.policy, self.time_left)
 
-    def _faults(self) -> Any:
-        jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
-        jobs *= self._amounts.rounds
+    def faults(self) -> Any:
+        jobs = [soak_jobs.short_fault_job()] if self.amounts.only_short_faults else soak_jobs.fault_jobs()
+        jobs *= self.amounts.rounds
 
         def run(number: int, key: tuple[str, str]) -> FaultRun:
             experiment, fault, policy = jobs[number]
-            return soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
+            return soak_jobs.fault_run(experiment, fault, self.out / "faults" / f"{number}-{policy}")
 
-        wanted, file = [(fault, policy) for _, fault, policy in jobs], self._out / "faults.jsonl"
+        wanted, file = [(fault, policy) for _, fault, policy in jobs], self.out / "faults.jsonl"
         return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy), self.time_left)
+
+
+PARTS: Mapping[str, Callable[[Soak], Any]] = {
+    "starts": Soak.starts,
+    "tasks": Soak.tasks,
+    "training": Soak.training,
+    "faults": Soak.faults,
+}
+"""Functions that return a part's figures after making its missing pieces. They raise UserError."""
 
 
 def measure(
@@ -157,9 +140,12 @@ def measure(
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
     data = SoakData() if stored is None else stored.data
-    soak = Soak(out, SHORT if short else Amounts(), seconds)
+    soak = Soak(out, SHORT if short else Amounts(), time.monotonic() + seconds)
     for part in chosen:
-        data = soak.run(part, data)
+        done = replace(data, **{part: PARTS[part](soak)})
+        if done != data:
+            load = round(os.getloadavg()[0], 1)
+            data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})
         kept.keep(results, NAME, SoakData, data)
     if not soak.time_left():
         print("time was over before all was run: call it again to go on")

@@ -20,8 +20,6 @@ ENGINES = (BYTEPS.name, DDP.name)
 """Names of the engines in records."""
 PROPHETS = ("prophet", DDP.called_here("prophet"))
 """The policy on each of them."""
-ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
-"""Order of a fault's rows."""
 ERROR_LETTERS = 230
 
 
@@ -108,11 +106,10 @@ class LongTraining:
 
     def growth_a_million(self, role: str) -> float | None:
         """Return the same in a million messages."""
-        grown = self.growth(role)
-        if not self.messages or grown is None:
+        if not self.messages:
             return None
         workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
-        return grown / (self.messages / self.iterations * workers) * 1e6
+        return self.growth(role, 1e6 * self.iterations / (self.messages * workers))
 
 
 @dataclass(frozen=True)
@@ -162,51 +159,42 @@ class SoakData:
         """Digests of the jobs without a fault: one, where all is well."""
         return {run.weights for run in self.faults if not run.fault and run.weights}
 
-    def alone(self, engine: str) -> StartsOf:
-        """Return the starts of an engine without Prophet. Raises StopIteration if there are none."""
-        return next(part for part in self.starts if part.engine == engine and not part.prophet)
-
-    def by_fault(self) -> list[tuple[str, str, list[FaultRun]]]:
-        """Return the runs of each fault and policy."""
-        groups = {(run.fault, run.policy) for run in self.faults}
-        ranked = sorted(groups, key=lambda group: (group[0], ORDER.index(group[1])))
-        return [(*group, [run for run in self.faults if (run.fault, run.policy) == group]) for group in ranked]
-
     def wrong(self) -> list[str]:
         """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
         lines = [f"start of {part.engine}: {line}" for part in self.starts if part.prophet for line in part.wrong]
         lines += [f"tasks, {part.check}: {line}" for part in self.tasks for line in part.wrong]
-        for job in self.training:
-            lines += [f"training under {job.policy}: {job.error}"] if job.error else []
-            lines += [f"training under {job.policy}: {job.unfinished} tasks lost"] if job.unfinished else []
+        lines += [f"training under {job.policy}: {job.error}" for job in self.training if job.error]
+        lost = [job for job in self.training if job.unfinished]
+        lines += [f"training under {job.policy}: {job.unfinished} tasks lost" for job in lost]
         lengths = {(job.iterations, job.weights) for job in self.training if job.weights}
-        alike = len(lengths) == len({iterations for iterations, _ in lengths})
-        lines += [] if alike else ["training: jobs of one length have different weights"]
+        if len(lengths) > len({iterations for iterations, _ in lengths}):
+            lines.append("training: jobs of one length have different weights")
         right = self.right_weights
-        lines += [f"jobs without a fault have {len(right)} different models"] if len(right) > 1 else []
+        if len(right) > 1:
+            lines.append(f"jobs without a fault have {len(right)} different models")
         for run in self.faults:
-            lost = right and run.weights not in right if run.weights else not run.error
-            if run.under_prophet and (run.hangs or lost):
-                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if lost else ''}{run.end}")
+            other = right and run.weights not in right if run.weights else not run.error
+            if run.under_prophet and (run.hangs or other):
+                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if other else ''}{run.end}")
         return lines
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
     """Return what is kept of starts."""
-    summed = []
-    for engine, prophet in sorted({(start.engine, start.prophet) for start in starts}):
-        mine = [start for start in starts if (start.engine, start.prophet) == (engine, prophet)]
-        summed.append(
-            StartsOf(
-                engine,
-                prophet,
-                sum(start.kind == 1 for start in mine),
-                sum(start.kind == 2 for start in mine),
-                [round(start.first_s, 3) for start in mine if start.first_s > 0],
-                [start.wrong for start in mine if start.wrong],
-            )
+    groups: dict[tuple[str, bool], list[SoakStart]] = {}
+    for start in starts:
+        groups.setdefault((start.engine, start.prophet), []).append(start)
+    return [
+        StartsOf(
+            engine,
+            prophet,
+            sum(start.kind == 1 for start in mine),
+            sum(start.kind == 2 for start in mine),
+            [round(start.first_s, 3) for start in mine if start.first_s > 0],
+            [start.wrong for start in mine if start.wrong],
         )
-    return summed
+        for (engine, prophet), mine in sorted(groups.items())
+    ]
 
 
 def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
@@ -216,6 +204,5 @@ def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
         mine = [run for run in runs if run.check == check]
         counts = {key: sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")}
         seconds = round(sum(run.seconds for run in mine), 1)
-        wrong = [run.wrong for run in mine if run.wrong]
-        summed.append(TasksOf(check, len(mine), **counts, seconds=seconds, wrong=wrong))
+        summed.append(TasksOf(check, len(mine), **counts, seconds=seconds, wrong=[r.wrong for r in mine if r.wrong]))
     return summed

@@ -33,15 +33,16 @@ FAULTS = [
 ]
 
 
-def test_starts_come_in_turn_with_and_without_prophet_and_by_kind() -> None:
+def test_starts_come_in_turn_by_engine_with_and_without_prophet_and_by_kind() -> None:
     done: list[SoakStart] = []
-    for _ in range(12):
-        prophet, kind = soak_starts.next_start("byteps", done)
-        done.append(replace(START, prophet=prophet, kind=kind))
-    done.append(replace(START, engine="ddp"))
-    assert [start.prophet for start in done[:6]] == [False, True, True] * 2
-    assert [start.kind for start in done if start.prophet] == [0, 1, 0, 2] * 2
-    assert soak_starts.next_start("byteps", done) == (False, 0)
+    while coming := soak_starts.next_start(done, 8):
+        engine, prophet, kind = coming
+        done.append(replace(START, engine=engine, prophet=prophet, kind=kind))
+    assert [start.engine for start in done] == ["byteps", "ddp"] * 12
+    for engine in ("byteps", "ddp"):
+        mine = [start for start in done if start.engine == engine]
+        assert [start.prophet for start in mine] == [False, True, True] * 4
+        assert [start.kind for start in mine if start.prophet] == [0, 1, 0, 2] * 2
 
 
 def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
