@@ -21,8 +21,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,12 @@ BLOCK_BYTES = 256 * 1024
 """Size of all blocks, so that they are the same in all turns."""
 JUDGED_EVERY_S = 3600.0
 """Seconds between plans. The first rank plans once, before the first turn: more learning would outweigh watching."""
+SETTINGS = {
+    **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+    **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_QUIET": "1"},
+    **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
+}
+LOG = "ranks.log"
 ASK_EVERY_S = 1.0
 WIDTH_OF_TOP = 120
 """Letters in a row of the terminal."""
@@ -64,7 +69,7 @@ def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for rank in range(RANKS):
         path = folder / f"rank{rank}.json"
         if not path.exists():
-            raise UserError(f"{path}: rank {rank} left nothing; its words are in {folder / f'rank{rank}.log'}")
+            raise UserError(f"{path}: rank {rank} left nothing; its words are in {folder / LOG}")
         left = json.loads(path.read_text(encoding="utf-8"))
         found["turns"] += [{"rank": rank, **row, "iteration_s": mean_s(row["iteration_s"])} for row in left["turns"]]
         found["calls"] += [{"rank": rank, **row} for row in left["calls"]]
@@ -74,13 +79,13 @@ def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
 class Asker:
     """Client that does each second what `prophet top` and Prometheus do, if there is somebody to ask."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
         self.looks = 0
         self.looked_s = 0.0
         """Processor time of all looks."""
         self.fetched = 0
         self._folder = folder
-        self._addresses = [f"http://127.0.0.1:{port + rank}/metrics" for rank in range(RANKS)]
+        self._addresses = [f"http://127.0.0.1:{port}/metrics" for port in ports]
         self._screen = Console(file=io.StringIO(), width=WIDTH_OF_TOP, force_terminal=True)
 
     def ask(self) -> None:
@@ -95,30 +100,6 @@ class Asker:
                 self.fetched += bool(answer.read())
 
 
-@contextmanager
-def ranks(out: Path, runtime: Path, options: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run the job's processes; nothing of it is left running."""
-    common = {
-        **without_jobs(os.environ),
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)},
-        **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(runtime)},
-        **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_QUIET": "1"},
-        **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
-    }
-    started = []
-    try:
-        for rank in range(RANKS):
-            with (out / f"rank{rank}.log").open("wb") as log:
-                env = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                command = [sys.executable, "-m", "tools.overhead_job", *options]
-                started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
 def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0) -> dict[str, Any]:
     """Run the job, in so many cycles of turns of so many seconds. Raises UserError if it fails.
 
@@ -129,16 +110,23 @@ def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0)
     out = out.resolve()
     for old in out.glob("rank*.json"):
         old.unlink()
-    port = free_port()
-    arguments = [*map(str, (out, cycles, seconds, port))]
+    ports = [free_port() for _ in range(RANKS)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    job = ["-m", "tools.overhead_job", str(out), str(cycles), str(seconds), *map(str, ports)]
     limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
-    with tempfile.TemporaryDirectory(prefix="prophet-") as name, ranks(out, Path(name), arguments) as started:
-        asker = Asker(Path(name, ASKED, "prophet"), port)
-        ends_at = time.monotonic() + limit_s
-        while any(process.poll() is None for process in started):
-            if time.monotonic() >= ends_at:
-                raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}")
-            time.sleep(ASK_EVERY_S)
-            asker.ask()
-        asked = {"looks": asker.looks, "look_s": asker.looked_s / max(1, asker.looks), "fetched": asker.fetched}
-        return {**read_ranks(out), "seconds": seconds, **asked, "load": os.getloadavg()[0]}
+    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime, (out / LOG).open("wb") as log:
+        own = SETTINGS | {"XDG_RUNTIME_DIR": runtime}
+        process = subprocess.Popen([*torchrun, *job], env=without_jobs(os.environ) | own, stdout=log, stderr=log)
+        try:
+            asker = Asker(Path(runtime, ASKED, "prophet"), ports)
+            ends_at = time.monotonic() + limit_s
+            while process.poll() is None:
+                if time.monotonic() >= ends_at:
+                    raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}")
+                time.sleep(ASK_EVERY_S)
+                asker.ask()
+        finally:
+            process.terminate()  # it ends the ranks
+            process.wait()
+    asked = {"looks": asker.looks, "look_s": asker.looked_s / max(1, asker.looks), "fetched": asker.fetched}
+    return {**read_ranks(out), "seconds": seconds, **asked, "load": os.getloadavg()[0]}

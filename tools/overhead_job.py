@@ -178,11 +178,11 @@ def agreed(seconds: float) -> float:
 
 
 def main() -> None:
-    """Train in turns, and leave the times of each. Arguments: a folder, cycles, seconds of a turn, rank 0's port."""
-    out, cycles, seconds, port = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    """Train in turns, and leave the times of each. Arguments: a folder, cycles, seconds of a turn, each rank's port."""
+    out, cycles, seconds, ports = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    job = WatchedJob(out / "record", port + rank)
+    job = WatchedJob(out / "record", int(ports[rank]))
     times = job.iterate(SETTLE_ITERATIONS)
     count = math.ceil(seconds / agreed(statistics.median(times)))
     calls = job.time_calls()
