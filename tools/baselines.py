@@ -8,7 +8,6 @@ Times are seconds.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,9 @@ from rich.console import Console
 from rich.progress import track
 
 from prophet_scheduler.core import settings
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
+from prophet_scheduler.lab.launchers import without_jobs
+from prophet_scheduler.lab.own_script import Links, testbed_of
+from tools.jobs import said_by_ranks
 
 ITERATIONS = 96
 EVERY = 4
@@ -75,16 +75,11 @@ class Trained:
 def train(way: str, bandwidth_bps: float) -> Trained:
     """Train once on a testbed of two workers. Raises UserError."""
     command = [sys.executable, "-m", "tools.baselines_job", way]
-    own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
+    own = without_jobs(os.environ)
     if WAYS[way].prophet:
         own |= {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
-    said: list[str] = []
     with testbed_of(command, Links(2, bandwidth_bps, 0.0)) as (workers, testbed):
-        status = run_ranks(command, workers, testbed, said.append, shell=own)
-    found = [line for line in said if line.startswith("{")]
-    if status or not found:
-        raise UserError(f"{WAYS[way].words}: {said[-1] if said else 'it said nothing'}")
-    return Trained(way, bandwidth_bps, **json.loads(found[-1]))
+        return Trained(way, bandwidth_bps, **said_by_ranks(command, workers, testbed, own))
 
 
 def measure(out: Path, results: Path) -> list[list[Trained]]:

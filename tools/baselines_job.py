@@ -49,7 +49,6 @@ def register(ddp: DistributedDataParallel, way: Way) -> Callable[[], None]:
 
 
 def mean_of(model: nn.Module) -> nn.Module:
-    """Return a model with the mean of all ranks' parameters."""
     mean = copy.deepcopy(model)
     for param in mean.parameters():
         dist.all_reduce(param.data)

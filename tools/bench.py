@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prophet_scheduler.core import _native
 from prophet_scheduler.core.network import Network
@@ -25,14 +24,6 @@ GRADIENTS = 1_000
 PLANS = 15
 BUSY = 0.5
 """Load average above which figures measure more than this process."""
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """The figures by name. `load` is the machine's load average of the last minute before."""
-
-    figures: Mapping[str, float]
-    load: float
 
 
 def plan_seconds() -> float:
@@ -63,17 +54,20 @@ def measured() -> dict[str, float]:
     }
 
 
-def measure(out: Path, results: Path) -> Benchmark:
-    """Measure, and print the figures with their change to those that are kept, if this machine made them."""
-    before, here, load = kept.kept(results, "bench", Benchmark), kept.here(), os.getloadavg()[0]
+def measure(out: Path, results: Path) -> dict[str, Any]:
+    """Measure, and print the figures with their change to those that are kept, if this machine made them.
+
+    `load` is the machine's load average of the last minute before.
+    """
+    before, here, load = kept.kept(results, "bench", dict[str, Any]), kept.here(), os.getloadavg()[0]
     if before is not None and before.measured.machine != here.machine:
         before = None
-    found = Benchmark(measured(), load)
-    for name, value in found.figures.items():
-        old = None if before is None else before.data.figures.get(name)
+    found = measured()
+    for name, value in found.items():
+        old = None if before is None else before.data["figures"].get(name)
         print(f"{name:26} {value:>12} {f'{value / old - 1:+8.1%}' if old else ''}".rstrip())
     if load > BUSY:
         print(f"the load average was {load:.1f} before: leave the machine idle for figures that can be compared")
     earlier = f"changes are to {before.measured.line('those')}" if before else "no earlier figures of this machine"
     print(f"{earlier} ({here.machine})")
-    return found
+    return {"figures": found, "load": load}

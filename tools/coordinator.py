@@ -26,13 +26,13 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.settings import CoordinatorSettings
 from prophet_scheduler.core.errors import UserError
 from tools.coordinator_clients import TENANT, WorkerLoad, drive, flood
+from tools.figures import percentile
 
 TOKEN = "0123456789abcdef"
 PROBES = 10
@@ -106,7 +106,7 @@ def loaded(processes: int, options: Sequence[str] = ()) -> Iterator[tuple[Coordi
 
 def percentiles(what: str, values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 99th percentile; nan without values."""
-    return {f"{what}_p{share}_s": float(np.percentile(values or [np.nan], share)) for share in (50, 99)}
+    return {f"{what}_p{share}_s": percentile(values, share) for share in (50, 99)}
 
 
 def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:

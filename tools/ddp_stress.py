@@ -99,12 +99,10 @@ class WholeNumbers(torch.nn.Module):
 
 
 def modules_of(job: StressJob) -> list[WholeNumbers]:
-    """Return a job's modules, as they are before training, without any engine."""
     return [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
 
 
 def optimizer_of(module: torch.nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of one module. Its numbers are powers of two."""
     return torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5)
 
 

@@ -54,9 +54,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
-def shown(value: float | None, form: str = ".3f") -> str:
-    """Return a number in this format, and `-` if it is unknown."""
-    return "-" if value is None else format(value, form)
+def shown(value: float | None, form: str = ".3f", unknown: str = "-") -> str:
+    """Return a number in this format, or `unknown`."""
+    return unknown if value is None else format(value, form)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value that so many percent have at most; nan without any."""
+    return float(np.percentile(values or [np.nan], percent))
 
 
 def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
@@ -85,7 +90,6 @@ def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
 
 
 def policies(cells: Iterable[CellResult]) -> list[str]:
-    """Return the names of all policies of these cells."""
     return list(dict.fromkeys(name for cell in cells for name in cell.policies))
 
 
@@ -127,22 +131,18 @@ class Standing:
 
     @property
     def of_bound(self) -> float | None:
-        """Prophet's time as a multiple of the lower bound."""
         return None if self.cell.lower_bound_s is None else self.ours_s / self.cell.lower_bound_s
 
     @property
     def over_stock(self) -> float | None:
-        """Speedup over stock."""
         return None if self.stock_s is None else self.stock_s / self.ours_s
 
     @property
     def over_best(self) -> float:
-        """Speedup over the best choice by hand."""
         return self.best_s / self.ours_s
 
     @property
     def ahead(self) -> float:
-        """Lead over the best choice by hand, as a share of its time; below 0 if Prophet is behind."""
         return 1 - self.ours_s / self.best_s
 
     @property
@@ -246,12 +246,10 @@ class Compared(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Error of the simulated time, as a share of the real one."""
         return self.simulated_s / self.real_s - 1
 
     @property
     def near(self) -> bool:
-        """True if the error is at most a tenth."""
         return abs(self.error) <= 0.10
 
 
@@ -285,9 +283,7 @@ def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
 
 
 def rate(cell: CellResult, workers: int, name: str) -> str:
-    """Return the samples a second of one worker, as text."""
-    value = samples_per_s(cell, workers, name)
-    return "failed" if value is None else f"{value:.1f}"
+    return shown(samples_per_s(cell, workers, name), ".1f", "failed")
 
 
 def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
@@ -314,15 +310,12 @@ def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str
     return rows
 
 
-def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> tuple[float | None, float | None]:
+def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> list[float | None]:
     """Return the time to the loss of `other` over ours, real and simulated: above 1 if ours is ahead."""
-
-    def time_s(result: ConvergenceResult | None) -> float | None:
-        return None if result is None else result.time_to_loss_s
-
-    times = [(time_s(mine), time_s(its)) for mine, its in zip(of_cell[ours], of_cell[other], strict=True)]
-    real, simulated = (None if mine is None or its is None else its / mine for mine, its in times)
-    return real, simulated
+    times = [
+        [each and each.time_to_loss_s for each in both] for both in zip(of_cell[ours], of_cell[other], strict=True)
+    ]
+    return [its / mine if mine and its else None for mine, its in times]
 
 
 def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float]:
@@ -365,20 +358,11 @@ def megabytes_at(run: Mapping[str, Any], role: str, iteration: int) -> float | N
     return float(run["resident"][role][near]) / 1e6
 
 
-class Follows(NamedTuple):
-    """Numbers that the simulator takes from gloo's all-reduces, for a machine with two cores."""
+def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the numbers that the simulator takes from gloo's all-reduces, for a machine with two cores.
 
-    ways_a_message: float
-    message_s: float
-    moved_rate: float
-    issue_s: float
-    copied_rate: float
-    renewed_rate: float
-    updated_rate: float
-
-
-def follows(data: Sequence[Mapping[str, Any]]) -> Follows:
-    """Derive them from small operations on a link with a delay, from many at once without one, and from large ones."""
+    They are from small operations on a link with a delay, from many at once without one, and from large ones.
+    """
     delay_s = 0.005
     plain, delayed = (
         next(one for one in data if one["way"] == {"ranks": 2, "bandwidth_bps": None, "delay_s": delay})
@@ -390,16 +374,14 @@ def follows(data: Sequence[Mapping[str, Any]]) -> Follows:
     )
     (small, _), (large, many) = min(bare), max(bare)
     rounds, small_s = 2, bare[small, many]
-    return Follows(
+    return {
         # From rank to rank a message takes the delays of both links.
-        ways_a_message=(late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
-        message_s=small_s / (2 * rounds),
-        moved_rate=rounds * large / (bare[large, many] - small_s),
-        issue_s=issued[small,] - small_s,
-        copied_rate=plain["copied_rate"],
-        renewed_rate=plain["renewed_rate"],
-        updated_rate=plain["updated_rate"],
-    )
+        "ways_a_message": (late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
+        "message_s": small_s / (2 * rounds),
+        "moved_rate": rounds * large / (bare[large, many] - small_s),
+        "issue_s": issued[small,] - small_s,
+        **{rate: plain[rate] for rate in ("copied_rate", "renewed_rate", "updated_rate")},
+    }
 
 
 class GpuPair(NamedTuple):
@@ -422,11 +404,12 @@ def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
     for run in runs:
         by_job.setdefault(repr(run["job"]), []).append(run)
     both = [pair for pair in by_job.values() if len(pair) == 2]
-    return [GpuPair(pair, [_times_of(run["seconds"]) for run in pair]) for pair in both]
-
-
-def _times_of(seconds: Sequence[float]) -> Times:
-    return times_of([(seconds, rests_from(list(accumulate(seconds)), None))])
+    return [
+        GpuPair(
+            pair, [times_of([(run["seconds"], rests_from(list(accumulate(run["seconds"])), None))]) for run in pair]
+        )
+        for pair in both
+    ]
 
 
 Watched: TypeAlias = Mapping[str, Any]

@@ -30,26 +30,6 @@ BATCHES = 8
 CLIPPED_TO = 1.0
 
 
-class LanguageModel(nn.Module):
-    """A small language model: tokens in, logits out."""
-
-    def __init__(self, layers: int, width: int, words: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
-            for _ in range(layers)
-        )
-        self.head = nn.Linear(width, words)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        flow = self.embedding(tokens)
-        for layer in self.layers:
-            flow = layer(flow)
-        out: torch.Tensor = self.head(flow)
-        return out.flatten(0, 1)
-
-
 def model_of(name: str) -> nn.Module:
     """Return a model: `resnet50` is torchvision's, `transformer` has six layers 768 wide, `small` is for tests."""
     if name == "resnet50":
@@ -57,7 +37,11 @@ def model_of(name: str) -> nn.Module:
 
         model: nn.Module = resnet50(weights=None)
         return model
-    return LanguageModel(6, 768, 8192) if name == "transformer" else LanguageModel(1, 64, 128)
+    count, width, words = (6, 768, 8192) if name == "transformer" else (1, 64, 128)
+    layers = [
+        nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True) for _ in range(count)
+    ]
+    return nn.Sequential(nn.Embedding(words, width), *layers, nn.Linear(width, words), nn.Flatten(0, 1))
 
 
 def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -52,7 +52,6 @@ class Provenance:
 
 
 def here() -> Provenance:
-    """Return the provenance of what this process measures now."""
     return Provenance(datetime.date.today().isoformat(), commit(), processor(), os.cpu_count() or 1)
 
 
@@ -194,7 +193,6 @@ def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
 
 
 def data_file(results: Path, name: str) -> Path:
-    """Return the file with the data of `name`."""
     return results / "data" / f"{name}.json"
 
 

@@ -62,7 +62,6 @@ def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
 
 
 def function_of(name: str) -> Any:
-    """Return the function of a measurement."""
     module, _, function = MEASUREMENTS[name].partition(".")
     return getattr(importlib.import_module(f"tools.{module}"), function)
 

@@ -101,7 +101,6 @@ def _forget_unused(cache: Path) -> None:
 
 
 def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
-    """Build the program into `folder`."""
     # Calls must go through the procedure linkage table, as they do between BytePS's files.
     shared = ("-fPIC", "-fno-inline", "-shared", *flags)
     return StressProgram(

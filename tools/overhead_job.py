@@ -53,12 +53,10 @@ TIMED_ITERATIONS = 100
 
 
 def is_asked(variant: str) -> bool:
-    """True if `prophet top` looks on in such a turn."""
     return variant in ("top", "all")
 
 
 def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settings:
-    """Return the settings of a turn."""
     return dataclasses.replace(
         base,
         status=variant == "status" or is_asked(variant),

@@ -74,7 +74,8 @@ def _environment(results: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters.update(f=figures.shown, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
+    env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
+    env.filters.update(rate=format_rate, size=format_size, time=format_time)
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
         study=lambda name: kept.kept(results, name, Study),
@@ -96,7 +97,6 @@ def _environment(results: Path) -> jinja2.Environment:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute, None if there is no value."""
     return None if value is None else getattr(value, name)
 
 

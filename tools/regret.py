@@ -220,7 +220,6 @@ class Figures(NamedTuple):
 
 
 def figures(courses: Iterable[Course]) -> Figures:
-    """Return the figures of `courses`."""
     several = list(courses)
     best_s = [course.alone_s.min(axis=1) for course in several]
     by_course = list(zip(several, best_s, strict=True))

@@ -58,7 +58,6 @@ class ManyGradientsJob:
     iterations: int
 
     def command(self) -> list[str]:
-        """Return the script with its arguments."""
         sizes = (self.gradients, self.size_bytes, self.iterations)
         return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
 
@@ -87,7 +86,6 @@ def unfused(policy: str, env: Mapping[str, str]) -> Contender:
 
 
 def cluster_of(rate: str) -> ClusterConfig:
-    """Return two workers on links of `rate`, and a server."""
     return ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
 
 

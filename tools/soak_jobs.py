@@ -116,7 +116,6 @@ def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, Memo
 
 
 def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
-    """Run one job of `fault_jobs`."""
     name, job, found, watch = run(experiment, out)
     digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
     weights = digests if isinstance(digests, str) else "workers differ"
@@ -157,7 +156,6 @@ def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
 
 
 def train_long(experiment: Experiment, out: Path) -> LongTraining:
-    """Run one job of `long_training`."""
     name, job, found, watch = run(experiment, out)
     (cell,) = experiment.cells
     weights = found.weights_sha256 or ""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Any
 
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from tools.kept import Provenance
@@ -55,12 +54,10 @@ class FaultRun:
 
     @property
     def under_prophet(self) -> bool:
-        """True if Prophet ran."""
         return self.policy in PROPHETS
 
     @property
     def kills(self) -> bool:
-        """True if the fault killed a role."""
         return "killed" in self.fault
 
     @property
@@ -113,44 +110,16 @@ class LongTraining:
 
 
 @dataclass(frozen=True)
-class StartsOf:
-    """All starts of an engine with or without Prophet; `first_s` are their times, to the millisecond."""
-
-    engine: str
-    prophet: bool
-    two_optimizers: int
-    evaluations: int
-    first_s: list[float]
-    wrong: list[str]
-
-    def percentile(self, percent: float) -> float:
-        """Return the time of the first iteration that so many percent of the starts have at most."""
-        return float(np.percentile(self.first_s or [np.nan], percent))
-
-
-@dataclass(frozen=True)
-class TasksOf:
-    """All tasks that passed through the hook under a check, in `runs` of the program."""
-
-    check: str
-    runs: int
-    tasks: int
-    plans: int
-    suspensions: int
-    asides: int
-    seconds: float
-    wrong: list[str]
-
-
-@dataclass(frozen=True)
 class SoakData:
     """Data kept of the soak: each part's figures, and where it was `measured` last."""
 
     measured: dict[str, Provenance] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     """Load average of the machine's last minute when each part had run."""
-    starts: list[StartsOf] = field(default_factory=list)
-    tasks: list[TasksOf] = field(default_factory=list)
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """Starts of each engine with and without Prophet, as `starts_of` sums them."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """Tasks under each check, as `tasks_of` sums them."""
     training: list[LongTraining] = field(default_factory=list)
     faults: list[FaultRun] = field(default_factory=list)
 
@@ -161,8 +130,10 @@ class SoakData:
 
     def wrong(self) -> list[str]:
         """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
-        lines = [f"start of {part.engine}: {line}" for part in self.starts if part.prophet for line in part.wrong]
-        lines += [f"tasks, {part.check}: {line}" for part in self.tasks for line in part.wrong]
+        lines = [
+            f"start of {each['engine']}: {line}" for each in self.starts if each["prophet"] for line in each["wrong"]
+        ]
+        lines += [f"tasks, {each['check']}: {line}" for each in self.tasks for line in each["wrong"]]
         lines += [f"training under {job.policy}: {job.error}" for job in self.training if job.error]
         lost = [job for job in self.training if job.unfinished]
         lines += [f"training under {job.policy}: {job.unfinished} tasks lost" for job in lost]
@@ -179,30 +150,29 @@ class SoakData:
         return lines
 
 
-def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
-    """Return what is kept of starts."""
+def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:
+    """Return what is kept of starts: `first_s` are the times of those whose first iteration came."""
     groups: dict[tuple[str, bool], list[SoakStart]] = {}
     for start in starts:
         groups.setdefault((start.engine, start.prophet), []).append(start)
     return [
-        StartsOf(
-            engine,
-            prophet,
-            sum(start.kind == 1 for start in mine),
-            sum(start.kind == 2 for start in mine),
-            [round(start.first_s, 3) for start in mine if start.first_s > 0],
-            [start.wrong for start in mine if start.wrong],
-        )
+        {
+            "engine": engine,
+            "prophet": prophet,
+            "two_optimizers": sum(start.kind == 1 for start in mine),
+            "evaluations": sum(start.kind == 2 for start in mine),
+            "first_s": [round(start.first_s, 3) for start in mine if start.first_s > 0],
+            "wrong": [start.wrong for start in mine if start.wrong],
+        }
         for (engine, prophet), mine in sorted(groups.items())
     ]
 
 
-def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
-    """Return what is kept of runs of the stress program."""
+def tasks_of(runs: Sequence[StressRun]) -> list[dict[str, Any]]:
     summed = []
     for check in dict.fromkeys(run.check for run in runs):
         mine = [run for run in runs if run.check == check]
         counts = {key: sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")}
-        seconds = round(sum(run.seconds for run in mine), 1)
-        summed.append(TasksOf(check, len(mine), **counts, seconds=seconds, wrong=[r.wrong for r in mine if r.wrong]))
+        seconds, wrong = round(sum(run.seconds for run in mine), 1), [run.wrong for run in mine if run.wrong]
+        summed.append({"check": check, "runs": len(mine), **counts, "seconds": seconds, "wrong": wrong})
     return summed

@@ -68,7 +68,6 @@ def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] 
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
-    """Run one role's process."""
     own_shared_memory()
     addresses = {name: f"127.0.0.{place + 2}" for place, name in enumerate(NODES)}
     place = sockets / node

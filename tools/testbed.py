@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.launchers import without_jobs
-from prophet_scheduler.lab.own_script import run_ranks
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
+from tools.jobs import said_by_ranks
 
 BANDWIDTHS = (250e6, 1e9, 2.5e9, None)
 DELAYS_S = (None, 0.0, 0.001, 0.005, 0.02)
@@ -82,16 +81,12 @@ def timed(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> dic
     """
     nodes = [f"worker{rank}" for rank in range(ranks)]
     command = [sys.executable, str(JOB), json.dumps(list(itertools.product(SIZES, AT_ONCE))), json.dumps(ISSUED)]
-    said: list[str] = []
     with Testbed([NodeSpec(node, bandwidth_bps, delay_s=delay_s) for node in nodes]) as testbed:
-        if run_ranks(command, nodes, testbed, said.append, shell=without_jobs(os.environ)) != 0:
-            raise UserError("; ".join(said[-2:]))
-    found = json.loads(next(line for line in said if line.startswith("{")))
+        found = said_by_ranks(command, nodes, testbed, without_jobs(os.environ))
     return {"way": {"ranks": ranks, "bandwidth_bps": bandwidth_bps, "delay_s": delay_s}, **found}
 
 
 def operations(out: Path, results: Path) -> list[dict[str, Any]]:
-    """Time every operation. Raises UserError."""
     reexec_in_user_namespace()
     found = []
     for way in WAYS:

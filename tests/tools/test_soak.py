@@ -175,11 +175,11 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     stored = kept.kept(results, "soak", SoakData)
     assert stored is not None
     data = stored.data
-    assert [(part.engine, part.prophet, part.wrong) for part in data.starts] == [
+    assert [(part["engine"], part["prophet"], part["wrong"]) for part in data.starts] == [
         *(("byteps", False, []), ("byteps", True, [])),
         *(("ddp", False, []), ("ddp", True, [])),
     ]
-    assert data.tasks[0].tasks > 70_000
+    assert data.tasks[0]["tasks"] > 70_000
     assert data.training[0].error == "" and data.training[0].messages and data.training[0].unfinished == 0
     (job,) = data.faults
     assert job.error == "" and job.weights and job.longest_iteration_s is not None and job.longest_iteration_s >= 0.9
