@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
@@ -203,7 +204,7 @@ def note(results: Path, name: str) -> str:
 
 
 def read_pieces(path: Path, kind: type[T]) -> list[T]:
-    """Return the pieces of a long measurement, a line of JSON each, of the dataclass `kind`; none if there is no file.
+    """Return the pieces of a long measurement, a line of JSON each, of this `kind`; none if there is no file.
 
     Raises UserError.
     """
@@ -245,10 +246,10 @@ def resumed(
 
 
 def add_piece(path: Path, piece: Any) -> None:
-    """Add a piece, a dataclass. Makes the folder."""
+    """Add a piece. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(asdict(piece)) + "\n")
+    with path.open("ab") as lines:
+        lines.write(to_json(piece) + b"\n")
 
 
 _NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")
