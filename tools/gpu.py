@@ -26,9 +26,11 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.session import testbed_of
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
+from tools import kept
 from tools.jobs import Limits, run_job
-from tools.kept import Provenance, here, kept, resumed
+from tools.kept import resumed
 
+NAME = "gpu"
 PROPHET = "prophet"
 WORKERS = ("worker0", "worker1")
 SCHEDULED, REDUCING = scheduled_engine(), engines()["ddp"]
@@ -111,7 +113,7 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     return GpuRun(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
 
 
-def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
+def measure(out: Path, results: Path, *, engine: str = "") -> None:
     """Make the runs that are not there yet, of one engine or of both, beside what is kept of the other.
 
     Raises UserError.
@@ -127,15 +129,12 @@ def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
         return run_of(*key, out, FIRST_PORT + number)
 
     runs = resumed(out / "runs.jsonl", GpuRun, chosen, run, lambda run: (run.job, run.policy))
-    return beside_others(runs, results)
+    where = replace(kept.here(), processor=torch.cuda.get_device_name(0))
+    kept.keep(results, NAME, list[GpuRun], beside_others(runs, results), where)
 
 
 def beside_others(runs: Sequence[GpuRun], results: Path) -> list[GpuRun]:
     """Return the runs, and those that are kept of engines that have none among them."""
-    stored, engines_run = kept(results, "gpu", list[GpuRun]), {run.job.engine for run in runs}
+    stored, engines_run = kept.kept(results, NAME, list[GpuRun]), {run.job.engine for run in runs}
     others = [run for run in (stored.data if stored else ()) if run.job.engine not in engines_run]
     return sorted([*runs, *others], key=lambda run: list(BASES).index(run.job.engine))
-
-
-def where() -> Provenance:
-    return replace(here(), processor=torch.cuda.get_device_name(0))

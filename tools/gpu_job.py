@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 BATCHES = 8
 """Batches that the iterations take in turn, on the device before the first."""
@@ -65,9 +66,7 @@ class OnDdp:
         on_gpu = next(model.parameters()).is_cuda
         ddp = nn.parallel.DistributedDataParallel(model, device_ids=[0] if on_gpu else None)
         if half:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-            ddp.register_comm_hook(None, fp16_compress_hook)
+            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return ddp, optimizer
 
     def unsynchronized(self, model: Any) -> Any:
@@ -129,12 +128,12 @@ class OnByteps(OnDdp):
 
 def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
     """Return the sum of norms, as the stream `beside` sees the values after the current one."""
-    if beside is None:
-        return float(torch.stack([value.norm() for value in values]).sum())
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
+    if beside is not None:
+        beside.wait_stream(torch.cuda.current_stream())
+    with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
         total = torch.stack([value.norm() for value in values]).sum()
-    beside.synchronize()
+    if beside is not None:
+        beside.synchronize()
     return float(total)
 
 

@@ -71,8 +71,7 @@ def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
     measure = function_of(name)
     data, kind = measure(out, results, **options_of(measure, given)), typing.get_type_hints(measure)["return"]
     if kind is not type(None):
-        where = inspect.getmodule(measure).__dict__.get("where", kept.here)
-        kept.keep(results, name, kind, data, where())
+        kept.keep(results, name, kind, data)
     return 0
 
 
