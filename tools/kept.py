@@ -58,12 +58,16 @@ def here() -> Provenance:
 
 def commit() -> str:
     """Return the commit of the checkout, or `unknown`. Files that measurements write are no change."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
     try:
-        name = _git("rev-parse", "--short", "HEAD")
-        changes = _git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
+        changes = git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return name + ("+" if changes else "")
 
 
 def processor() -> str:
@@ -72,11 +76,6 @@ def processor() -> str:
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,6 @@ def function_of(name: str) -> Any:
     return getattr(importlib.import_module(f"tools.{module}"), function)
 
 
-def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
-    """Measure and keep. Raises UserError and OSError."""
-    measure = function_of(name)
-    data, kind = measure(out, results, **options_of(measure, given)), typing.get_type_hints(measure)["return"]
-    if kind is not type(None):
-        kept.keep(results, name, kind, data)
-    return 0
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure and keep; exit status 2 with one line for an error of the user's."""
     parser = page_parser("measure", __doc__)
@@ -82,8 +73,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="what the measurement's defaults are not to be")
     parser.add_argument("--out", type=Path, help="folder for its work; build/NAME where left out")
     options = parser.parse_args(arguments)
-    out = options.out or Path("build", options.name)
-    return exit_status(lambda: run(options.name, out, options.results, options.options))
+
+    def work() -> int:
+        measure = function_of(options.name)
+        out, own = options.out or Path("build", options.name), options_of(measure, options.options)
+        data, kind = measure(out, options.results, **own), typing.get_type_hints(measure)["return"]
+        if kind is not type(None):
+            kept.keep(options.results, options.name, kind, data)
+        return 0
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":
