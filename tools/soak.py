@@ -235,7 +235,7 @@ class Soak:
         return time.monotonic() < self.ends_at
 
     def starts(self) -> Any:
-        file, left_s = self.out / "starts.jsonl", self.ends_at - time.monotonic()
+        file, left_s = self.out / "starts.jsonl", max(0.0, self.ends_at - time.monotonic())
         command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
         command += ["--starts", str(self.amounts.starts), "--seconds", str(left_s)]
         ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
