@@ -36,7 +36,7 @@ from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_name
 from tools import kept
 from tools.kept import here, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressProgram, StressRun, build_stress, run_tasks, why_not
-from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, next_start, starts_of, tasks_of
 
 NAME = "soak"
 ROOT = Path(__file__).parents[1]
@@ -235,13 +235,14 @@ class Soak:
         return time.monotonic() < self.ends_at
 
     def starts(self) -> Any:
-        file, left_s = self.out / "starts.jsonl", max(0.0, self.ends_at - time.monotonic())
-        command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
-        command += ["--starts", str(self.amounts.starts), "--seconds", str(left_s)]
-        ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
-        if ended.returncode != 0:
-            said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
-            raise UserError(f"starts cannot be made: {said[-1]}")
+        file = self.out / "starts.jsonl"
+        if self.time_left() and next_start(read_pieces(file, SoakStart), self.amounts.starts):
+            command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
+            command += ["--starts", str(self.amounts.starts), "--seconds", str(self.ends_at - time.monotonic())]
+            ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
+            if ended.returncode != 0:
+                said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
+                raise UserError(f"starts cannot be made: {said[-1]}")
         return starts_of(read_pieces(file, SoakStart))
 
     def tasks(self) -> Any:

@@ -20,6 +20,10 @@ ENGINES = (BYTEPS.name, DDP.name)
 PROPHETS = ("prophet", DDP.called_here("prophet"))
 """The policy on each of them."""
 ERROR_LETTERS = 230
+KINDS = (0, 1, 0, 2)
+"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
+STOCK_EVERY = 3
+"""Number of starts of which one is of the engine alone."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,20 @@ class SoakData:
             if run.under_prophet and (run.hangs or other):
                 lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if other else ''}{run.end}")
         return lines
+
+
+def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] | None:
+    """Return (engine, True under Prophet, kind) of the start that comes after those that are `done`.
+
+    None if each engine has the `wanted` starts under Prophet. The engines take turns.
+    """
+    mine = {engine: [start.prophet for start in done if start.engine == engine] for engine in ENGINES}
+    missing = [engine for engine in ENGINES if sum(mine[engine]) < wanted]
+    if not missing:
+        return None
+    engine = min(missing, key=lambda engine: len(mine[engine]))
+    prophet = len(mine[engine]) % STOCK_EVERY != 0
+    return engine, prophet, KINDS[mine[engine].count(prophet) % len(KINDS)]
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:

@@ -40,31 +40,13 @@ from tools.ddp_stress import StressJob, Wrong
 from tools.jobs import ONE_THREAD
 from tools.kept import add_piece, read_pieces
 from tools.ports import free_port
-from tools.soak_records import ENGINES, SoakStart
+from tools.soak_records import SoakStart, next_start
 
-KINDS = (0, 1, 0, 2)
-"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
 ITERATIONS = 6
 WORKERS = 2
 NODES = ("scheduler", "server0", "worker0", "worker1")
 LIMIT_S = 60.0
 """Longest seconds of one start."""
-STOCK_EVERY = 3
-"""Number of starts of which one is of the engine alone."""
-
-
-def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] | None:
-    """Return (engine, True under Prophet, kind) of the start that comes after those that are `done`.
-
-    None if each engine has the `wanted` starts under Prophet. The engines take turns.
-    """
-    mine = {engine: [start.prophet for start in done if start.engine == engine] for engine in ENGINES}
-    missing = [engine for engine in ENGINES if sum(mine[engine]) < wanted]
-    if not missing:
-        return None
-    engine = min(missing, key=lambda engine: len(mine[engine]))
-    prophet = len(mine[engine]) % STOCK_EVERY != 0
-    return engine, prophet, KINDS[mine[engine].count(prophet) % len(KINDS)]
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:

@@ -15,7 +15,7 @@ from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
-from tools import kept, pages, soak, soak_starts
+from tools import kept, pages, soak, soak_records, soak_starts
 from tools.kept import Provenance
 from tools.native_stress import StressRun
 from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
@@ -35,7 +35,7 @@ FAULTS = [
 
 def test_starts_come_in_turn_by_engine_with_and_without_prophet_and_by_kind() -> None:
     done: list[SoakStart] = []
-    while coming := soak_starts.next_start(done, 8):
+    while coming := soak_records.next_start(done, 8):
         engine, prophet, kind = coming
         done.append(replace(START, engine=engine, prophet=prophet, kind=kind))
     assert [start.engine for start in done] == ["byteps", "ddp"] * 12
