@@ -66,9 +66,9 @@ lint: setup
 	$(BIN)/python -m tools.lines
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
-# The queue and the planner, beside the last figures of this machine (docs/results/data/bench.jsonl).
+# The queue and the planner, beside the last figures (docs/results/data/bench.json) if this machine made them.
 bench: setup
-	$(call then-pages,bench build/bench.json)
+	$(call then-pages,measure bench)
 
 # The simulator against real runs: about an hour on a quiet machine.
 validate: setup

@@ -6,7 +6,6 @@ on a quiet machine; it can be interrupted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,11 @@ CHANGES = ("twice-the-rate", "half-precision", "another-server", "prophet", "lar
 """Change from the first to the second cell, by pair of the config's cells."""
 
 
-@dataclass(frozen=True)
-class Followed:
-    """Advice that was followed. Times are seconds an iteration.
+def followed(out: Path, number: int, change: str) -> dict[str, Any]:
+    """Return what came of advice: the pair of that number, of the runs in `out`. Times are seconds an iteration.
 
-    `uncalibrated_s` is what the simulator says alone, without the first run's measured time.
+    `uncalibrated_s` is what the simulator says alone, without the first run's measured time. Raises UserError.
     """
-
-    job: str
-    change: str
-    words: str
-    now_s: float
-    predicted_s: float
-    uncalibrated_s: float
-    real_s: float
-    helped: bool
-    """True if it was said to help."""
-
-
-def followed(out: Path, number: int, change: str) -> Followed:
-    """Return the pair of that number, of the runs in `out`. Raises UserError."""
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
     advice = advise(situation, measured_s, error_of=prediction_error)
@@ -56,17 +40,17 @@ def followed(out: Path, number: int, change: str) -> Followed:
     if real.rest_s is None:
         raise UserError(f"{after}: the changed job failed ({real.error}); run it again")
     profile, bandwidth = situation.profile, {"bandwidth": situation.cell.setting["bandwidth"]}
-    return Followed(
-        job=f"{profile.name}, {format_size(profile.total_bytes)}, {describe_setting(bandwidth)}, "
+    return {
+        "job": f"{profile.name}, {format_size(profile.total_bytes)}, {describe_setting(bandwidth)}, "
         f"{advice.workers} workers, {advice.policy}",
-        change=change,
-        words=suggestion.words,
-        now_s=measured_s,
-        predicted_s=suggestion.iteration_s,
-        uncalibrated_s=_suggestion(plain, change).iteration_s,
-        real_s=real.rest_s,
-        helped=suggestion.helps,
-    )
+        "change": change,
+        "words": suggestion.words,
+        "now_s": measured_s,
+        "predicted_s": suggestion.iteration_s,
+        "uncalibrated_s": _suggestion(plain, change).iteration_s,
+        "real_s": real.rest_s,
+        "helped": suggestion.helps,
+    }
 
 
 def _suggestion(advice: Advice, change: str) -> Suggestion:

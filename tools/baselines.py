@@ -1,28 +1,47 @@
 """`make baselines`: what else a job on a slow network could do, in one run with Prophet: time to an accuracy.
 
 Rule of this file: the ways, running them on the testbed, and what each took. A way that changes the gradients may need
-more iterations than another, so what counts is the time until the model is good. The job is tools/baselines_job.py.
-Times are seconds.
+more iterations than another, so what counts is the time until the model is good. Times are seconds.
+
+A rank is `python -m tools.baselines WAY`: an ordinary training script of a small transformer, with what torch offers
+against a slow network. Gradients are clipped by the norm of all. At its end rank 0 prints one line of JSON: the seconds
+of each iteration, and the share of words that the mean of all ranks' models predicts rightly after every EVERY of them.
+That time counts for none: before a look all ranks wait for their updates, which does count.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.progress import track
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.parallel import DistributedDataParallel
 
 from prophet_scheduler.core import settings
-from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
+from prophet_scheduler.lab.jobs.datasets import text
+from prophet_scheduler.lab.jobs.pytorch import transformer
+from prophet_scheduler.lab.jobs.pytorch.training import accuracy
+from prophet_scheduler.lab.launchers import without_jobs
+from prophet_scheduler.lab.own_script import Links, testbed_of
+from tools.jobs import said_by_ranks
 
 ITERATIONS = 96
+BATCH = 32
+LEARNING_RATE, RISING, CLIP_NORM = 0.0004, 10, 1.0
 EVERY = 4
 """Iterations between two looks at the model."""
 FIRST = 10
@@ -74,17 +93,12 @@ class Trained:
 
 def train(way: str, bandwidth_bps: float) -> Trained:
     """Train once on a testbed of two workers. Raises UserError."""
-    command = [sys.executable, "-m", "tools.baselines_job", way]
-    own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
+    command = [sys.executable, "-m", "tools.baselines", way]
+    own = without_jobs(os.environ)
     if WAYS[way].prophet:
         own |= {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
-    said: list[str] = []
     with testbed_of(command, Links(2, bandwidth_bps, 0.0)) as (workers, testbed):
-        status = run_ranks(command, workers, testbed, said.append, shell=own)
-    found = [line for line in said if line.startswith("{")]
-    if status or not found:
-        raise UserError(f"{WAYS[way].words}: {said[-1] if said else 'it said nothing'}")
-    return Trained(way, bandwidth_bps, **json.loads(found[-1]))
+        return Trained(way, bandwidth_bps, **said_by_ranks(command, workers, testbed, own))
 
 
 def measure(out: Path, results: Path) -> list[list[Trained]]:
@@ -92,3 +106,68 @@ def measure(out: Path, results: Path) -> list[list[Trained]]:
     cells = track(list(itertools.product(RATES_BPS, WAYS)), "baselines", console=Console(stderr=True))
     runs = [train(way, rate) for rate, way in cells]
     return [list(together) for _, together in itertools.groupby(runs, lambda run: run.bandwidth_bps)]
+
+
+def register(ddp: DistributedDataParallel, way: Way) -> Callable[[], None]:
+    """Register the way's hook. Returns what follows each step."""
+    if way.hook == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif way.hook == "powersgd":
+        power = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=way.size, start_powerSGD_iter=FIRST)
+        ddp.register_comm_hook(power, powerSGD_hook.powerSGD_hook)
+    elif way.hook == "local":
+        own, _ = dist.new_subgroups(1)
+        local = post_localSGD_hook.PostLocalSGDState(None, own, start_localSGD_iter=FIRST)
+        ddp.register_comm_hook(local, post_localSGD_hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(period=way.size, warmup_steps=FIRST)
+        return lambda: averager.average_parameters(ddp.parameters())
+    return lambda: None
+
+
+def mean_of(model: nn.Module) -> nn.Module:
+    mean = copy.deepcopy(model)
+    for param in mean.parameters():
+        dist.all_reduce(param.data)
+        param.data /= dist.get_world_size()
+    return mean
+
+
+def main(way: Way) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, words = dist.get_rank(), transformer.SHAPES["medium"][2]
+    torch.manual_seed(0)
+    model = transformer.make_model("medium")
+    ddp = DistributedDataParallel(model, bucket_cap_mb=way.size if way.hook == "bucket" else None)
+    optimizer = transformer.make_optimizer(model, LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: transformer.rate_of(step, RISING))
+    after_step = register(ddp, way)
+    sentences = torch.from_numpy(text(transformer.TEST_SENTENCES, transformer.LENGTH + 1, words, transformer.TEST_SEED))
+    began: list[float] = [time.monotonic()]
+    untimed_s, right = [0.0], []
+    for iteration in range(ITERATIONS):
+        optimizer.zero_grad()
+        batch = text(BATCH, transformer.LENGTH + 1, words, rank * ITERATIONS + iteration)
+        transformer.loss_of(ddp, torch.from_numpy(batch)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        schedule.step()
+        after_step()
+        off_s = 0.0
+        if not (iteration + 1) % EVERY:
+            dist.all_reduce(sum((param.detach().sum() for param in model.parameters()), torch.zeros(())))
+            look_s = time.monotonic()
+            right.append(accuracy(mean_of(model), sentences[:, :-1], sentences[:, 1:]))
+            dist.barrier()
+            off_s = time.monotonic() - look_s
+        began.append(time.monotonic())
+        untimed_s.append(off_s)
+    if rank == 0:
+        spans = zip(itertools.pairwise(began), untimed_s[1:], strict=True)
+        result: dict[str, Any] = {"iterations_s": [end - begin - off for (begin, end), off in spans], "right": right}
+        print(json.dumps(result))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(WAYS[sys.argv[1]])

@@ -20,19 +20,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.settings import CoordinatorSettings
 from prophet_scheduler.core.errors import UserError
-from tools.coordinator_clients import TENANT, Seen, WorkerLoad, drive, flood
+from tools.coordinator_clients import TENANT, WorkerLoad, drive, flood
+from tools.figures import percentile
 
 TOKEN = "0123456789abcdef"
 PROBES = 10
@@ -92,44 +92,48 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
             process.kill()
 
 
+@contextlib.contextmanager
+def loaded(processes: int, options: Sequence[str] = ()) -> Iterator[tuple[Coordinator, Executor]]:
+    """Run a coordinator, and processes for its load that share nothing with this one."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        coordinating(Path(folder), options=options) as coordinator,
+        ProcessPoolExecutor(processes, spawn) as pool,
+    ):
+        yield coordinator, pool
+
+
 def percentiles(what: str, values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 99th percentile; nan without values."""
-    return {f"{what}_p{share}_s": float(np.percentile(values or [np.nan], share)) for share in (50, 99)}
-
-
-def pool(processes: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that share nothing with this one."""
-    return ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    return {f"{what}_p{share}_s": percentile(values, share) for share in (50, 99)}
 
 
 def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
     """Measure `workers` with `rate` updates a second in all, ten of them watched: waits from an Ask to its start, and
     the share of a core that the coordinator used. Nothing else is on the wire.
     """
-    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
-        rest, share = workers - PROBES, rate / workers
+    rest, share = workers - PROBES, rate / workers
+    with loaded(2) as (coordinator, processes):
         probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
         others = WorkerLoad(coordinator.address, TOKEN, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
-        running = processes.submit(drive, others) if rest else None
-        if running is not None:
-            while coordinator.handle.num_fds() < rest and not running.done():
+        running = [(others, processes.submit(drive, others))] if rest else []
+        for _, future in running:
+            while coordinator.handle.num_fds() < rest and not future.done():
                 time.sleep(0.1)
             time.sleep(1.0)
-        watched = processes.submit(drive, probes)
+        running.append((probes, processes.submit(drive, probes)))
         began, cpu_s = time.monotonic(), coordinator.cpu_s
-        seen = [watched.result()]
+        waits = percentiles("wait", running[-1][1].result().waits_s)
         core = (coordinator.cpu_s - cpu_s) / (time.monotonic() - began)
-        seen += [] if running is None else [running.result()]
-    per_s = sum(process.updates / (seconds if process is seen[0] else seconds + 2.0) for process in seen)
-    ungranted = sum(process.ungranted for process in seen)
-    waits = percentiles("wait", seen[0].waits_s)
+        seen = [(load, future.result()) for load, future in running]
     return {
         "workers": workers,
         "asked_per_s": rate,
-        "applied_per_s": per_s,
+        "applied_per_s": sum(of.updates / load.seconds for load, of in seen),
         **waits,
         "core": core,
-        "ungranted": ungranted,
+        "ungranted": sum(of.ungranted for _, of in seen),
     }
 
 
@@ -137,13 +141,11 @@ def handed(seconds: float) -> dict[str, float]:
     """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth: the
     wire's idle time between one update's end and the next one's start.
     """
-    options = ["--delay-bound", str(2 * WIRE_WORKERS)]
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
-    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder), options=options) as coordinator:
+    with loaded(1, ["--delay-bound", str(2 * WIRE_WORKERS)]) as (coordinator, processes):
         address = coordinator.address
         load = WorkerLoad(address, TOKEN, 0, WIRE_WORKERS, seconds, 0.0, size, WIRE_PUSH_S, takes=(0.7, 1.2))
-        with pool(1) as processes:
-            seen: Seen = processes.submit(drive, load).result()
+        seen = processes.submit(drive, load).result()
         counts = coordinator.end()
     shown = {"applied_per_s": seen.updates / seconds, "greatest_delay": counts["greatest_delay"]}
     return {"workers": WIRE_WORKERS, "push_s": WIRE_PUSH_S, **shown, **percentiles("idle", seen.idle_s)}
@@ -160,29 +162,28 @@ class Outliving:
         ]
         self.pushed = 0
         self.longest_s = 0.0
-        self.stopping = False
-        self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self._work, args=(client,), daemon=True) for client in self.clients]
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
         for client in self.clients:
             client.wait_welcome(START_S)
-        for thread in self.threads:
-            thread.start()
+        self._pool = ThreadPoolExecutor(OUTLIVING)
+        self._working = [self._pool.submit(self._work, client) for client in self.clients]
 
     def _work(self, client: CoordinatorClient) -> None:
-        while not self.stopping:
+        while not self._stopping.is_set():
             began = time.monotonic()
             asking = client.ask(1000, client.version, 1.0)
             asking.permission.result(START_S)
             time.sleep(PUSH_S)
             client.done(asking, 1000).result(START_S)
-            with self.lock:
+            with self._lock:
                 self.pushed += 1
                 self.longest_s = max(self.longest_s, time.monotonic() - began - PUSH_S)
 
     def end(self) -> None:
-        self.stopping = True
-        for thread in self.threads:
-            thread.join(START_S)
+        self._stopping.set()
+        for working in self._working:
+            working.result()
         for client in self.clients:
             client.close()
 
@@ -200,28 +201,31 @@ def outlived(seconds: float) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             with coordinating(Path(folder)) as first:
-                address = first.address
-                workers = Outliving(address)
+                workers = Outliving(first.address)
                 time.sleep(seconds)
                 before, workers.longest_s = workers.pushed, 0.0
                 first.process.kill()
                 first.process.wait()
                 time.sleep(seconds)
                 away, longest = workers.pushed, workers.longest_s
-            with coordinating(Path(folder), address.removeprefix("tcp://")) as second:
+            with coordinating(Path(folder), first.address.removeprefix("tcp://")) as second:
                 until_s = time.monotonic() + START_S
                 while any(client.away for client in workers.clients) and time.monotonic() < until_s:
                     time.sleep(0.05)
                 time.sleep(seconds)
                 workers.end()
-                counts = second.end()
+                counted_of = [second.end()["version"], workers.pushed]
     finally:
         logger.removeHandler(warnings)
         logger.propagate = True
-    warned = len(warnings.buffer)
     return {
-        **{"bound_s": OUTLIVING_BOUND_S, "away_s": seconds, "longest_wait_s": longest, "warnings": warned},
-        **{"applied_before": before, "applied_away": away - before, "counted_of": [counts["version"], workers.pushed]},
+        **{
+            "bound_s": OUTLIVING_BOUND_S,
+            "away_s": seconds,
+            "longest_wait_s": longest,
+            "warnings": len(warnings.buffer),
+        },
+        **{"applied_before": before, "applied_away": away - before, "counted_of": counted_of},
     }
 
 
@@ -230,7 +234,7 @@ def flooded(requests: int, seconds: float) -> dict[str, float]:
 
     Bytes are resident ones of the coordinator.
     """
-    with tempfile.TemporaryDirectory() as folder, coordinating(Path(folder)) as coordinator, pool(2) as processes:
+    with loaded(2) as (coordinator, processes):
         settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
         processes.submit(drive, settled).result()
         before = coordinator.handle.memory_info().rss
@@ -239,7 +243,7 @@ def flooded(requests: int, seconds: float) -> dict[str, float]:
         first, rains = 100, True
         while rains:
             rains = not raining.done()
-            load = WorkerLoad(coordinator.address, TOKEN, first, PROBES, seconds, rate=100.0)
+            load = replace(settled, first=first, seconds=seconds)
             waits += processes.submit(drive, load).result().waits_s
             first += PROBES
         sent, took_s = raining.result()

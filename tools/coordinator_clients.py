@@ -6,6 +6,7 @@ Rule of this file: when workers ask and what they see, in seconds of the steady 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -92,23 +93,19 @@ class _Worker:
 def drive(load: WorkerLoad) -> Seen:
     """Run the workers for `load.seconds` after all are welcome. Raises UserError if they are not in START_S."""
     os.nice(load.nice)
-    process = _Process(load)
-    try:
-        return process.run()
-    finally:
-        process.hub.close()
+    with contextlib.closing(Hub(load.workers, math.inf)) as hub:
+        return _Process(load, hub).run()
 
 
 class _Process:
-    def __init__(self, load: WorkerLoad) -> None:
+    def __init__(self, load: WorkerLoad, hub: Hub) -> None:
+        self.hub = hub
         self._load = load
         self._seen = Seen()
         self._random = np.random.default_rng(load.first)
-        self.hub = Hub(load.workers, math.inf)
         self._workers: list[_Worker] = []
         self._agenda = Agenda()
         self._idle_since_s: float | None = None
-        self._stop_s = math.inf
 
     def run(self) -> Seen:
         until_s, waiting = time.monotonic() + START_S, 0
@@ -122,11 +119,10 @@ class _Process:
             if time.monotonic() > until_s:
                 raise UserError(f"only some of {self._load.workers} workers were welcome within {START_S:g} s")
         now = time.monotonic()
-        self._stop_s = now + self._load.seconds
         for place, worker in enumerate(self._workers):
             rate = self._load.rate
             self._agenda.at(now + (place / rate if rate else 0.0), partial(self._ask, worker))
-        while time.monotonic() < self._stop_s:
+        while time.monotonic() < now + self._load.seconds:
             self._once()
         return self._seen
 
@@ -196,13 +192,12 @@ def flood(address: str, token: str, worker: int, requests: int) -> tuple[int, fl
     talk = Conversation(
         Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()
     )
-    hub = Hub(2, math.inf)
 
     def heard(connection: Connection) -> None:
         for data in take_frames(connection.received, MOST_ANSWER_BYTES):
             talk.receive(decode_answer(data), time.monotonic())
 
-    try:
+    with contextlib.closing(Hub(2, math.inf)) as hub:
         welcome = hub.adopt(_connected(address), Owner(1 << 30, received=heard))
         until_s = time.monotonic() + START_S
         while not talk.welcomed:
@@ -227,5 +222,3 @@ def flood(address: str, token: str, worker: int, requests: int) -> tuple[int, fl
         while len(hub):
             hub.turn(math.inf)
         return 2 * requests, time.monotonic() - began
-    finally:
-        hub.close()

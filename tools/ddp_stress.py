@@ -25,7 +25,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,12 +99,10 @@ class WholeNumbers(torch.nn.Module):
 
 
 def modules_of(job: StressJob) -> list[WholeNumbers]:
-    """Return a job's modules, as they are before training, without any engine."""
     return [WholeNumbers(job.kind * 10 + number) for number in range(job.modules)]
 
 
 def optimizer_of(module: torch.nn.Module) -> torch.optim.Optimizer:
-    """Return the optimizer of one module. Its numbers are powers of two."""
     return torch.optim.SGD(module.parameters(), lr=2**-7, momentum=0.5)
 
 
@@ -154,7 +152,8 @@ def train(
         if job.evaluates and rank == 0 and iteration == job.iterations // 2:
             with torch.no_grad():
                 losses.update(repr([module(data[0], (), delay).item() for module in bare]).encode())
-    return {"losses": losses.hexdigest(), "weights": digest(bare), "first_at": first_at}
+    weights = hashlib.sha256(b"".join(param.detach().numpy().tobytes() for each in bare for param in each.parameters()))
+    return {"losses": losses.hexdigest(), "weights": weights.hexdigest(), "first_at": first_at}
 
 
 def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
@@ -171,15 +170,6 @@ def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
     return {**result, "changes": changing.changes}
 
 
-def digest(modules: Iterable[torch.nn.Module]) -> str:
-    """Return a digest of all their weights' bits."""
-    weights = hashlib.sha256()
-    for module in modules:
-        for param in module.parameters():
-            weights.update(param.detach().numpy().tobytes())
-    return weights.hexdigest()
-
-
 class ChangingCuts:
     """Changes of cuts and sequences at random: rank 0 asks for them, and every rank counts those that come."""
 
@@ -191,7 +181,6 @@ class ChangingCuts:
         self._held: dict[int, Any] = {}
 
     def next_iteration(self) -> None:
-        """Count changes, and ask for another cut at random, before an iteration begins."""
         for number, module in enumerate(self._modules):
             rounds = module.reducer.rounds
             self.changes += self._held.get(number) not in (None, (rounds.cut, rounds.order))
@@ -200,7 +189,6 @@ class ChangingCuts:
                 self._want_another(rounds)
 
     def _want_another(self, rounds: Any) -> None:
-        """Ask for another cut and another sequence."""
         from prophet_ddp.control import Decision
         from prophet_scheduler.core.cut import UNIT_BYTES, Cut, Segment
 
@@ -250,11 +238,12 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
     statuses: dict[str, int] = {}
     ends_at = time.monotonic() + limit_s
     while pids and time.monotonic() < ends_at:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid:
-            statuses[pids.pop(pid)] = os.waitstatus_to_exitcode(status)
-        else:
-            time.sleep(0.005)
+        for pid, name in list(pids.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                statuses[name] = os.waitstatus_to_exitcode(status)
+                del pids[pid]
+        time.sleep(0.005)
     hung = sorted(pids.values())
     for number in (signal.SIGUSR1, signal.SIGKILL):
         for pid in pids:
@@ -267,14 +256,11 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
         raise Wrong(f"hung {hung}, statuses {statuses}\n{logs}")
 
 
-def start(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
-    """Return the ranks' results. Raises Wrong with what they printed if one fails or hangs."""
-    (results,) = start_all([job], folder, limit_s)
-    return results
+def start(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[dict[str, Any]]]:
+    """Return the ranks' results by job. They train one job after another: jobs alike in ranks and Prophet.
 
-
-def start_all(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[dict[str, Any]]]:
-    """Return the ranks' results by job. They train one job after another: jobs alike in ranks and Prophet."""
+    Raises Wrong with what they printed if one fails or hangs.
+    """
     port, ranks = free_port(), range(jobs[0].ranks)
     lives = {f"rank{rank}": functools.partial(run_rank, jobs, rank, port, folder) for rank in ranks}
     try:
@@ -301,10 +287,10 @@ def stress(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> int:
     truths: dict[StressJob, list[dict[str, Any]]] = {}
     for ranks in {job.ranks for job in jobs}:
         alike = [job for job in plain.values() if job.ranks == ranks]
-        truths |= zip(alike, start_all(alike, folder, limit_s), strict=True)
+        truths |= zip(alike, start(alike, folder, limit_s), strict=True)
     changes = 0
     for number, job in enumerate(jobs):
-        results = start(job, folder, limit_s)
+        (results,) = start([job], folder, limit_s)
         check(job, truths[plain[job.ranks, job.kind]], results)
         changes += results[0]["changes"]
         if number % 20 == 19:

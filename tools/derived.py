@@ -34,7 +34,6 @@ def policies_table() -> str:
 
 
 def options_table() -> str:
-    """Return a row for each option of a policy."""
     rows = [
         (f"`{option.variable}`", f"`{option.name}`", f"`{name}`", default_text(option), meaning(option))
         for name, option in option_rows()
@@ -73,7 +72,6 @@ def errors_text() -> str:
 
 
 def derived() -> dict[Path, str]:
-    """Return the text of each file but the picture."""
     schemas = {
         SCHEMAS / f"{name}.json": json.dumps(adapter.json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
         for name, adapter in RECORDS
@@ -82,7 +80,6 @@ def derived() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write all of them."""
     for path, text in {**derived(), ROOT / picture.PICTURE: picture.drawing(picture.panels())}.items():
         path.write_text(text, encoding="utf-8")
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -54,9 +53,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
-def shown(value: float | None, form: str = ".3f") -> str:
-    """Return a number in this format, and `-` if it is unknown."""
-    return "-" if value is None else format(value, form)
+def shown(value: float | None, form: str = ".3f", unknown: str = "-") -> str:
+    """Return a number in this format, or `unknown`."""
+    return unknown if value is None else format(value, form)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return the value that so many percent have at most; nan without any."""
+    return float(np.percentile(values or [np.nan], percent))
 
 
 def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
@@ -85,7 +89,6 @@ def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
 
 
 def policies(cells: Iterable[CellResult]) -> list[str]:
-    """Return the names of all policies of these cells."""
     return list(dict.fromkeys(name for cell in cells for name in cell.policies))
 
 
@@ -109,11 +112,11 @@ def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]
     return [same for same in results if same is not None] if only else [bool(same) for same in results]
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Times of one cell: Prophet's, stock's, those of its best choice set by hand, and of the fastest other contender.
+class Standing(NamedTuple):
+    """Prophet in one cell: its time, stock's, those of its best choice set by hand, and of the fastest other contender.
 
-    `error` is the standard error of `ahead`.
+    `of_bound` is its time as a multiple of the lower bound, `over_*` are speedups over the others, and `ahead*` its
+    leads as shares of their times, below 0 if it is behind. `error` is the standard error of `ahead`.
     """
 
     cell: CellResult
@@ -121,62 +124,53 @@ class Standing:
     stock_s: float | None
     best: str
     best_s: float
-    other: str | None = None
-    other_s: float | None = None
+    other: str | None
+    of_bound: float | None
+    over_stock: float | None
+    over_best: float
+    ahead: float
+    ahead_of_other: float | None
     error: float = 0.0
 
-    @property
-    def of_bound(self) -> float | None:
-        """Prophet's time as a multiple of the lower bound."""
-        return None if self.cell.lower_bound_s is None else self.ours_s / self.cell.lower_bound_s
 
-    @property
-    def over_stock(self) -> float | None:
-        """Speedup over stock."""
-        return None if self.stock_s is None else self.stock_s / self.ours_s
-
-    @property
-    def over_best(self) -> float:
-        """Speedup over the best choice by hand."""
-        return self.best_s / self.ours_s
-
-    @property
-    def ahead(self) -> float:
-        """Lead over the best choice by hand, as a share of its time; below 0 if Prophet is behind."""
-        return 1 - self.ours_s / self.best_s
-
-    @property
-    def ahead_of_other(self) -> float | None:
-        """Lead over the fastest other contender, as a share of its time."""
-        return None if self.other_s is None else 1 - self.ours_s / self.other_s
+def standing(cell: CellResult, ours: str, stock: str, by_hand: Callable[[str], bool]) -> Standing | None:
+    """Return how Prophet stands in a cell; None if it, or every choice by hand, was not measured."""
+    times, bound_s = cell.times_s, cell.lower_bound_s
+    chosen = [name for name in times if by_hand(name)]
+    others = [name for name in times if name not in {*chosen, ours, stock}]
+    if ours not in times or not chosen:
+        return None
+    best, other = min(chosen, key=times.__getitem__), min(others, key=times.__getitem__, default=None)
+    return Standing(
+        cell,
+        times[ours],
+        times.get(stock),
+        best,
+        times[best],
+        other,
+        of_bound=times[ours] / bound_s if bound_s is not None else None,
+        over_stock=speedup(times, ours, stock),
+        over_best=times[best] / times[ours],
+        ahead=1 - times[ours] / times[best],
+        ahead_of_other=None if other is None else 1 - times[ours] / times[other],
+    )
 
 
 def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = STOCK) -> list[Standing]:
     """Return Prophet beside DDP with its best bucket size, of each cell in which both were measured."""
-    rows = []
-    for cell in cells:
-        times = cell.times_s
-        ddp = [name for name in times if name == stock or name.startswith(f"{stock}-")]
-        if ours in times and stock in times:
-            best = min(ddp, key=times.__getitem__)
-            rows.append(Standing(cell, times[ours], times[stock], best, times[best]))
-    return rows
+    both = (cell for cell in cells if stock in cell.times_s)
+    rows = (standing(cell, ours, stock, lambda name: name == stock or name.startswith(f"{stock}-")) for cell in both)
+    return [row for row in rows if row is not None]
 
 
 def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Standing]:
     """Return Prophet beside the best of fixed sizes and the fastest other, of each cell with Prophet and a size."""
     rows = []
     for place, point in study.configured():
-        cell, job, times = point.cell, place.job, point.cell.times_s
-        fixed = [name for name in times if name.startswith("fixed-")]
-        others = [name for name in times if name not in {*fixed, ours, stock}]
-        if ours not in times or not fixed:
-            continue
-        best, other = min(fixed, key=times.__getitem__), min(others, key=times.__getitem__, default=None)
-        count = job.iterations - 1 - job.warmup
-        error = math.hypot(*(error_s(cell.policies[name], count) for name in (ours, best))) / times[best]
-        other_s = None if other is None else times[other]
-        rows.append(Standing(cell, times[ours], times.get(stock), best, times[best], other, other_s, error))
+        row, job = standing(point.cell, ours, stock, lambda name: name.startswith("fixed-")), place.job
+        if row is not None:
+            both = [error_s(point.cell.policies[name], job.iterations - 1 - job.warmup) for name in (ours, row.best)]
+            rows.append(row._replace(error=math.hypot(*both) / row.best_s))
     return rows
 
 
@@ -237,31 +231,25 @@ def any_blocks_s(cell: Cell) -> float | None:
 
 
 class Compared(NamedTuple):
-    """One policy in one cell: seconds of an iteration at rest, and the error of the simulated one."""
+    """One policy in one cell: seconds of an iteration at rest, and the error of the simulated one as a share of it."""
 
     policy: str
     setting: str
     real_s: float
     simulated_s: float
-
-    @property
-    def error(self) -> float:
-        """Error of the simulated time, as a share of the real one."""
-        return self.simulated_s / self.real_s - 1
-
-    @property
-    def near(self) -> bool:
-        """True if the error is at most a tenth."""
-        return abs(self.error) <= 0.10
+    error: float
+    near: bool
+    """True if the error is at most a tenth."""
 
 
 def compared(points: Iterable[Point]) -> list[Compared]:
     """Return the iteration times of both, one entry a policy and cell that ran both ways."""
-    return [
-        Compared(name, describe_setting(point.cell.setting), *times)
-        for point in points
-        for name, times in point.real_and_simulated_s.items()
-    ]
+    rows = []
+    for point in points:
+        for name, (real_s, simulated_s) in point.real_and_simulated_s.items():
+            error, setting = simulated_s / real_s - 1, describe_setting(point.cell.setting)
+            rows.append(Compared(name, setting, real_s, simulated_s, error, abs(error) <= 0.10))
+    return rows
 
 
 def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
@@ -285,9 +273,7 @@ def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
 
 
 def rate(cell: CellResult, workers: int, name: str) -> str:
-    """Return the samples a second of one worker, as text."""
-    value = samples_per_s(cell, workers, name)
-    return "failed" if value is None else f"{value:.1f}"
+    return shown(samples_per_s(cell, workers, name), ".1f", "failed")
 
 
 def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
@@ -314,15 +300,12 @@ def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str
     return rows
 
 
-def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> tuple[float | None, float | None]:
+def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> list[float | None]:
     """Return the time to the loss of `other` over ours, real and simulated: above 1 if ours is ahead."""
-
-    def time_s(result: ConvergenceResult | None) -> float | None:
-        return None if result is None else result.time_to_loss_s
-
-    times = [(time_s(mine), time_s(its)) for mine, its in zip(of_cell[ours], of_cell[other], strict=True)]
-    real, simulated = (None if mine is None or its is None else its / mine for mine, its in times)
-    return real, simulated
+    times = [
+        [each and each.time_to_loss_s for each in both] for both in zip(of_cell[ours], of_cell[other], strict=True)
+    ]
+    return [its / mine if mine and its else None for mine, its in times]
 
 
 def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float]:
@@ -365,20 +348,11 @@ def megabytes_at(run: Mapping[str, Any], role: str, iteration: int) -> float | N
     return float(run["resident"][role][near]) / 1e6
 
 
-class Follows(NamedTuple):
-    """Numbers that the simulator takes from gloo's all-reduces, for a machine with two cores."""
+def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the numbers that the simulator takes from gloo's all-reduces, for a machine with two cores.
 
-    ways_a_message: float
-    message_s: float
-    moved_rate: float
-    issue_s: float
-    copied_rate: float
-    renewed_rate: float
-    updated_rate: float
-
-
-def follows(data: Sequence[Mapping[str, Any]]) -> Follows:
-    """Derive them from small operations on a link with a delay, from many at once without one, and from large ones."""
+    They are from small operations on a link with a delay, from many at once without one, and from large ones.
+    """
     delay_s = 0.005
     plain, delayed = (
         next(one for one in data if one["way"] == {"ranks": 2, "bandwidth_bps": None, "delay_s": delay})
@@ -390,16 +364,14 @@ def follows(data: Sequence[Mapping[str, Any]]) -> Follows:
     )
     (small, _), (large, many) = min(bare), max(bare)
     rounds, small_s = 2, bare[small, many]
-    return Follows(
+    return {
         # From rank to rank a message takes the delays of both links.
-        ways_a_message=(late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
-        message_s=small_s / (2 * rounds),
-        moved_rate=rounds * large / (bare[large, many] - small_s),
-        issue_s=issued[small,] - small_s,
-        copied_rate=plain["copied_rate"],
-        renewed_rate=plain["renewed_rate"],
-        updated_rate=plain["updated_rate"],
-    )
+        "ways_a_message": (late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
+        "message_s": small_s / (2 * rounds),
+        "moved_rate": rounds * large / (bare[large, many] - small_s),
+        "issue_s": issued[small,] - small_s,
+        **{rate: plain[rate] for rate in ("copied_rate", "renewed_rate", "updated_rate")},
+    }
 
 
 class GpuPair(NamedTuple):
@@ -407,13 +379,8 @@ class GpuPair(NamedTuple):
 
     runs: list[Mapping[str, Any]]
     times: list[Times]
-
-    @property
-    def same_weights(self) -> str:
-        """`yes` or `no`, and `-` for runs that were not of the same length."""
-        first, second = self.runs
-        alike = len(first["seconds"]) == len(second["seconds"])
-        return ("yes" if first["digest"] == second["digest"] else "**no**") if alike else "-"
+    same_weights: str
+    """`yes` or `no`, and `-` for runs that were not of the same length."""
 
 
 def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
@@ -421,12 +388,14 @@ def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
     by_job: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         by_job.setdefault(repr(run["job"]), []).append(run)
-    both = [pair for pair in by_job.values() if len(pair) == 2]
-    return [GpuPair(pair, [_times_of(run["seconds"]) for run in pair]) for pair in both]
-
-
-def _times_of(seconds: Sequence[float]) -> Times:
-    return times_of([(seconds, rests_from(list(accumulate(seconds)), None))])
+    found = []
+    for pair in by_job.values():
+        if len(pair) == 2:
+            first, second = both = [run["seconds"] for run in pair]
+            same = "yes" if pair[0]["digest"] == pair[1]["digest"] else "**no**"
+            times = [times_of([(seconds, rests_from(list(accumulate(seconds)), None))]) for seconds in both]
+            found.append(GpuPair(pair, times, same if len(first) == len(second) else "-"))
+    return found
 
 
 Watched: TypeAlias = Mapping[str, Any]

@@ -87,7 +87,6 @@ class Gains(NamedTuple):
 
 
 def gains(curve: Curve) -> Gains:
-    """Return the gains of a curve."""
     ours_s, default_s = np.array(curve.times_s[OURS]), np.array(curve.times_s[STOCK])
     best_s = np.min([times_s for name, times_s in curve.times_s.items() if name != OURS], axis=0)
     return Gains(default_s / ours_s, best_s / ours_s, default_s / np.array(curve.bound_s))
@@ -119,7 +118,6 @@ def errors(points: Iterable[Point]) -> list[tuple[float, float]]:
 
 
 def cells(model: str, ranks: int, delay_ms: int) -> Sequence[Cell]:
-    """Return the cells of a curve."""
     profile, size_bytes = MODELS[model]
     communication_s = size_bytes * 8 * ALL_REDUCE.worker_share(ranks) / RATE
     computing = [ratio * communication_s for ratio in RATIOS]
@@ -136,7 +134,6 @@ def cells(model: str, ranks: int, delay_ms: int) -> Sequence[Cell]:
 
 
 def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
-    """Return a curve after simulating it."""
     bounds_s, times_s = [], dict[str, list[float]]()
     for cell in cells(model, ranks, delay_ms):
         bound_s = lower_bound(cell)

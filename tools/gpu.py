@@ -11,7 +11,7 @@ with a GPU each. BytePS must be a CUDA build (docs/engine.md).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +26,11 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.session import testbed_of
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
+from tools import kept
 from tools.jobs import Limits, run_job
-from tools.kept import Provenance, here, resumed
+from tools.kept import resumed
 
+NAME = "gpu"
 PROPHET = "prophet"
 WORKERS = ("worker0", "worker1")
 SCHEDULED, REDUCING = scheduled_engine(), engines()["ddp"]
@@ -54,7 +56,6 @@ class GpuJob:
 
     @property
     def name(self) -> str:
-        """Name of its files."""
         return "-".join((self.engine, self.model, self.bandwidth, *self.how))
 
 
@@ -88,7 +89,6 @@ class GpuRun:
 
 
 def command_of(job: GpuJob, folder: Path) -> list[str]:
-    """Return a worker's script with its arguments."""
     script = str(Path(__file__).with_name("gpu_job.py"))
     return [script, job.engine, job.model, str(job.iterations), str(folder.resolve()), *job.how]
 
@@ -113,8 +113,11 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     return GpuRun(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
 
 
-def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
-    """Make the runs that are not there yet, of one engine or of both. Raises UserError."""
+def measure(out: Path, results: Path, *, engine: str = "") -> None:
+    """Make the runs that are not there yet, of one engine or of both, beside what is kept of the other.
+
+    Raises UserError.
+    """
     if engine not in ("", *BASES):
         raise UserError(f"engine={engine}: its engines are {', '.join(BASES)}")
     if not torch.cuda.is_available():
@@ -125,9 +128,13 @@ def measure(out: Path, results: Path, *, engine: str = "") -> list[GpuRun]:
     def run(number: int, key: tuple[GpuJob, str]) -> GpuRun:
         return run_of(*key, out, FIRST_PORT + number)
 
-    return resumed(out / "runs.jsonl", GpuRun, chosen, run, lambda run: (run.job, run.policy))
+    runs = resumed(out / "runs.jsonl", GpuRun, chosen, run, lambda run: (run.job, run.policy))
+    where = replace(kept.here(), processor=torch.cuda.get_device_name(0))
+    kept.keep(results, NAME, list[GpuRun], beside_others(runs, results), where)
 
 
-def where() -> Provenance:
-    """Return the provenance of what is measured here, on the GPU."""
-    return replace(here(), processor=torch.cuda.get_device_name(0))
+def beside_others(runs: Sequence[GpuRun], results: Path) -> list[GpuRun]:
+    """Return the runs, and those that are kept of engines that have none among them."""
+    stored, engines_run = kept.kept(results, NAME, list[GpuRun]), {run.job.engine for run in runs}
+    others = [run for run in (stored.data if stored else ()) if run.job.engine not in engines_run]
+    return sorted([*runs, *others], key=lambda run: list(BASES).index(run.job.engine))

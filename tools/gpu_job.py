@@ -24,30 +24,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 BATCHES = 8
 """Batches that the iterations take in turn, on the device before the first."""
 CLIPPED_TO = 1.0
-
-
-class LanguageModel(nn.Module):
-    """A small language model: tokens in, logits out."""
-
-    def __init__(self, layers: int, width: int, words: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True)
-            for _ in range(layers)
-        )
-        self.head = nn.Linear(width, words)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        flow = self.embedding(tokens)
-        for layer in self.layers:
-            flow = layer(flow)
-        out: torch.Tensor = self.head(flow)
-        return out.flatten(0, 1)
 
 
 def model_of(name: str) -> nn.Module:
@@ -57,7 +38,11 @@ def model_of(name: str) -> nn.Module:
 
         model: nn.Module = resnet50(weights=None)
         return model
-    return LanguageModel(6, 768, 8192) if name == "transformer" else LanguageModel(1, 64, 128)
+    count, width, words = (6, 768, 8192) if name == "transformer" else (1, 64, 128)
+    layers = [
+        nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True) for _ in range(count)
+    ]
+    return nn.Sequential(nn.Embedding(words, width), *layers, nn.Linear(width, words), nn.Flatten(0, 1))
 
 
 def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,9 +66,7 @@ class OnDdp:
         on_gpu = next(model.parameters()).is_cuda
         ddp = nn.parallel.DistributedDataParallel(model, device_ids=[0] if on_gpu else None)
         if half:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-
-            ddp.register_comm_hook(None, fp16_compress_hook)
+            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return ddp, optimizer
 
     def unsynchronized(self, model: Any) -> Any:
@@ -145,12 +128,12 @@ class OnByteps(OnDdp):
 
 def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
     """Return the sum of norms, as the stream `beside` sees the values after the current one."""
-    if beside is None:
-        return float(torch.stack([value.norm() for value in values]).sum())
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
+    if beside is not None:
+        beside.wait_stream(torch.cuda.current_stream())
+    with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
         total = torch.stack([value.norm() for value in values]).sum()
-    beside.synchronize()
+    if beside is not None:
+        beside.synchronize()
     return float(total)
 
 

@@ -11,7 +11,6 @@ import statistics
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +50,17 @@ class Held:
         self.arrived = self.handles
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Processor time in seconds: of one sample's forward pass without and with a watch on every call, of step() until
-    it returns, and of an iteration of the same model with its optimizer alone.
-    """
-
-    name: str
-    parameters: int
-    forward_s: float
-    watched_s: float
-    step_s: float
-    iteration_s: float
-
-
 def timed(work: Callable[[], Any]) -> float:
-    """Return the processor seconds of this process for `work`."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
-def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> Cost:
+def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> dict[str, Any]:
     """Measure the costs of one model; `iteration_s` is given if its computing is slept elsewhere.
+
+    They are processor seconds: of one sample's forward pass without and with a watch on every call, of step() until it
+    returns, and of an iteration of the same model with its optimizer alone.
 
     Watching adds to a forward pass by its calls and not by what they compute. So both are measured on one sample, where
     computing does not hide the difference.
@@ -132,8 +119,10 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     if iteration_s is None:
         iteration_s = statistics.median(took["iteration"])
     # The machine's speed drifts by more than the difference, which the least of many shows best.
-    forward_s, watched_s, step_s = min(took["plain"]), min(took["watched"]), statistics.median(took["step"])
-    return Cost(name, len(list(model.parameters())), forward_s, watched_s, step_s, iteration_s)
+    least = {"forward_s": min(took["plain"]), "watched_s": min(took["watched"])}
+    parameters = len(list(model.parameters()))
+    others = {"step_s": statistics.median(took["step"]), "iteration_s": iteration_s}
+    return {"name": name, "parameters": parameters, **least, **others}
 
 
 def transformer(width: int) -> tuple[nn.Module, torch.Tensor]:

@@ -7,6 +7,7 @@ interface for a while.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,13 +16,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
-from prophet_scheduler.lab.runner import Watch, last_words
+from prophet_scheduler.lab.own_script import run_ranks
+from prophet_scheduler.lab.runner import Nodes, Watch, last_words
 from prophet_scheduler.lab.testbed import Testbed
 
 POLL_S = 0.1
@@ -75,7 +78,6 @@ def read_marks(log: str) -> Marks:
 
 
 def least(marks: Sequence[Marks]) -> Marks:
-    """Return the marks of the worker that came least far."""
     return min(marks, key=lambda mark: (mark.connected, mark.iteration, mark.weights != ""))
 
 
@@ -159,6 +161,16 @@ def watched(
         if (why := look(marks, processes)) is not None:
             return Ended("ended", marks, why)
         time.sleep(POLL_S)
+
+
+def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Nodes, shell: Mapping[str, str]) -> Any:
+    """Run `command` as a rank on each worker, and return the JSON of the last line of it. Raises UserError."""
+    said: list[str] = []
+    status = run_ranks(command, workers, nodes, said.append, shell=shell)
+    found = [line for line in said if line.startswith("{")]
+    if status or not found:
+        raise UserError(f"{' '.join(command[1:4])}: {'; '.join(said[-2:]) or 'it said nothing'}")
+    return json.loads(found[-1])
 
 
 def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
@@ -52,18 +53,21 @@ class Provenance:
 
 
 def here() -> Provenance:
-    """Return the provenance of what this process measures now."""
     return Provenance(datetime.date.today().isoformat(), commit(), processor(), os.cpu_count() or 1)
 
 
 def commit() -> str:
     """Return the commit of the checkout, or `unknown`. Files that measurements write are no change."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
     try:
-        name = _git("rev-parse", "--short", "HEAD")
-        changes = _git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
+        changes = git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
+        return git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return name + ("+" if changes else "")
 
 
 def processor() -> str:
@@ -72,11 +76,6 @@ def processor() -> str:
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,6 @@ def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
 
 
 def data_file(results: Path, name: str) -> Path:
-    """Return the file with the data of `name`."""
     return results / "data" / f"{name}.json"
 
 
@@ -205,7 +203,7 @@ def note(results: Path, name: str) -> str:
 
 
 def read_pieces(path: Path, kind: type[T]) -> list[T]:
-    """Return the pieces of a long measurement, a line of JSON each, of the dataclass `kind`; none if there is no file.
+    """Return the pieces of a long measurement, a line of JSON each, of this `kind`; none if there is no file.
 
     Raises UserError.
     """
@@ -247,10 +245,10 @@ def resumed(
 
 
 def add_piece(path: Path, piece: Any) -> None:
-    """Add a piece, a dataclass. Makes the folder."""
+    """Add a piece. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(asdict(piece)) + "\n")
+    with path.open("ab") as lines:
+        lines.write(to_json(piece) + b"\n")
 
 
 _NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")

@@ -23,6 +23,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
     "backlog": "released.backlog",
     "baselines": "baselines.measure",
+    "bench": "bench.measure",
     "changing": "changing.measure",
     "changing-simulated": "changing.simulate",
     "coordinator": "coordinator.measure",
@@ -62,19 +63,8 @@ def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
 
 
 def function_of(name: str) -> Any:
-    """Return the function of a measurement."""
     module, _, function = MEASUREMENTS[name].partition(".")
     return getattr(importlib.import_module(f"tools.{module}"), function)
-
-
-def run(name: str, out: Path, results: Path, given: Sequence[str] = ()) -> int:
-    """Measure and keep. Raises UserError and OSError."""
-    measure = function_of(name)
-    data, kind = measure(out, results, **options_of(measure, given)), typing.get_type_hints(measure)["return"]
-    if kind is not type(None):
-        where = inspect.getmodule(measure).__dict__.get("where", kept.here)
-        kept.keep(results, name, kind, data, where())
-    return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,8 +74,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="what the measurement's defaults are not to be")
     parser.add_argument("--out", type=Path, help="folder for its work; build/NAME where left out")
     options = parser.parse_args(arguments)
-    out = options.out or Path("build", options.name)
-    return exit_status(lambda: run(options.name, out, options.results, options.options))
+
+    def work() -> int:
+        measure = function_of(options.name)
+        out, own = options.out or Path("build", options.name), options_of(measure, options.options)
+        data, kind = measure(out, options.results, **own), typing.get_type_hints(measure)["return"]
+        if kind is not type(None):
+            kept.keep(options.results, options.name, kind, data)
+        return 0
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -50,16 +50,11 @@ PAPER_S = 200.0
 PAPER_BOUND = 30
 SEEDS = (0, 1, 2)
 
+RealCells = dict[str, dict[str, Study]]
+"""Studies that are kept, as `cells`, by the name of a cell such as `c1-n1`."""
 Floats = NDArray[np.float32]
 Samples = tuple[Floats, NDArray[np.int64]]
 """Features and labels."""
-
-
-@dataclass(frozen=True)
-class RealCells:
-    """Studies that are kept, by the name of a cell such as `c1-n1`."""
-
-    cells: Mapping[str, Study]
 
 
 @dataclass(frozen=True)
@@ -184,7 +179,6 @@ def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
 
 
 def delay_bound(cell: Cell) -> int | None:
-    """Return MLfabric's delay bound from the config."""
     bounds = [policy.env.get(LAB_DELAY_BOUND) for policy in cell.policies if policy.name == OURS]
     return next((int(text) for text in bounds if text), None)
 
@@ -249,9 +243,9 @@ def chosen(cells: str) -> Sequence[str]:
 def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
     """Run what is missing of these cells, beside what is kept of the others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric", RealCells), chosen(cells)
-    studies = {} if stored is None else dict(stored.data.cells)
+    studies = {} if stored is None else stored.data["cells"]
     studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in names}
-    return RealCells(dict(sorted(studies.items())))
+    return {"cells": dict(sorted(studies.items()))}
 
 
 def simulate(out: Path, results: Path, *, cells: str = EVERY) -> MlfabricSimulated:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,12 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
         return out
     cache = cache or Store.of_user().root.parent / "native"
     cache.mkdir(parents=True, exist_ok=True)
-    kept = cache / _key(compiler, source)
+    # All that a build depends on: the compiler, its options, and the source with its includes, by line. The place of
+    # the checkout does not matter.
+    version = subprocess.run([compiler[0], "-v"], check=True, capture_output=True).stderr
+    lines = subprocess.run([*compiler, "-E", str(source)], check=True, capture_output=True).stdout
+    parts = b"\0".join([version, " ".join(compiler).encode(), lines])
+    kept = cache / hashlib.sha256(parts.replace(str(ROOT).encode(), b"")).hexdigest()
     if not kept.exists():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             made = Path(folder, "made")
@@ -80,18 +85,6 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
     return out
 
 
-def _key(compiler: Sequence[str], source: Path) -> str:
-    """Return a key of all that a build depends on: the compiler, its options, and the source with its includes, by
-    line.
-
-    The place of the checkout does not matter.
-    """
-    version = subprocess.run([compiler[0], "-v"], check=True, capture_output=True).stderr
-    lines = subprocess.run([*compiler, "-E", str(source)], check=True, capture_output=True).stdout
-    parts = [version, " ".join(compiler).encode(), lines]
-    return hashlib.sha256(b"\0".join(parts).replace(str(ROOT).encode(), b"")).hexdigest()
-
-
 def _forget_unused(cache: Path) -> None:
     """Remove builds that nobody has asked for in KEPT_S."""
     for file in cache.iterdir():
@@ -101,7 +94,6 @@ def _forget_unused(cache: Path) -> None:
 
 
 def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
-    """Build the program into `folder`."""
     # Calls must go through the procedure linkage table, as they do between BytePS's files.
     shared = ("-fPIC", "-fno-inline", "-shared", *flags)
     return StressProgram(

@@ -25,7 +25,6 @@ from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from tools import baselines, changing, figures, gain_map, kept, observed
 from tools.baselines import Trained
-from tools.bench import Entry, history_file, last
 from tools.changing import Series
 from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
@@ -77,7 +76,8 @@ def _environment(results: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    env.filters.update(f=figures.shown, attribute=attribute, rate=format_rate, size=format_size, time=format_time)
+    env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
+    env.filters.update(rate=format_rate, size=format_size, time=format_time)
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
         study=lambda name: kept.kept(results, name, Study),
@@ -95,13 +95,11 @@ def _environment(results: Path) -> jinja2.Environment:
         simulator_config=SimulatorConfig(),
         papers_cluster=Setting(),
         papers_tables=papers_tables,
-        benchmark=lambda: last(kept.read_pieces(history_file(results), Entry)),
     )
     return env
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute, None if there is no value."""
     return None if value is None else getattr(value, name)
 
 

@@ -108,23 +108,16 @@ def _zoo_graph(model: str, pattern: Pattern) -> Graph:
 
 
 @dataclass(frozen=True)
-class Orders:
-    """TicTac's rows."""
-
-    inference: list[Order]
-    training: list[Order]
-
-
-@dataclass(frozen=True)
 class PapersData:
     """Data of the page: the studies by config, TicTac's orders, and MLfabric's runs."""
 
     studies: Mapping[str, Study]
-    orders: Orders
+    orders: Mapping[str, list[Order]]
     mlfabric: dict[str, Any]
 
 
 def measure(out: Path, results: Path) -> PapersData:
     """Simulate all; MLfabric's figure goes into `results`. Raises UserError and MissingPackage."""
     studies = {path.name: simulated(path) for path in sorted(CONFIGS.glob("*.yaml"))}
-    return PapersData(studies, Orders(forward_orders(), training_orders()), mlfabric_runs.measure(results))
+    orders = {"inference": forward_orders(), "training": training_orders()}
+    return PapersData(studies, orders, mlfabric_runs.measure(results))

@@ -22,14 +22,8 @@ def free_port() -> int:
     before that range. Raises OSError if there is none.
     """
     before = range(FIRST, int(RANGE.read_text().split()[0]))
-    for port in random.SystemRandom().sample(before, min(TRIES, len(before))):
-        with contextlib.suppress(OSError):
-            return _bound(port)
-    return _bound(0)
-
-
-def _bound(port: int) -> int:
-    """Return the port, or any for 0, if it is free."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", port))
-        return int(free.getsockname()[1])
+    for port in (*random.SystemRandom().sample(before, min(TRIES, len(before))), 0):
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return int(free.getsockname()[1])
+    raise OSError("no port of this machine is free")

@@ -29,7 +29,6 @@ DRAWN = "gluon-resnet50"
 
 
 def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
-    """Return one line for the profile's `source`."""
     return (
         f"recorded from {package} {metadata.version(package)} training {job.model} on random {job.image_size}x"
         f"{job.image_size} images, batch {job.batch_size}; one of {workers} workers on {where}"

@@ -35,6 +35,8 @@ BAD = 0.10
 ITERATION_S = 0.3
 FIRST = 3
 """Arm that jobs begin with."""
+NOISES = (0.01, 0.04, 0.15)
+DRIFT = 0.001
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,6 @@ class Family:
     """Deviation of predictions, beyond their common error."""
     correlated: float = 0.0
     outliers: float = 0.01
-    drift: float = 0.001
     change_at: int | None = None
     """Iteration from which on the job has another truth, and predictions for it."""
     refined: bool = False
@@ -68,11 +69,6 @@ class DrawnJob(NamedTuple):
     noise: Array
     """Factor of each iteration's time."""
     family: Family
-
-    def truth(self, iteration: int) -> int:
-        """Return the row that holds in this iteration."""
-        change_at = self.family.change_at
-        return int(change_at is not None and iteration >= change_at)
 
 
 def valley(random: np.random.Generator, doublings: Array) -> Array:
@@ -124,7 +120,6 @@ FAMILIES = (
     Family("refined", valley, DDP, error=0.1, change_at=15, refined=True),
     Family("refined, far", cliff, DDP, error=0.15, change_at=40, refined=True),
 )
-NOISES = (0.01, 0.04, 0.15)
 
 
 def draw(family: Family, noise: float, seed: int) -> DrawnJob:
@@ -141,7 +136,7 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
     for place in range(1, ITERATIONS):
         scatter[place] = family.correlated * scatter[place - 1] + math.sqrt(1 - share**2) * scatter[place]
     late = np.where(random.random(ITERATIONS) < family.outliers, random.uniform(0.2, 1.5, ITERATIONS), 0.0)
-    drift = np.cumsum(random.normal(0, family.drift, ITERATIONS))
+    drift = np.cumsum(random.normal(0, DRIFT, ITERATIONS))
     return DrawnJob(np.exp(effects), np.exp(predicted), np.exp(noise * scatter + late + drift), family)
 
 
@@ -161,12 +156,11 @@ class ByTuner:
 
     def __init__(self, family: Family) -> None:
         self._tuner = Tuner(Model())
-        self._family = family
+        self._costs = family.first_cost, family.cost
 
     def predicted(self, iterations_s: Sequence[float]) -> None:
         """Take the predicted time of each arm from here on."""
-        costs = self._family.first_cost, self._family.cost
-        self._tuner.predict([Arm(arm, float(s), SIZES[arm], "", *costs) for arm, s in enumerate(iterations_s)])
+        self._tuner.predict([Arm(arm, float(s), SIZES[arm], "", *self._costs) for arm, s in enumerate(iterations_s)])
 
     def ended(self, arm: int, iteration_s: float) -> int:
         """Take the time of an iteration under this arm. Returns the next arm."""
@@ -177,34 +171,35 @@ class ByTuner:
 
 
 class Course(NamedTuple):
-    """Course of a job: the arm of each iteration, and its time, changes included."""
+    """Course of a job: the arm of each iteration, its time, changes included, and what each arm takes by itself."""
 
     arms: NDArray[np.int64]
     took_s: Array
-    best_s: Array
-    """Times of the best arm."""
+    alone_s: Array
+    """A row for each iteration, a column for each arm."""
     job: DrawnJob
 
 
 def run(job: DrawnJob, decider: Any) -> Course:
     """Run the job with this decider, from the arm FIRST on."""
-    arms, took_s, best_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS), np.zeros(ITERATIONS)
-    had, arm, before, row = {FIRST}, FIRST, FIRST, -1
+    family = job.family
+    changes_at = ITERATIONS if family.change_at is None else family.change_at
+    truths = (np.arange(ITERATIONS) >= changes_at).astype(np.int64)
+    alone_s = ITERATION_S * job.effects[truths] * job.noise[:, None]
+    arms, took_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS)
+    had, arm, before = {FIRST}, FIRST, FIRST
     hidden: list[float] = []
-    for iteration in range(ITERATIONS):
-        if job.truth(iteration) != row:
-            row = job.truth(iteration)
-            decider.predicted(ITERATION_S * job.predicted[row])
-        cost = 0.0 if arm == before else job.family.cost if arm in had else job.family.first_cost
-        hidden = hidden[1:] if arm == before else list(job.family.hidden_cost)
+    for iteration, truth in enumerate(truths):
+        if iteration in (0, changes_at):
+            decider.predicted(ITERATION_S * job.predicted[truth])
+        cost = 0.0 if arm == before else family.cost if arm in had else family.first_cost
+        hidden = hidden[1:] if arm == before else list(family.hidden_cost)
         cost += hidden[0] if hidden else 0.0
         had.add(arm)
-        alone_s = ITERATION_S * job.effects[row] * job.noise[iteration]
-        best_s[iteration] = ITERATION_S * job.effects[row].min() * job.noise[iteration]
-        took_s[iteration] = alone_s[arm] + cost * ITERATION_S * job.effects[row].min()
+        took_s[iteration] = alone_s[iteration, arm] + cost * ITERATION_S * job.effects[truth].min()
         arms[iteration] = before = arm
         arm = decider.ended(arm, float(took_s[iteration]))
-    return Course(arms, took_s, best_s, job)
+    return Course(arms, took_s, alone_s, job)
 
 
 class Figures(NamedTuple):
@@ -225,31 +220,26 @@ class Figures(NamedTuple):
 
 
 def figures(courses: Iterable[Course]) -> Figures:
-    """Return the figures of `courses`."""
     several = list(courses)
-    ends = [course.job.effects[-1][course.arms[-1]] / course.job.effects[-1].min() - 1 for course in several]
-    after = [_regret(course, at, at + 100) for course in several if (at := course.job.family.change_at) is not None]
+    best_s = [course.alone_s.min(axis=1) for course in several]
+    by_course = list(zip(several, best_s, strict=True))
+
+    def regret(first: int, end: int) -> float:
+        return float(np.mean([each.took_s[first:end].sum() / best[first:end].sum() - 1 for each, best in by_course]))
+
+    change_at = several[0].job.family.change_at
+    ends = [each.job.effects[-1][each.arms[-1]] / each.job.effects[-1].min() - 1 for each in several]
+    rests = [max(np.flatnonzero(each.arms != each.arms[-1]), default=-1) + 1 for each in several]
+    every = np.arange(ITERATIONS)
+    bad = [(each.alone_s[every, each.arms] > (1 + BAD) * best).sum() for each, best in by_course]
     return Figures(
-        tuple(float(np.mean([_regret(course, 0, count) for course in several])) for count in COUNTS),
-        float(np.mean(after)) if after else None,
+        tuple(regret(0, count) for count in COUNTS),
+        None if change_at is None else regret(change_at, change_at + 100),
         float(np.mean(ends)),
         float(np.quantile(ends, 0.9)),
-        float(np.median([_until_rest(course) for course in several])),
-        float(np.mean([_bad(course) for course in several])),
+        float(np.median(rests)),
+        float(np.mean(bad)),
     )
-
-
-def _regret(course: Course, first: int, end: int) -> float:
-    return float(course.took_s[first:end].sum() / course.best_s[first:end].sum() - 1)
-
-
-def _until_rest(course: Course) -> int:
-    return int(max(np.flatnonzero(course.arms != course.arms[-1]), default=-1)) + 1
-
-
-def _bad(course: Course) -> int:
-    effects = [course.job.effects[course.job.truth(place)] for place in range(len(course.arms))]
-    return sum(bool(each[arm] > (1 + BAD) * each.min()) for each, arm in zip(effects, course.arms, strict=True))
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,6 @@ class Environment:
         run(python, "-m", "venv", "--without-pip", str(folder))
 
     def program(self, name: str) -> str:
-        """Return the path of a command in it."""
         return str(self._folder / "bin" / name)
 
     def pip(self, *arguments: str) -> None:

@@ -49,18 +49,10 @@ MOST_BYTES = 4e9
 """Resident bytes of a process at which a run ends."""
 
 
-@dataclass(frozen=True)
-class ManyGradientsJob:
-    """Job of tools/many_gradients.py: `gradients` of `size_bytes` each, for so many iterations."""
-
-    gradients: int
-    size_bytes: int
-    iterations: int
-
-    def command(self) -> list[str]:
-        """Return the script with its arguments."""
-        sizes = (self.gradients, self.size_bytes, self.iterations)
-        return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
+def many_gradients(job: Mapping[str, int]) -> list[str]:
+    """Return the script for a job of so many `gradients` of `size_bytes` each, for so many `iterations`."""
+    sizes = (job["gradients"], job["size_bytes"], job["iterations"])
+    return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
 
 
 def provide_build(name: str, out: Path) -> dict[str, str]:
@@ -87,21 +79,7 @@ def unfused(policy: str, env: Mapping[str, str]) -> Contender:
 
 
 def cluster_of(rate: str) -> ClusterConfig:
-    """Return two workers on links of `rate`, and a server."""
     return ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
-
-
-@dataclass(frozen=True)
-class Start:
-    """One job and how it ended; `seconds` is its duration."""
-
-    policy: str
-    end: str
-    stage: str
-    iteration: int
-    weights: str
-    seconds: float
-    why: str
 
 
 def backlog(
@@ -122,17 +100,18 @@ def backlog(
     """
     reexec_in_user_namespace()
     cluster, env = cluster_of(rate), provide_build(build, out)
-    job, limits = ManyGradientsJob(gradients, size_bytes=4_096, iterations=3), Limits(still, limit)
+    job, limits = {"gradients": gradients, "size_bytes": 4_096, "iterations": 3}, Limits(still, limit)
     with testbed_of(cluster) as testbed:
 
-        def start(number: int, policy: str) -> Start:
+        def start(number: int, policy: str) -> dict[str, Any]:
             folder, port, began = out / f"{policy}-{number}", BACKLOG_PORT + number % PORTS, time.monotonic()
-            ended = run_job(testbed, cluster, unfused(policy, env), job.command(), folder, port, limits)
+            ended = run_job(testbed, cluster, unfused(policy, env), many_gradients(job), folder, port, limits)
             marks, took_s = ended.marks, time.monotonic() - began
-            return Start(policy, ended.end, marks.stage, marks.iteration, marks.weights, took_s, ended.why)
+            reached = {"stage": marks.stage, "iteration": marks.iteration, "weights": marks.weights}
+            return {"policy": policy, "end": ended.end, **reached, "seconds": took_s, "why": ended.why}
 
         file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
-        made = resumed(file, Start, BACKLOG_POLICIES * starts, start, lambda each: each.policy)
+        made = resumed(file, dict[str, Any], BACKLOG_POLICIES * starts, start, lambda each: each["policy"])
     return {"build": build, "job": job, "rate": parse_rate(rate), "limits": limits, "starts": made}
 
 
@@ -169,15 +148,19 @@ def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]
     A run that needs too much time or memory is ended, and kept as far as it came.
     """
     reexec_in_user_namespace()
-    cluster, job = cluster_of("none"), ManyGradientsJob(gradients=4, size_bytes=262_144, iterations=10_000)
+    cluster, job = cluster_of("none"), {"gradients": 4, "size_bytes": 262_144, "iterations": 10_000}
     with testbed_of(cluster) as testbed:
 
         def run(number: int, key: tuple[str, str]) -> Samples:
             build, policy = key
             env = provide_build(build, out)
-            samples = Samples(build, policy, 2 * job.gradients * math.ceil(job.size_bytes / MEMORY_POLICIES[policy]))
+            samples = Samples(
+                build, policy, 2 * job["gradients"] * math.ceil(job["size_bytes"] / MEMORY_POLICIES[policy])
+            )
             limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", MEMORY_PORT + number
-            ended = run_job(testbed, cluster, unfused(policy, env), job.command(), folder, port, limits, samples.look)
+            ended = run_job(
+                testbed, cluster, unfused(policy, env), many_gradients(job), folder, port, limits, samples.look
+            )
             if ended.end in ("failed", "stopped"):
                 raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
             samples.why = ended.why

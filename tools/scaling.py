@@ -11,8 +11,8 @@ import multiprocessing
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.core.profile import GradientProfile, Profile
@@ -27,17 +27,6 @@ SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 
 """Workers and gradients of each measurement, one iteration."""
 
 
-@dataclass(frozen=True)
-class SizeCost:
-    """One size: seconds of one iteration and the transfers that lead to the next, events, and peak memory."""
-
-    workers: int
-    gradients: int
-    wall_s: float
-    events: int
-    peak_bytes: int
-
-
 def profile(gradients: int) -> Profile:
     """Return `gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
@@ -45,7 +34,7 @@ def profile(gradients: int) -> Profile:
     return Profile("even", tuple(GradientProfile(f"g{i}", 100_000, ends_s[i], forward_s) for i in range(gradients)))
 
 
-def cost_of(workers: int, gradients: int) -> SizeCost:
+def cost_of(workers: int, gradients: int) -> dict[str, Any]:
     """Measure one iteration and the transfers that lead to the next: seconds, events, this process's peak memory."""
     job_profile = profile(gradients)
     began = time.perf_counter()
@@ -56,19 +45,20 @@ def cost_of(workers: int, gradients: int) -> SizeCost:
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=2))
     wall_s = time.perf_counter() - began
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return SizeCost(workers, gradients, wall_s, run.happenings, peak_bytes)
+    costs = {"wall_s": wall_s, "events": run.happenings, "peak_bytes": peak_bytes}
+    return {"workers": workers, "gradients": gradients, **costs}
 
 
-def draw(rows: list[SizeCost], path: Path) -> None:
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the wall time over n log n, on logarithmic axes; the goal is a straight line of slope 1."""
     pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    work = [row.events * math.log2(row.events) for row in rows]
-    axes.loglog(work, [row.wall_s for row in rows], "o", color="#2f6db3")
+    work, wall_s = [row["events"] * math.log2(row["events"]) for row in rows], [row["wall_s"] for row in rows]
+    axes.loglog(work, wall_s, "o", color="#2f6db3")
     for row, x in zip(rows, work, strict=True):
-        label = f"{row.workers} x {row.gradients}"
-        axes.annotate(label, (x, row.wall_s), xytext=(6, -10), textcoords="offset points", fontsize=8)
-    per_unit = max(row.wall_s / x for row, x in zip(rows, work, strict=True))
+        label = f"{row['workers']} x {row['gradients']}"
+        axes.annotate(label, (x, row["wall_s"]), xytext=(6, -10), textcoords="offset points", fontsize=8)
+    per_unit = max(seconds / x for seconds, x in zip(wall_s, work, strict=True))
     axes.loglog(work, [per_unit * x for x in work], linestyle="--", color="gray", linewidth=1, label="n log n")
     axes.set(xlabel="n log2 n of n events", ylabel="wall time (s)", title="workers x gradients, one iteration")
     axes.legend(frameon=False)
@@ -76,12 +66,11 @@ def draw(rows: list[SizeCost], path: Path) -> None:
     pyplot.close(figure)
 
 
-def measure(out: Path, results: Path) -> list[SizeCost]:
+def measure(out: Path, results: Path) -> list[dict[str, Any]]:
     """Measure all sizes, and draw the figure into `results`. Raises MissingPackage without matplotlib, and OSError."""
     need_pyplot()  # before five minutes are spent
     rows = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for row in pool.map(cost_of, *zip(*SIZES, strict=True)):
             rows.append(row)
             print(row, flush=True)

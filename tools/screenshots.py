@@ -51,7 +51,6 @@ FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 
 
 def find_browser() -> str | None:
-    """Return the first of BROWSERS that is installed."""
     return next((program for name in BROWSERS if (program := shutil.which(name)) is not None), None)
 
 
@@ -68,7 +67,6 @@ def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, w
 
 
 def draw_top(documents: list[Document], now: float, out: Path) -> None:
-    """Draw the screen."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(view(statuses(documents), now, WIDTH))
     svg = console.export_svg(title="prophet top", theme=MONOKAI)
@@ -76,7 +74,6 @@ def draw_top(documents: list[Document], now: float, out: Path) -> None:
 
 
 def draw_report(browser: str, page: Path, out: Path, dark: bool) -> None:
-    """Draw the page as a browser shows it."""
     with tempfile.TemporaryDirectory() as profile:
         command = headless(browser, page, Path(profile), WINDOW, dark, f"--screenshot={out.resolve()}")
         subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)

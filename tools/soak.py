@@ -1,36 +1,207 @@
-"""A soak: starts, tasks, long training and faults, again and again.
+"""A soak: starts, tasks, long training under changing rates, and the faults of configs/faults.yaml, again and again.
 
-Rule of this file: what is still to be run, in which pieces, and where it is kept. A piece that is there already is not
-run again, so it can be interrupted and goes on later; each part keeps its figures as soon as it has run.
+Rule of this file: what is still to be run, in which pieces, how each job on the testbed is run, and what is kept of it.
+A piece that is there already is not run again, so it can be interrupted and goes on later; each part keeps its figures
+as soon as it has run. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.settings import EVENTS_OUT
+from prophet_scheduler.lab.cluster_config import Bandwidth
+from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
+from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.faults import FaultKind
 from prophet_scheduler.lab.launchers import without_jobs
-from prophet_scheduler.lab.testbed import reexec_in_user_namespace
-from tools import kept, soak_jobs
-from tools.kept import add_piece, here, read_pieces, resumed
-from tools.native_stress import CHECKS, PLAIN, StressRun, build_stress, run_tasks, why_not
-from tools.soak_records import ENGINES, PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+from prophet_scheduler.lab.records import PolicyResult, read_worker
+from prophet_scheduler.lab.results import summarize
+from prophet_scheduler.lab.runner import run_experiment
+from prophet_scheduler.lab.runs import Run
+from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from tools import kept
+from tools.kept import here, read_pieces, resumed
+from tools.native_stress import CHECKS, PLAIN, StressProgram, StressRun, build_stress, run_tasks, why_not
+from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, next_start, starts_of, tasks_of
 
 NAME = "soak"
 ROOT = Path(__file__).parents[1]
-PARTS = ("starts", "tasks", "training", "faults")
-BATCH_S = 45.0
-"""Seconds of starts that one program makes before it ends."""
 RUN_TASKS = 500_000
 """Tasks of one run of the stress program: it steps aside once in each run. With a check a tenth, which is as slow."""
 PIECE_S = 900.0
 """Seconds of one job of long training."""
+FAULTS = Path("configs/faults.yaml")
+TRAINING = Path("configs/quickstart.yaml")
+"""Config whose job is trained for long, with more iterations."""
+RATES_BPS = (50e6, 400e6)
+"""Limits between which each worker's rate jumps, evenly in their logarithm."""
+ITERATION_S = 0.25
+"""Approximate seconds of an iteration at these rates, for the number of iterations of a piece."""
+EVERY_S = 10.0
+"""Mean seconds that a rate stays in long training."""
+LEAST_SAMPLES = 10
+LEAST_ITERATIONS = 20
+ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
+"""Settings of a job that is too short to learn; its weights are compared."""
+Samples = dict[str, list[tuple[int, int]]]
+"""Pairs (iterations done, resident bytes then) of each node."""
+
+
+def short_fault_job() -> tuple[Experiment, str, str]:
+    """Return a server that stops for a second of a short job under Prophet, as one of `fault_jobs`."""
+    experiment = load_experiment(FAULTS, ["prophet"], 1)
+    cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
+    (fault,) = cell.cluster.faults
+    soon = fault.model_copy(update={"from_s": 0.5, "until_s": 1.5})
+    job = cell.job.model_copy(update={"iterations": LEAST_ITERATIONS, **ANY_LENGTH})
+    cell = replace(cell, job=job, cluster=cell.cluster.model_copy(update={"faults": [soon]}))
+    return replace(experiment, cells=(cell,)), soon.words(), "prophet"
+
+
+def fault_jobs() -> list[tuple[Experiment, str, str]]:
+    """Return (an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
+    experiment = load_experiment(FAULTS)
+    return [
+        (
+            replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1),
+            ", ".join(fault.words() for fault in cell.cluster.faults),
+            policy.name,
+        )
+        for cell in experiment.cells
+        for policy in cell.policies
+    ]
+
+
+class MemoryWatch:
+    """Watch on the memory of a job's processes, which looks whenever its workers have finished more iterations."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.samples: Samples = {}
+        self._processes: dict[str, psutil.Process] = {}
+        self._began_s = 0.0
+
+    def testbed(self, cell: Cell) -> Testbed:
+        """Return a testbed that tells which process runs where."""
+
+        class Sampled(Testbed):
+            def popen(own, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
+                # A record of all events is kept in memory until the job's end, and would be taken for growth.
+                process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
+                self._processes[node] = psutil.Process(process.pid)
+                return process
+
+        return Sampled([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
+
+    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
+        self._began_s = time.monotonic()
+
+    def iterations(self, done: int) -> None:
+        for node, process in self._processes.items():
+            samples = self.samples.setdefault(node, [])
+            if done > (samples[-1][0] if samples else 0):
+                try:
+                    samples.append((done, process.memory_info().rss))
+                except psutil.Error:  # it has just ended
+                    continue
+
+    def run_ends(self, error: str | None) -> None:
+        self.seconds = time.monotonic() - self._began_s
+
+
+def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, MemoryWatch]:
+    """Run an experiment of one cell and policy. Raises UserError if there can be no testbed."""
+    watch = MemoryWatch()
+    (done,) = run_experiment(experiment, out, watch.testbed, watch)
+    ((name, (job,)),) = done.runs.items()
+    return name, job, summarize(experiment, [done]).cells[0].policies[name], watch
+
+
+def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
+    name, job, found, watch = run(experiment, out)
+    digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
+    weights = digests if isinstance(digests, str) else "workers differ"
+    longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
+    return FaultRun(fault, name, weights, found.error or "", found.ended_after_s, longest_s, watch.seconds)
+
+
+def left_weights(folder: Path, workers: int) -> str | list[str]:
+    """Return the digest of the weights that a job left which failed after its training: several if its workers differ,
+    "" if not all left any.
+    """
+    files = [folder / f"worker{number}.json" for number in range(workers)]
+    digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
+    if len(digests) > 1:
+        return sorted(digests)
+    return "".join(digests) if all(file.exists() for file in files) else ""
+
+
+def long_training(policy: str, seconds: float, seed: int) -> Experiment:
+    """Return a job of about `seconds` under `policy`, whose rates change at random about every EVERY_S."""
+    experiment = load_experiment(TRAINING, [policy], 1)
+    (cell,) = experiment.cells
+    job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
+    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds)})
+    return replace(experiment, cells=(replace(cell, job=job, cluster=cluster),))
+
+
+def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
+    """Return rates in bits per second for so long, each for a random time of EVERY_S on average."""
+    choices = random.Random(seed)
+    low, high = np.log(RATES_BPS)
+    points: list[tuple[float, float]] = []
+    at_s = 0.0
+    while at_s < seconds:
+        points.append((at_s, float(np.exp(choices.uniform(low, high)))))
+        at_s += EVERY_S * choices.uniform(0.5, 1.5)
+    return Bandwidth(points[0][1], changes=tuple(points[1:]))
+
+
+def train_long(experiment: Experiment, out: Path) -> LongTraining:
+    name, job, found, watch = run(experiment, out)
+    (cell,) = experiment.cells
+    weights = found.weights_sha256 or ""
+    trained_s = sum(job.workers[0].iteration_s) if job.workers else watch.seconds
+    hooks = [status.hook for status in job.statuses if status.hook is not None]
+    return LongTraining(
+        policy=name,
+        iterations=cell.job.iterations,
+        seconds=trained_s,
+        rates=sum(at_s <= trained_s for at_s, _ in cell.cluster.bandwidth.changes),
+        weights=weights if isinstance(weights, str) else "workers differ",
+        messages=hooks[0].tasks if hooks else None,
+        unfinished=sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks),
+        watchdog_releases=sum(hook.watchdog_releases for hook in hooks),
+        recuts=job.statuses[0].recuts if job.statuses else 0,
+        growth_bytes=growth(watch.samples),
+        resident_bytes={node: samples[-1][1] for node, samples in watch.samples.items() if samples},
+        error=found.error or "",
+    )
+
+
+def growth(samples: Samples) -> dict[str, float]:
+    """Return bytes an iteration by node, over the second half of the samples."""
+    slopes = {}
+    for node, several in samples.items():
+        half = [pair for pair in several if pair[0] >= several[-1][0] / 2]
+        if len(half) >= LEAST_SAMPLES:
+            iterations, resident = np.array(half, dtype=float).T
+            slopes[node] = float(np.polyfit(iterations, resident, 1)[0])
+    return slopes
 
 
 @dataclass(frozen=True)
@@ -52,95 +223,80 @@ class Amounts:
 SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 
+@dataclass(frozen=True)
 class Soak:
-    """The pieces of a soak in a folder, and `seconds` in which more of them may begin."""
+    """The pieces of a soak in the folder `out`; none begins after `ends_at`."""
 
-    def __init__(self, out: Path, amounts: Amounts, seconds: float) -> None:
-        self._out = out
-        self._amounts = amounts
-        self._ends_at = time.monotonic() + seconds
-
-    def run(self, part: str, data: SoakData) -> SoakData:
-        """Return `data` with the figures of the part, after the missing pieces. Raises UserError."""
-        done = replace(data, **{part: getattr(self, f"_{part}")()})
-        if done == data:
-            return data
-        load = {**done.load, part: round(os.getloadavg()[0], 1)}
-        return replace(done, measured={**done.measured, part: here()}, load=load)
+    out: Path
+    amounts: Amounts
+    ends_at: float
 
     def time_left(self) -> bool:
-        """True if another piece may begin."""
-        return time.monotonic() < self._ends_at
+        return time.monotonic() < self.ends_at
 
-    def _starts(self) -> Any:
-        file, wanted = self._out / "starts.jsonl", self._amounts.starts
-
-        def made(engine: str) -> list[SoakStart]:
-            return [start for start in read_pieces(file, SoakStart) if start.engine == engine]
-
-        def missing() -> list[str]:
-            return [engine for engine in ENGINES if sum(start.prophet for start in made(engine)) < wanted]
-
-        # The engines take turns, so that a soak that is cut short has as much time for each.
-        while self.time_left() and (engines := missing()):
-            for engine in engines:
-                before = len(made(engine))
-                command = [sys.executable, "-m", "tools.soak_starts", engine, "--file", str(file.resolve())]
-                command += ["--starts", str(wanted), "--seconds", str(BATCH_S)]
-                ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), capture_output=True, text=True)
-                if ended.returncode != 0 or len(made(engine)) == before:
-                    said = (ended.stderr.strip().splitlines() or [f"none came to an end; see {file.parent}/starts"])[-1]
-                    raise UserError(f"starts of {engine} cannot be made: {said}")
-                print(f"starts of {engine}: {len(made(engine))}", flush=True)
+    def starts(self) -> Any:
+        file = self.out / "starts.jsonl"
+        if self.time_left() and next_start(read_pieces(file, SoakStart), self.amounts.starts):
+            command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
+            command += ["--starts", str(self.amounts.starts), "--seconds", str(self.ends_at - time.monotonic())]
+            ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
+            if ended.returncode != 0:
+                said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
+                raise UserError(f"starts cannot be made: {said[-1]}")
         return starts_of(read_pieces(file, SoakStart))
 
-    def _tasks(self) -> Any:
-        file = self._out / "tasks.jsonl"
-        for check in (PLAIN, *self._amounts.checks):
-            plain = check == PLAIN
-            total, each = (self._amounts.tasks, RUN_TASKS) if plain else (self._amounts.checked_tasks, RUN_TASKS // 10)
-            if not plain and (why := why_not(check)):
+    def tasks(self) -> Any:
+        totals = {PLAIN: self.amounts.tasks} | dict.fromkeys(self.amounts.checks, self.amounts.checked_tasks)
+        sizes = {check: min(total, RUN_TASKS if check == PLAIN else RUN_TASKS // 10) for check, total in totals.items()}
+        for check in self.amounts.checks:
+            if why := why_not(check):
                 print(f"tasks under the check of {check}: not run, {why}")
-            else:
-                self._tasks_under(check, total, min(each, total), file)
-        return tasks_of(read_pieces(file, StressRun))
+                del sizes[check]
 
-    def _tasks_under(self, check: str, total: int, each: int, file: Path) -> None:
-        runs = [run for run in read_pieces(file, StressRun) if run.check == check]
-        done, seed, built = sum(run.tasks for run in runs), len(runs), None
-        while done < total and self.time_left():
-            folder = self._out / f"stress-{check}"
+        @functools.cache
+        def built(check: str) -> StressProgram:
+            folder = self.out / f"stress-{check}"
             folder.mkdir(parents=True, exist_ok=True)
-            built = built or build_stress(folder, CHECKS.get(check, ()))
-            seed += 1
-            run = run_tasks(built, check, min(each, max(total - done, 1)), seed, limit_s=120.0)
-            add_piece(file, run)
-            done += run.tasks
-            print(f"tasks under {check}: {done:,} {run.wrong}", flush=True)
-            if run.wrong:
-                return
+            return build_stress(folder, CHECKS.get(check, ()))
 
-    def _training(self) -> Any:
-        each_s = min(PIECE_S, self._amounts.training_s)
-        wanted = [*self._amounts.training_policies] * max(1, round(self._amounts.training_s / each_s))
+        def run(number: int, key: tuple[str, int]) -> StressRun:
+            check, seed = key
+            return run_tasks(built(check), check, sizes[check], seed, limit_s=120.0)
+
+        wanted = [(check, seed + 1) for check, size in sizes.items() for seed in range(totals[check] // size)]
+        file = self.out / "tasks.jsonl"
+        return tasks_of(resumed(file, StressRun, wanted, run, lambda run: (run.check, run.seed), self.time_left))
+
+    def training(self) -> Any:
+        each_s = min(PIECE_S, self.amounts.training_s)
+        wanted = [*self.amounts.training_policies] * max(1, round(self.amounts.training_s / each_s))
 
         def train(number: int, policy: str) -> LongTraining:
-            experiment = soak_jobs.long_training(policy, each_s, number)
-            return soak_jobs.train_long(experiment, self._out / "training" / f"{policy}-{number}")
+            experiment = long_training(policy, each_s, number)
+            return train_long(experiment, self.out / "training" / f"{policy}-{number}")
 
-        file = self._out / "training.jsonl"
+        file = self.out / "training.jsonl"
         return resumed(file, LongTraining, wanted, train, lambda job: job.policy, self.time_left)
 
-    def _faults(self) -> Any:
-        jobs = [soak_jobs.short_fault_job()] if self._amounts.only_short_faults else soak_jobs.fault_jobs()
-        jobs *= self._amounts.rounds
+    def faults(self) -> Any:
+        jobs = [short_fault_job()] if self.amounts.only_short_faults else fault_jobs()
+        jobs *= self.amounts.rounds
 
         def run(number: int, key: tuple[str, str]) -> FaultRun:
             experiment, fault, policy = jobs[number]
-            return soak_jobs.fault_run(experiment, fault, self._out / "faults" / f"{number}-{policy}")
+            return fault_run(experiment, fault, self.out / "faults" / f"{number}-{policy}")
 
-        wanted, file = [(fault, policy) for _, fault, policy in jobs], self._out / "faults.jsonl"
+        wanted, file = [(fault, policy) for _, fault, policy in jobs], self.out / "faults.jsonl"
         return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy), self.time_left)
+
+
+PARTS: Mapping[str, Callable[[Soak], Any]] = {
+    "starts": Soak.starts,
+    "tasks": Soak.tasks,
+    "training": Soak.training,
+    "faults": Soak.faults,
+}
+"""Functions that return a part's figures after making its missing pieces. They raise UserError."""
 
 
 def measure(
@@ -157,9 +313,12 @@ def measure(
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
     data = SoakData() if stored is None else stored.data
-    soak = Soak(out, SHORT if short else Amounts(), seconds)
+    soak = Soak(out, SHORT if short else Amounts(), time.monotonic() + seconds)
     for part in chosen:
-        data = soak.run(part, data)
+        done = replace(data, **{part: PARTS[part](soak)})
+        if done != data:
+            load = round(os.getloadavg()[0], 1)
+            data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})
         kept.keep(results, NAME, SoakData, data)
     if not soak.time_left():
         print("time was over before all was run: call it again to go on")

@@ -8,8 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import Any
 
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from tools.kept import Provenance
@@ -20,9 +19,11 @@ ENGINES = (BYTEPS.name, DDP.name)
 """Names of the engines in records."""
 PROPHETS = ("prophet", DDP.called_here("prophet"))
 """The policy on each of them."""
-ORDER = ("stock", PROPHETS[0], DDP.stock, PROPHETS[1])
-"""Order of a fault's rows."""
 ERROR_LETTERS = 230
+KINDS = (0, 1, 0, 2)
+"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
+STOCK_EVERY = 3
+"""Number of starts of which one is of the engine alone."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,10 @@ class FaultRun:
 
     @property
     def under_prophet(self) -> bool:
-        """True if Prophet ran."""
         return self.policy in PROPHETS
 
     @property
     def kills(self) -> bool:
-        """True if the fault killed a role."""
         return "killed" in self.fault
 
     @property
@@ -108,41 +107,10 @@ class LongTraining:
 
     def growth_a_million(self, role: str) -> float | None:
         """Return the same in a million messages."""
-        grown = self.growth(role)
-        if not self.messages or grown is None:
+        if not self.messages:
             return None
         workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
-        return grown / (self.messages / self.iterations * workers) * 1e6
-
-
-@dataclass(frozen=True)
-class StartsOf:
-    """All starts of an engine with or without Prophet; `first_s` are their times, to the millisecond."""
-
-    engine: str
-    prophet: bool
-    two_optimizers: int
-    evaluations: int
-    first_s: list[float]
-    wrong: list[str]
-
-    def percentile(self, percent: float) -> float:
-        """Return the time of the first iteration that so many percent of the starts have at most."""
-        return float(np.percentile(self.first_s or [np.nan], percent))
-
-
-@dataclass(frozen=True)
-class TasksOf:
-    """All tasks that passed through the hook under a check, in `runs` of the program."""
-
-    check: str
-    runs: int
-    tasks: int
-    plans: int
-    suspensions: int
-    asides: int
-    seconds: float
-    wrong: list[str]
+        return self.growth(role, 1e6 * self.iterations / (self.messages * workers))
 
 
 @dataclass(frozen=True)
@@ -152,8 +120,10 @@ class SoakData:
     measured: dict[str, Provenance] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
     """Load average of the machine's last minute when each part had run."""
-    starts: list[StartsOf] = field(default_factory=list)
-    tasks: list[TasksOf] = field(default_factory=list)
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """Starts of each engine with and without Prophet, as `starts_of` sums them."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """Tasks under each check, as `tasks_of` sums them."""
     training: list[LongTraining] = field(default_factory=list)
     faults: list[FaultRun] = field(default_factory=list)
 
@@ -162,60 +132,65 @@ class SoakData:
         """Digests of the jobs without a fault: one, where all is well."""
         return {run.weights for run in self.faults if not run.fault and run.weights}
 
-    def alone(self, engine: str) -> StartsOf:
-        """Return the starts of an engine without Prophet. Raises StopIteration if there are none."""
-        return next(part for part in self.starts if part.engine == engine and not part.prophet)
-
-    def by_fault(self) -> list[tuple[str, str, list[FaultRun]]]:
-        """Return the runs of each fault and policy."""
-        groups = {(run.fault, run.policy) for run in self.faults}
-        ranked = sorted(groups, key=lambda group: (group[0], ORDER.index(group[1])))
-        return [(*group, [run for run in self.faults if (run.fault, run.policy) == group]) for group in ranked]
-
     def wrong(self) -> list[str]:
         """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
-        lines = [f"start of {part.engine}: {line}" for part in self.starts if part.prophet for line in part.wrong]
-        lines += [f"tasks, {part.check}: {line}" for part in self.tasks for line in part.wrong]
-        for job in self.training:
-            lines += [f"training under {job.policy}: {job.error}"] if job.error else []
-            lines += [f"training under {job.policy}: {job.unfinished} tasks lost"] if job.unfinished else []
+        lines = [
+            f"start of {each['engine']}: {line}" for each in self.starts if each["prophet"] for line in each["wrong"]
+        ]
+        lines += [f"tasks, {each['check']}: {line}" for each in self.tasks for line in each["wrong"]]
+        lines += [f"training under {job.policy}: {job.error}" for job in self.training if job.error]
+        lost = [job for job in self.training if job.unfinished]
+        lines += [f"training under {job.policy}: {job.unfinished} tasks lost" for job in lost]
         lengths = {(job.iterations, job.weights) for job in self.training if job.weights}
-        alike = len(lengths) == len({iterations for iterations, _ in lengths})
-        lines += [] if alike else ["training: jobs of one length have different weights"]
+        if len(lengths) > len({iterations for iterations, _ in lengths}):
+            lines.append("training: jobs of one length have different weights")
         right = self.right_weights
-        lines += [f"jobs without a fault have {len(right)} different models"] if len(right) > 1 else []
+        if len(right) > 1:
+            lines.append(f"jobs without a fault have {len(right)} different models")
         for run in self.faults:
-            lost = right and run.weights not in right if run.weights else not run.error
-            if run.under_prophet and (run.hangs or lost):
-                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if lost else ''}{run.end}")
+            other = right and run.weights not in right if run.weights else not run.error
+            if run.under_prophet and (run.hangs or other):
+                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if other else ''}{run.end}")
         return lines
 
 
-def starts_of(starts: Sequence[SoakStart]) -> list[StartsOf]:
-    """Return what is kept of starts."""
-    summed = []
-    for engine, prophet in sorted({(start.engine, start.prophet) for start in starts}):
-        mine = [start for start in starts if (start.engine, start.prophet) == (engine, prophet)]
-        summed.append(
-            StartsOf(
-                engine,
-                prophet,
-                sum(start.kind == 1 for start in mine),
-                sum(start.kind == 2 for start in mine),
-                [round(start.first_s, 3) for start in mine if start.first_s > 0],
-                [start.wrong for start in mine if start.wrong],
-            )
-        )
-    return summed
+def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] | None:
+    """Return (engine, True under Prophet, kind) of the start that comes after those that are `done`.
+
+    None if each engine has the `wanted` starts under Prophet. The engines take turns.
+    """
+    mine = {engine: [start.prophet for start in done if start.engine == engine] for engine in ENGINES}
+    missing = [engine for engine in ENGINES if sum(mine[engine]) < wanted]
+    if not missing:
+        return None
+    engine = min(missing, key=lambda engine: len(mine[engine]))
+    prophet = len(mine[engine]) % STOCK_EVERY != 0
+    return engine, prophet, KINDS[mine[engine].count(prophet) % len(KINDS)]
 
 
-def tasks_of(runs: Sequence[StressRun]) -> list[TasksOf]:
-    """Return what is kept of runs of the stress program."""
+def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:
+    """Return what is kept of starts: `first_s` are the times of those whose first iteration came."""
+    groups: dict[tuple[str, bool], list[SoakStart]] = {}
+    for start in starts:
+        groups.setdefault((start.engine, start.prophet), []).append(start)
+    return [
+        {
+            "engine": engine,
+            "prophet": prophet,
+            "two_optimizers": sum(start.kind == 1 for start in mine),
+            "evaluations": sum(start.kind == 2 for start in mine),
+            "first_s": [round(start.first_s, 3) for start in mine if start.first_s > 0],
+            "wrong": [start.wrong for start in mine if start.wrong],
+        }
+        for (engine, prophet), mine in sorted(groups.items())
+    ]
+
+
+def tasks_of(runs: Sequence[StressRun]) -> list[dict[str, Any]]:
     summed = []
     for check in dict.fromkeys(run.check for run in runs):
         mine = [run for run in runs if run.check == check]
         counts = {key: sum(getattr(run, key) for run in mine) for key in ("tasks", "plans", "suspensions", "asides")}
-        seconds = round(sum(run.seconds for run in mine), 1)
-        wrong = [run.wrong for run in mine if run.wrong]
-        summed.append(TasksOf(check, len(mine), **counts, seconds=seconds, wrong=wrong))
+        seconds, wrong = round(sum(run.seconds for run in mine), 1), [run.wrong for run in mine if run.wrong]
+        summed.append({"check": check, "runs": len(mine), **counts, "seconds": seconds, "wrong": wrong})
     return summed

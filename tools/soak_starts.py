@@ -1,8 +1,8 @@
 """Starts of small jobs, again and again: whether each ends with the weights of the engine alone, and how long its first
 iteration takes to come.
 
-Rule of this file: the jobs of one engine, how they are started, and what is kept of each start. It is a program of its
-own, `python -m tools.soak_starts`, since the processes that it forks end by leaving it; tools/soak.py calls it.
+Rule of this file: which jobs are started, how, and what is kept of each start. It is a program of its own, `python -m
+tools.soak_starts`, since the processes that it forks end by leaving it; tools/soak.py calls it.
 
 Every start forks its processes from this one, which has imported torch and nothing else of the job, so that each begins
 as a process of its own does and no start waits for the disk. Half of the jobs are plain, a quarter has two optimizers,
@@ -19,10 +19,9 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,52 +29,27 @@ from typing import Any
 import torch
 
 from prophet_scheduler.core import settings
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.byteps import ENGINE as BYTEPS
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
 from prophet_scheduler.lab.runner import last_words
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
+from tools.command_line import exit_status
 from tools.ddp_stress import StressJob, Wrong
 from tools.jobs import ONE_THREAD
 from tools.kept import add_piece, read_pieces
 from tools.ports import free_port
-from tools.soak_records import ENGINES, SoakStart
+from tools.soak_records import SoakStart, next_start
 
-KINDS = (0, 1, 0, 2)
-"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
 ITERATIONS = 6
 WORKERS = 2
 NODES = ("scheduler", "server0", "worker0", "worker1")
 LIMIT_S = 60.0
 """Longest seconds of one start."""
-STOCK_EVERY = 3
-"""Number of starts of which one is of the engine alone."""
-
-
-def next_start(engine: str, done: list[SoakStart]) -> tuple[bool, int]:
-    """Return (True under Prophet, kind) of the start that comes after those that are `done`."""
-    mine = [start for start in done if start.engine == engine]
-    prophet = len(mine) % STOCK_EVERY != 0
-    return prophet, KINDS[sum(start.prophet == prophet for start in mine) % len(KINDS)]
-
-
-def train(job: StressJob, bps: Any) -> dict[str, Any]:
-    """Train one worker's part in BytePS and return its results."""
-    modules = ddp_stress.modules_of(job)
-    optimizers = [
-        bps.DistributedOptimizer(
-            ddp_stress.optimizer_of(module),
-            named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
-        )
-        for number, module in enumerate(modules)
-    ]
-    return ddp_stress.train(job, bps.rank(), modules, optimizers)
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
-    """Run one role's process."""
     own_shared_memory()
     addresses = {name: f"127.0.0.{place + 2}" for place, name in enumerate(NODES)}
     place = sockets / node
@@ -92,19 +66,25 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
     import byteps.torch as bps
 
     bps.init()
-    (folder / f"{node}.json").write_text(json.dumps(train(job, bps)))
+    modules = ddp_stress.modules_of(job)
+    optimizers = [
+        bps.DistributedOptimizer(
+            ddp_stress.optimizer_of(module),
+            named_parameters=[(f"{number}.{name}", value) for name, value in module.named_parameters()],
+        )
+        for number, module in enumerate(modules)
+    ]
+    (folder / f"{node}.json").write_text(json.dumps(ddp_stress.train(job, bps.rank(), modules, optimizers)))
     bps.shutdown()
 
 
-def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[str, Any]]:
+def start_in_byteps(job: StressJob, folder: Path) -> list[dict[str, Any]]:
     """Return the workers' results. Raises Wrong."""
     sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short
     port = free_port()
-    lives: dict[str, Callable[[], None]] = {
-        node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES
-    }
+    lives = {node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES}
     try:
-        ddp_stress.live(lives, folder, limit_s)
+        ddp_stress.live(lives, folder, LIMIT_S)
     except Wrong:  # and not `finally`, which the forked processes leave through, too
         shutil.rmtree(sockets)
         raise
@@ -112,15 +92,15 @@ def start_in_byteps(job: StressJob, folder: Path, limit_s: float) -> list[dict[s
     return [json.loads((folder / f"{node}.json").read_text()) for node in NODES if is_worker(node)]
 
 
-STARTERS = dict(zip(ENGINES, (start_in_byteps, ddp_stress.start), strict=True))
-
-
 def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> SoakStart:
     """Make one start. A hang or a failure is kept as its result."""
     job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
     began = time.monotonic()
     try:
-        results = STARTERS[engine](job, folder, LIMIT_S)
+        if engine == BYTEPS.name:
+            results = start_in_byteps(job, folder)
+        else:
+            (results,) = ddp_stress.start([job], folder, LIMIT_S)
     except Wrong as wrong:
         (folder / f"wrong-{engine}-{seed}.txt").write_text(str(wrong))
         lines = str(wrong).splitlines()
@@ -132,7 +112,7 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> Soa
     return SoakStart(engine, prophet, kind, first_s, whole_s, result[:16])
 
 
-def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
+def judged(new: SoakStart, done: Sequence[SoakStart]) -> SoakStart:
     """Mark `new` as wrong if its result differs from the same job without Prophet, or an earlier one."""
     same = [s for s in done if (s.engine, s.kind) == (new.engine, new.kind) and not s.wrong]
     reference = next((start for start in same if not start.prophet), next(iter(same), None))
@@ -142,32 +122,31 @@ def judged(new: SoakStart, done: list[SoakStart]) -> SoakStart:
     return replace(new, wrong=f"other losses or weights than a start of {of}")
 
 
-def main() -> None:
+def run(wanted: int, seconds: float, file: Path) -> int:
     """Make starts until there are enough, or time is over. No `with`: forked processes leave through it, too."""
+    os.environ[settings.CACHE] = settings.OFF
+    torch.set_num_threads(1)
+    reexec_in_user_namespace()
+    done = read_pieces(file, SoakStart)
+    folder = file.parent.resolve() / "starts"
+    folder.mkdir(parents=True, exist_ok=True)
+    gc.freeze()  # or the end of each process would look at all that was imported
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at and (coming := next_start(done, wanted)):
+        done.append(judged(start(*coming, len(done), folder), done))
+        add_piece(file, done[-1])
+        print(done[-1], flush=True)
+    return 0
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
-    parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("--starts", type=int, required=True, help="under Prophet, with those before")
+    parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with those before")
     parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after so many seconds")
     parser.add_argument("--file", type=Path, required=True, help="what is kept: a line for each start")
     options = parser.parse_args()
-    os.environ[settings.CACHE] = settings.OFF
-    torch.set_num_threads(1)
-    try:
-        reexec_in_user_namespace()
-        done = read_pieces(options.file, SoakStart)
-    except UserError as error:
-        print(f"prophet: {error}", file=sys.stderr)
-        sys.exit(2)
-    folder = options.file.parent.resolve() / "starts"
-    folder.mkdir(parents=True, exist_ok=True)
-    gc.freeze()  # or the end of each process would look at all that was imported
-    ends_at = time.monotonic() + options.seconds
-    while sum(s.engine == options.engine and s.prophet for s in done) < options.starts and time.monotonic() < ends_at:
-        prophet, kind = next_start(options.engine, done)
-        made = judged(start(options.engine, prophet, kind, len(done), folder), done)
-        add_piece(options.file, made)
-        done.append(made)
+    return exit_status(lambda: run(options.starts, options.seconds, options.file))
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

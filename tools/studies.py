@@ -203,7 +203,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def real_names() -> Sequence[str]:
-    """Return the names of the paper's experiments on real engines."""
     return [name for name in STUDIES if name.startswith(f"{REAL}-")]
 
 

@@ -1,31 +1,38 @@
 """Measurements on the testbed: what its links do, and what gloo's all-reduces take on them.
 
 Rule of this file: which links and operations are looked at. Nothing else is in the testbed, and nothing computes
-meanwhile: the simulator has its numbers from the operations, and no iteration of any job is in them.
+meanwhile: the simulator has its numbers from the operations, and no iteration of any job is in them. A rank that times
+them is `python -m tools.testbed`; rank 0 prints one JSON line.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from prophet_scheduler.core.errors import UserError
+import torch
+
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
+from prophet_ddp.wide_gloo import greatest, wide_group
 from prophet_scheduler.lab.launchers import without_jobs
-from prophet_scheduler.lab.own_script import run_ranks
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
+from tools.jobs import said_by_ranks
 
 BANDWIDTHS = (250e6, 1e9, 2.5e9, None)
 DELAYS_S = (None, 0.0, 0.001, 0.005, 0.02)
 NODE, OTHER = "worker0", "server0"
 MEASURE_S = 1.5
-JOB = Path(__file__).with_name("operations_job.py")
 SIZES = (4 << 10, 128 << 10, 1 << 20, 16 << 20)
 AT_ONCE = (1, 2, MOST_AT_ONCE)
 ISSUED = SIZES[:3]
@@ -44,6 +51,15 @@ WAYS: Sequence[tuple[int, float | None, float | None]] = (
     (2, 2.5e9, None),
 )
 """Ranks, and the link of each: bits per second, None for no limit, and seconds each way."""
+LONG_S = 0.5
+"""Seconds that each is timed, unless `MOST` operations take less."""
+MOST = 2000
+PARAMETERS, PARAMETER_BYTES = 50, 2 << 20
+"""Tensors of the model whose gradients are copied and updated: more than any cache holds."""
+RENEWED_BYTES = 64 << 20
+"""Bytes of a gradient that has new memory each time."""
+PASSES = 8
+WAIT_S = 0.05
 
 
 def link(bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
@@ -73,7 +89,7 @@ def links(out: Path, results: Path) -> dict[str, Any]:
     return {"links": seen, "load": os.getloadavg()[0]}
 
 
-def timed(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
+def timed_on(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
     """Make a testbed of such links and time every size on it. Raises UserError.
 
     Seconds of an operation: `bare_s` of gloo's, by bytes and operations under way; `issued_s` of those that Prophet
@@ -81,20 +97,128 @@ def timed(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> dic
     do as well.
     """
     nodes = [f"worker{rank}" for rank in range(ranks)]
-    command = [sys.executable, str(JOB), json.dumps(list(itertools.product(SIZES, AT_ONCE))), json.dumps(ISSUED)]
-    said: list[str] = []
     with Testbed([NodeSpec(node, bandwidth_bps, delay_s=delay_s) for node in nodes]) as testbed:
-        if run_ranks(command, nodes, testbed, said.append, shell=without_jobs(os.environ)) != 0:
-            raise UserError("; ".join(said[-2:]))
-    found = json.loads(next(line for line in said if line.startswith("{")))
+        found = said_by_ranks([sys.executable, "-m", "tools.testbed"], nodes, testbed, without_jobs(os.environ))
     return {"way": {"ranks": ranks, "bandwidth_bps": bandwidth_bps, "delay_s": delay_s}, **found}
 
 
 def operations(out: Path, results: Path) -> list[dict[str, Any]]:
-    """Time every operation. Raises UserError."""
     reexec_in_user_namespace()
     found = []
     for way in WAYS:
         print(*way, flush=True)
-        found.append(timed(*way))
+        found.append(timed_on(*way))
     return found
+
+
+def main() -> None:
+    """Time all operations as one rank, and copies and updates of a model's gradients."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    patience = datetime.timedelta(seconds=120)
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store: Any = torch._C._distributed_c10d.TCPStore(host, port, ranks, rank == 0, patience)
+    group = wide_group(store, rank, ranks, patience)
+    issuer = Issuer(RankGroups(group), EventLog(False))
+    found = {
+        "bare_s": [
+            [size, at_once, timed(group, Bare(group, size, at_once))]
+            for size, at_once in itertools.product(SIZES, AT_ONCE)
+        ],
+        "issued_s": [[size, timed(group, Issued(issuer, size))] for size in ISSUED],
+        "copied_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
+        "renewed_rate": greatest(group, RENEWED_BYTES / renewed_s()),
+        "updated_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
+    }
+    if rank == 0:
+        print(json.dumps(found), flush=True)
+    group.barrier().wait()
+
+
+class Bare:
+    """All-reduces of so many bytes, as many at once as are asked for, each of memory of its own."""
+
+    def __init__(self, group: Any, size: int, at_once: int) -> None:
+        self._group = group
+        self._data = [torch.ones(size // 4) for _ in range(at_once)]
+
+    def __call__(self, count: int) -> None:
+        under_way: deque[Any] = deque()
+        for number in range(count):
+            if len(under_way) == len(self._data):
+                under_way.popleft().wait()
+            under_way.append(self._group.allreduce([self._data[number % len(self._data)]]))
+        while under_way:
+            under_way.popleft().wait()
+
+
+class Issued:
+    """Operations through Prophet's issuer; a thread waits for one after another, as forward does."""
+
+    def __init__(self, issuer: Issuer, size: int) -> None:
+        self._issuer = issuer
+        self._data = [torch.ones(size // 4) for _ in range(2 * issuer.at_once)]
+
+    def __call__(self, count: int) -> None:
+        operations = [self._operation(number) for number in range(count)]
+        self._issuer.append(operations)
+        for operation in operations:
+            self._issuer.ready(operation)
+        for operation in operations:
+            while not operation.done:
+                self._issuer.wait_activity(WAIT_S)
+
+    def _operation(self, number: int) -> JointOperation:
+        data = self._data[number % len(self._data)]
+        return JointOperation(lambda: self._issuer.groups.all_reduce(data), number, 4 * data.numel())
+
+
+def timed(group: Any, several: Callable[[int], None]) -> float:
+    """Return the seconds that an operation takes among others."""
+    some = 16
+    several(some)  # connections open, and windows with them
+    began = time.monotonic()
+    several(some)
+    each_s = greatest(group, (time.monotonic() - began) / some)
+    count = max(some, min(MOST, int(LONG_S / each_s)))
+    began = time.monotonic()
+    several(count)
+    return (time.monotonic() - began) / count
+
+
+def copied_s() -> float:
+    """Return the seconds to copy all gradients of a model to where they are sent from."""
+    gradients = [torch.ones(PARAMETER_BYTES // 4) for _ in range(PARAMETERS)]
+    buffer = torch.ones(PARAMETERS, PARAMETER_BYTES // 4)
+
+    def once() -> None:
+        for gradient, place in zip(gradients, buffer, strict=True):
+            torch.mul(gradient, 0.5, out=place)
+
+    return _passes(once)
+
+
+def renewed_s() -> float:
+    """Return the seconds to copy a large gradient to memory that was just freed, as autograd does."""
+    gradient = torch.ones(RENEWED_BYTES // 4)
+    return _passes(gradient.clone)
+
+
+def updated_s() -> float:
+    """Return the seconds that SGD takes to update all parameters of a model."""
+    parameters = [torch.nn.Parameter(torch.ones(PARAMETER_BYTES // 4)) for _ in range(PARAMETERS)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    return _passes(torch.optim.SGD(parameters, lr=1e-3).step)
+
+
+def _passes(once: Callable[[], Any]) -> float:
+    once()
+    began = time.monotonic()
+    for _ in range(PASSES):
+        once()
+    return (time.monotonic() - began) / PASSES
+
+
+if __name__ == "__main__":
+    main()

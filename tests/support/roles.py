@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from prophet_scheduler.core.settings import SCHEDULER
@@ -90,9 +89,7 @@ class Job:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for process in self._forked:
             process.close()
         self._sockets.cleanup()

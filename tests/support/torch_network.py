@@ -11,9 +11,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from prophet_byteps import hook
+from prophet_byteps.torch import front_end
+from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import references as torch_references
 
 torch.set_num_threads(1)  # Tensors are tiny, and on a busy machine threads mostly wait for each other.
@@ -208,6 +212,15 @@ def train(model: nn.Module, optimizer: Any, first: int = 0, steps: int = 6, sche
         optimizer.step()
         if scheduler is not None:
             scheduler.step()
+
+
+def install(network: Any, monkeypatch: pytest.MonkeyPatch, fusion: bool, **more: Any) -> None:
+    """Put the front end onto the network in place of BytePS's, in a process that has said and loaded nothing yet."""
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(notices, "_warned", set())
+    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    front_end.install(network, fusion, **more)
 
 
 def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Any:

@@ -52,8 +52,8 @@ def test_every_pair_runs_and_is_advised_on(tmp_path: Path, monkeypatch: pytest.M
     out = tmp_path / "out"
     advised = advise.measure(out, tmp_path, config=str(config))
     (followed,) = advised["rows"]
-    assert (followed.change, followed.now_s, followed.real_s, followed.helped) == ("prophet", 1.0, 1.0, True)
-    assert followed.predicted_s < 0.95 and followed.predicted_s != followed.uncalibrated_s
+    assert [followed[key] for key in ("change", "now_s", "real_s", "helped")] == ["prophet", 1.0, 1.0, True]
+    assert followed["predicted_s"] < 0.95 and followed["predicted_s"] != followed["uncalibrated_s"]
     monkeypatch.setattr(advise, "CHANGES", CHANGES)
     with pytest.raises(UserError, match="12 are wanted, a pair for each change"):
         advise.measure(out, tmp_path, config=str(config))

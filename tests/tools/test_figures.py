@@ -85,7 +85,7 @@ def test_prophet_is_held_against_the_best_size_stock_and_the_fastest_other(tmp_p
     source: Any = loaded(REPLAY, tmp_path).source
     study = Study(source, [Point(cell(**of(BLOCKS, repeats=[1.0])), 2)])
     (row,) = figures.block_standings(study)
-    assert (row.best, row.other, row.other_s, row.stock_s) == ("fixed-1m", "mxnet-p3", 0.95, 1.7)
+    assert (row.best, row.other, row.stock_s) == ("fixed-1m", "mxnet-p3", 1.7)
     assert row.ahead == pytest.approx(0.03)
     assert row.ahead_of_other == pytest.approx(1 - 0.97 / 0.95)
     assert figures.block_standings(Study(source, [Point(cell(prophet=failed("hung")), 2)])) == []
@@ -134,8 +134,8 @@ def test_mlfabric_is_ahead_where_its_time_to_the_loss_is_shorter() -> None:
 
     real, simulated = came(20.0, 15.0), came(16.0, None)
     pairs = {name: (real[name], simulated[name]) for name in real}
-    assert figures.ratios(pairs, "ring", "mlfabric") == (0.75, None)
-    assert figures.ratios({**pairs, "ring": (None, None)}, "ring", "mlfabric") == (None, None)
+    assert figures.ratios(pairs, "ring", "mlfabric") == [0.75, None]
+    assert figures.ratios({**pairs, "ring": (None, None)}, "ring", "mlfabric") == [None, None]
     assert figures.nearness({"c1-n1": pairs}, "ring") == [1.0]
     assert figures.of_paper("c2-n1") == 2.96
 
@@ -175,23 +175,23 @@ def operations(delay_s: float | None, small_s: float, large_s: float) -> dict[st
 
 def test_the_simulators_numbers_follow_from_operations_alone() -> None:
     so = figures.follows([operations(None, 0.0004, 0.0088), operations(0.005, 0.0404, 0.17)])
-    assert so.ways_a_message == pytest.approx(2.0), "40 ms are two messages of two ways of 10 ms each"
-    assert so.message_s == pytest.approx(0.0001), "two ranks send two messages each"
-    assert so.moved_rate == pytest.approx(2 * (1 << 24) / 0.0084)
-    assert so.issue_s == pytest.approx(0.0006)
+    assert so["ways_a_message"] == pytest.approx(2.0), "40 ms are two messages of two ways of 10 ms each"
+    assert so["message_s"] == pytest.approx(0.0001), "two ranks send two messages each"
+    assert so["moved_rate"] == pytest.approx(2 * (1 << 24) / 0.0084)
+    assert so["issue_s"] == pytest.approx(0.0006)
 
 
 def test_the_simulator_has_what_was_measured() -> None:
     stored = kept.kept(ROOT / kept.RESULTS, "operations", list[dict[str, Any]])
     assert stored is not None
     so = figures.follows(stored.data)
-    assert so.ways_a_message == pytest.approx(simulated_ddp.WAYS_A_MESSAGE, rel=0.05)
-    assert so.message_s == pytest.approx(simulated_ddp.MESSAGE_S, rel=0.02)
-    assert so.moved_rate == pytest.approx(simulated_ddp.MOVED_RATE, rel=0.02)
-    assert so.issue_s == pytest.approx(simulated_ddp.ISSUE_S, rel=0.05)
-    assert so.copied_rate == pytest.approx(simulated_ddp.COPIED_RATE, rel=0.02)
-    assert so.renewed_rate == pytest.approx(simulated_ddp.RENEWED_RATE, rel=0.02)
-    assert so.updated_rate == pytest.approx(simulated_ddp.UPDATED_RATE, rel=0.02)
+    assert so["ways_a_message"] == pytest.approx(simulated_ddp.WAYS_A_MESSAGE, rel=0.05)
+    assert so["message_s"] == pytest.approx(simulated_ddp.MESSAGE_S, rel=0.02)
+    assert so["moved_rate"] == pytest.approx(simulated_ddp.MOVED_RATE, rel=0.02)
+    assert so["issue_s"] == pytest.approx(simulated_ddp.ISSUE_S, rel=0.05)
+    assert so["copied_rate"] == pytest.approx(simulated_ddp.COPIED_RATE, rel=0.02)
+    assert so["renewed_rate"] == pytest.approx(simulated_ddp.RENEWED_RATE, rel=0.02)
+    assert so["updated_rate"] == pytest.approx(simulated_ddp.UPDATED_RATE, rel=0.02)
 
 
 GPU_RUN: dict[str, Any] = {

@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from prophet_scheduler.core.settings import DDP_NCCL
-from tools import gpu, gpu_job, measure
-from tools.gpu import GpuJob
+from tools import gpu, gpu_job, kept, measure
+from tools.gpu import GpuJob, GpuRun
 from tools.ports import free_port
 
 
@@ -40,6 +41,16 @@ def test_an_unknown_engine_is_one_line_and_nothing_is_kept(tmp_path: Path, capsy
     assert measure.main(["gpu", "engine=horovod", "--results", str(tmp_path)]) == 2
     assert "engine=horovod: its engines are byteps, ddp" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_runs_of_one_engine_are_kept_beside_those_of_the_other(tmp_path: Path) -> None:
+    byteps, ddp = (
+        next(GpuRun(job, "stock", 4, [1.0], "aa", 0) for job in gpu.JOBS if job.engine == engine)
+        for engine in gpu.BASES
+    )
+    assert gpu.beside_others([ddp], tmp_path) == [ddp]
+    kept.keep(tmp_path, "gpu", list[GpuRun], [byteps, replace(ddp, digest="bb")])
+    assert gpu.beside_others([ddp], tmp_path) == [byteps, ddp]
 
 
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:

@@ -18,8 +18,5 @@ def test_costs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atexit, "register", lambda function: None)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(30)))
     cost = guard.cost_of("small", model, torch.randn(2, 3, 4))
-    assert cost.parameters == 60
-    assert cost.forward_s > 0
-    assert cost.watched_s > 0
-    assert cost.step_s > 0
-    assert cost.iteration_s > 0
+    assert (cost.pop("name"), cost.pop("parameters")) == ("small", 60)
+    assert len(cost) == 4 and min(cost.values()) > 0

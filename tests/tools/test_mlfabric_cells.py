@@ -103,13 +103,13 @@ def test_a_cell_is_kept_beside_the_others(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(studies, "run_session", session.run)
     for cells in ("c1-n2", "c1-n1"):
         assert measure.main([name, f"cells={cells}", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 0
-    kind: Any = RealCells if name == "mlfabric" else MlfabricSimulated
-    stored = kept.kept(tmp_path, name, kind)
-    assert stored is not None and list(stored.data.cells) == ["c1-n1", "c1-n2"]
     if name == "mlfabric":
-        assert stored.data.cells["c1-n1"].cells[0].policies == POINT.policies
+        real = kept.kept(tmp_path, name, RealCells)
+        assert real is not None and list(real.data["cells"]) == ["c1-n1", "c1-n2"]
+        assert real.data["cells"]["c1-n1"].cells[0].policies == POINT.policies
     else:
-        assert list(stored.data.paper) == ["c1-n1", "c1-n2"]
+        stored = kept.kept(tmp_path, name, MlfabricSimulated)
+        assert stored is not None and list(stored.data.cells) == list(stored.data.paper) == ["c1-n1", "c1-n2"]
     assert session.ran == (["cell0", "cell0"] if name == "mlfabric" else [])
 
 

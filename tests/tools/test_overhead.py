@@ -10,8 +10,7 @@ import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import Settings
-from tools.overhead import mean_s, read_ranks
-from tools.overhead_job import ANSWERING, VARIANTS, is_asked, settings_of, threads_s, timed
+from tools.overhead import ANSWERING, VARIANTS, is_asked, mean_s, read_ranks, settings_of, threads_s, timed
 
 
 def test_what_happens_once_a_second_counts_and_what_the_machine_does_besides_does_not() -> None:

@@ -15,7 +15,7 @@ from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
-from tools import kept, pages, soak, soak_jobs, soak_starts
+from tools import kept, pages, soak, soak_records, soak_starts
 from tools.kept import Provenance
 from tools.native_stress import StressRun
 from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
@@ -33,15 +33,16 @@ FAULTS = [
 ]
 
 
-def test_starts_come_in_turn_with_and_without_prophet_and_by_kind() -> None:
+def test_starts_come_in_turn_by_engine_with_and_without_prophet_and_by_kind() -> None:
     done: list[SoakStart] = []
-    for _ in range(12):
-        prophet, kind = soak_starts.next_start("byteps", done)
-        done.append(replace(START, prophet=prophet, kind=kind))
-    done.append(replace(START, engine="ddp"))
-    assert [start.prophet for start in done[:6]] == [False, True, True] * 2
-    assert [start.kind for start in done if start.prophet] == [0, 1, 0, 2] * 2
-    assert soak_starts.next_start("byteps", done) == (False, 0)
+    while coming := soak_records.next_start(done, 8):
+        engine, prophet, kind = coming
+        done.append(replace(START, engine=engine, prophet=prophet, kind=kind))
+    assert [start.engine for start in done] == ["byteps", "ddp"] * 12
+    for engine in ("byteps", "ddp"):
+        mine = [start for start in done if start.engine == engine]
+        assert [start.prophet for start in mine] == [False, True, True] * 4
+        assert [start.kind for start in mine if start.prophet] == [0, 1, 0, 2] * 2
 
 
 def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
@@ -64,13 +65,13 @@ def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
 
 
 def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path) -> None:
-    assert soak_jobs.left_weights(tmp_path, 2) == ""
+    assert soak.left_weights(tmp_path, 2) == ""
     write_record(worker_record([1.0]), tmp_path / "worker0.json")
-    assert soak_jobs.left_weights(tmp_path, 2) == "", "the other left nothing"
+    assert soak.left_weights(tmp_path, 2) == "", "the other left nothing"
     write_record(worker_record([1.0]), tmp_path / "worker1.json")
-    assert soak_jobs.left_weights(tmp_path, 2) == "abc"
+    assert soak.left_weights(tmp_path, 2) == "abc"
     write_record(worker_record([1.0], weights_sha256="2e"), tmp_path / "worker1.json")
-    assert soak_jobs.left_weights(tmp_path, 2) == ["2e", "abc"]
+    assert soak.left_weights(tmp_path, 2) == ["2e", "abc"]
     late = replace(FAULTS[1], error="repeat 1 of 1: worker1 ended with status -6 after its last iteration: what()")
     assert late.end == "ended: worker1 ended with status -6 after its last iteration: what()"
     assert SoakData(faults=[FAULTS[0], late]).wrong() == []
@@ -116,7 +117,7 @@ def test_the_page_has_the_counts(tmp_path: Path) -> None:
 
 def test_growth_is_the_slope_of_the_second_half() -> None:
     pairs = [(n, 10_000_000 + (5_000_000 if n > 40 else 0) + 100 * n) for n in range(1, 201)]
-    assert soak_jobs.growth({"worker0": pairs, "server0": pairs[:15]}) == {"worker0": pytest.approx(100)}
+    assert soak.growth({"worker0": pairs, "server0": pairs[:15]}) == {"worker0": pytest.approx(100)}
     job = LongTraining("prophet", 200, 60.0, 6, "1f", messages=4000, growth_bytes={"worker0": 100.0, "server0": 40.0})
     job = replace(job, resident_bytes={"worker0": 1, "worker1": 1, "server0": 1})
     assert job.growth("worker", 1000) == 100_000
@@ -126,7 +127,7 @@ def test_growth_is_the_slope_of_the_second_half() -> None:
 
 
 def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
-    bandwidth = soak_jobs.changing_bandwidth(3, 200.0)
+    bandwidth = soak.changing_bandwidth(3, 200.0)
     times = [at_s for at_s, _ in bandwidth.changes]
     rates = [bandwidth.default, *(rate for _, rate in bandwidth.changes)]
     assert times == sorted(times) and 150 < times[-1] <= 200 and 10 <= len(times) <= 40
@@ -135,7 +136,7 @@ def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None
 
 def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
-    jobs = soak_jobs.fault_jobs()
+    jobs = soak.fault_jobs()
     assert {policy for _, _, policy in jobs} == {"stock", "prophet", "ddp-gloo", "ddp-prophet"}
     assert {fault.split(" ")[1] for _, fault, _ in jobs if fault} == {
         *("link-down", "slow-link", "killed", "stopped", "of")
@@ -174,11 +175,11 @@ def test_the_soak_in_short(tmp_path: Path) -> None:
     stored = kept.kept(results, "soak", SoakData)
     assert stored is not None
     data = stored.data
-    assert [(part.engine, part.prophet, part.wrong) for part in data.starts] == [
+    assert [(part["engine"], part["prophet"], part["wrong"]) for part in data.starts] == [
         *(("byteps", False, []), ("byteps", True, [])),
         *(("ddp", False, []), ("ddp", True, [])),
     ]
-    assert data.tasks[0].tasks > 70_000
+    assert data.tasks[0]["tasks"] > 70_000
     assert data.training[0].error == "" and data.training[0].messages and data.training[0].unfinished == 0
     (job,) = data.faults
     assert job.error == "" and job.weights and job.longest_iteration_s is not None and job.longest_iteration_s >= 0.9

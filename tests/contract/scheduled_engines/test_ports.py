@@ -23,34 +23,23 @@ from prophet_scheduler.frontends.torch.steps import ModuleUpdates
 from prophet_scheduler.frontends.torch.updates import AverageSource, Updates
 
 
-def byteps(arena: KeyedArena, rounds: OptimizerRounds) -> None:
+def byteps(
+    arena: KeyedArena, rounds: OptimizerRounds
+) -> tuple[Arena, Watcher, GradientSource, UpdateOwner, AverageSource]:
     """An optimizer's rounds are its updates, too."""
-    blocks: Arena = arena
-    watcher: Watcher = rounds
-    gradients: GradientSource = rounds
-    updates: UpdateOwner = rounds
-    averages: AverageSource = rounds
-    del blocks, watcher, gradients, updates, averages
+    return arena, rounds, rounds, rounds, rounds
 
 
-def byteps_modules(rounds: KeyedModuleRounds) -> None:
+def byteps_modules(rounds: KeyedModuleRounds) -> tuple[Watcher, GradientSource, Awaited, AverageSource]:
     """A module's rounds; its updates are the library's."""
-    watcher: Watcher = rounds
-    gradients: GradientSource = rounds
-    awaited: Awaited = rounds
-    averages: AverageSource = rounds
-    del watcher, gradients, awaited, averages
+    return rounds, rounds, rounds, rounds
 
 
-def ddp(arena: DdpArena, rounds: ModuleRounds, updating: ModuleUpdates) -> None:
+def ddp(
+    arena: DdpArena, rounds: ModuleRounds, updates: ModuleUpdates
+) -> tuple[Arena, Watcher, GradientSource, Awaited, UpdateOwner, AverageSource]:
     """A module's rounds, and an optimizer's updates, whose parameters may be of several modules."""
-    blocks: Arena = arena
-    watcher: Watcher = rounds
-    gradients: GradientSource = rounds
-    awaited: Awaited = rounds
-    updates: UpdateOwner = updating
-    averages: AverageSource = rounds
-    del blocks, watcher, gradients, awaited, updates, averages
+    return arena, rounds, rounds, rounds, updates, rounds
 
 
 @pytest.mark.parametrize("arena", [KeyedArena, DdpArena])

@@ -106,6 +106,13 @@ def job(hook: Any, stall_s: float | None = None) -> Agent:
     return Agent("torch", Settings("fifo", stall_s=stall_s), get_policy("fifo"), None, hook, "no hook here")
 
 
+def turns(job: Agent, clock: list[float], count: int) -> None:
+    """Let so many seconds pass, each with a turn of the agent."""
+    for _ in range(count):
+        clock[0] += 1.0
+        job._turn()
+
+
 def pass_time(job: Agent, hook: Hook, clock: list[float], seconds: int) -> None:
     job._begin()
     for _ in range(seconds):
@@ -151,17 +158,12 @@ def test_the_end_of_byteps_waits_for_all_as_well(clock: list[float], monkeypatch
     scheduled = job(hook, stall_s=20.0)
     scheduled._begin()
 
-    def turns(count: int) -> None:
-        for _ in range(count):
-            clock[0] += 1.0
-            scheduled._turn()
-
     lasts = [19]
-    byteps = SimpleNamespace(init=int, resume=int, shutdown=lambda: turns(lasts[0]))
+    byteps = SimpleNamespace(init=int, resume=int, shutdown=lambda: turns(scheduled, clock, lasts[0]))
     scheduled._agree_at_start(byteps, "")
-    turns(60)
+    turns(scheduled, clock, 60)
     byteps.shutdown()
-    turns(60)
+    turns(scheduled, clock, 60)
     lasts[0] = 21
     with pytest.raises(ProcessEnded) as ended:
         byteps.shutdown()
@@ -201,16 +203,11 @@ def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
     scheduled = job(hook, stall_s=20.0)
     scheduled._begin()
 
-    def turns(count: int) -> None:
-        for _ in range(count):
-            clock[0] += 1.0
-            scheduled._turn()
-
-    turns(60)
+    turns(scheduled, clock, 60)
     awaited[0] = True
-    turns(19)
+    turns(scheduled, clock, 19)
     with pytest.raises(ProcessEnded) as ended:
-        turns(1)
+        turns(scheduled, clock, 1)
     assert ended.value.status == STALLED
     assert ended.value.line.startswith("no transfer has finished for 20 s: no transfer is under way, ")
 

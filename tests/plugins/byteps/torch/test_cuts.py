@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import atexit
 import contextlib
 import logging
 import random
@@ -16,15 +15,13 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.torch import front_end, keyed_arena
+from prophet_byteps.torch import keyed_arena
 from prophet_byteps.torch import keys as torch_engine
 from prophet_byteps.torch.keyed_arena import names_reserved
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
-from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import arena
-from support.torch_network import Network, Plain, batch, same, same_model, wrap
+from support.torch_network import Network, Plain, batch, install, same, same_model, wrap
 
 SEEDS = range(6)
 ROUNDS = 24
@@ -95,13 +92,10 @@ class Cuts:
         self.round += 1
 
 
-def install(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
+def with_cuts(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
     network, control = Network(newest_first), Cuts(cuts)
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(notices, "_warned", set())
-    monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_engine.Engine, "cuts", lambda self, number: control)
-    front_end.install(network, fusion=True, board=CutBoard(None))
+    install(network, monkeypatch, fusion=True, board=CutBoard(None))
     return network, control
 
 
@@ -153,7 +147,7 @@ def test_another_cut_in_every_round_to_the_last_bit(
     monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10**6)
     monkeypatch.setattr(keyed_arena, "_FINE_BYTES", 100)  # so that names suffice
     pool = [some_cut(chance, total) for _ in range(7)]
-    network, control = install(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
+    network, control = with_cuts(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
     optimizer = wrap(network, model, make(model), backward_passes_per_step=accumulated)
     with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         expected = play(truth, Plain(make(truth)), random.Random(seed), accumulated)
@@ -178,7 +172,7 @@ def test_workers_give_the_same_keys_to_the_same_blocks_in_any_order_of_gradients
     lengths: list[dict[int, list[int]]] = []
     for worker in range(2):
         with monkeypatch.context() as patches:
-            network, _ = install(patches, cuts, newest_first=bool(worker))
+            network, _ = with_cuts(patches, cuts, newest_first=bool(worker))
             model = Mixed()
             optimizer = wrap(network, model, make(model))
             pushed: dict[int, list[int]] = {}
@@ -206,7 +200,7 @@ def sizes_of(model: nn.Module) -> list[int]:
 def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Mixed()
     cut = Cut((Segment(0, 2 * UNIT_BYTES), Segment(8 * UNIT_BYTES, 5 * UNIT_BYTES)))
-    network, _ = install(monkeypatch, [cut])
+    network, _ = with_cuts(monkeypatch, [cut])
     optimizer = wrap(network, model, make(model))
     nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
     pushed = {-priority - 1: name for name, priority in network.pushed}
@@ -225,7 +219,7 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     truth, model = Mixed(), Mixed()
     blocks = 2 * len(blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], coarse))
     monkeypatch.setattr(keyed_arena, "names_reserved", lambda sizes: blocks + 8)
-    network, control = install(monkeypatch, [fine, fine, coarse, fine])
+    network, control = with_cuts(monkeypatch, [fine, fine, coarse, fine])
     optimizer = wrap(network, model, make(model))
     expected = play(truth, Plain(make(truth)), random.Random(1), 1)
     seen = play(model, optimizer, random.Random(1), 1)
@@ -241,11 +235,9 @@ def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
 ) -> None:
     """Each key is a file that BytePS maps, and a process may map only so many."""
     network = Network()
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10)
     board = CutBoard(Cut.uniform(UNIT_BYTES))
-    front_end.install(network, fusion=True, board=board)
+    install(network, monkeypatch, fusion=True, board=board)
     truth, model = Mixed(), Mixed()
     optimizer = wrap(network, model, make(model))
     expected = play(truth, Plain(make(truth)), random.Random(1), 1)
@@ -261,7 +253,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
 ) -> None:
     """The first gradient of the round cuts anew, and so finishes the update that another one would have found."""
     cuts = [Cut.uniform(UNIT_BYTES), Cut.uniform(2 * UNIT_BYTES)]
-    network, _ = install(monkeypatch, cuts)
+    network, _ = with_cuts(monkeypatch, cuts)
     model = Mixed()
     optimizer = wrap(network, model, make(model))
     weights = [model.first.weight, model.last.weight]
@@ -294,7 +286,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
 def test_many_keys_are_not_opened_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """BytePS has a thread for each tensor that is pushed for the first time."""
     monkeypatch.setattr(torch_engine, "MOST_OPENING", 4)
-    network, _ = install(monkeypatch, [Cut.uniform(UNIT_BYTES)])
+    network, _ = with_cuts(monkeypatch, [Cut.uniform(UNIT_BYTES)])
     most = 0
     push = network.byteps_push_pull
 
@@ -330,7 +322,7 @@ def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.M
     texts: list[str] = []
     for split in (False, True):
         with monkeypatch.context() as patches:
-            network, _ = install(patches, [Cut.uniform(UNIT_BYTES)])
+            network, _ = with_cuts(patches, [Cut.uniform(UNIT_BYTES)])
             patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
             if split:
                 patches.setattr(arena, "fusible_kind", lambda param, dtype: (dtype, param.numel() < 1000))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import sys
@@ -14,13 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
 from prophet_byteps.tracing import NOTHING, TraceBoard
 from prophet_papers.tictac import TicTac
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import optimizer as late_optimizer
 from prophet_scheduler.frontends.torch import steps
@@ -34,6 +31,7 @@ from support.torch_network import (
     Plain,
     batch,
     gradient_of,
+    install,
     loss_of,
     make_model,
     same,
@@ -90,11 +88,7 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         if isinstance(kind, type) and "step" in vars(kind):
             monkeypatch.setattr(kind, "step", vars(kind)["step"])
     monkeypatch.setattr(steps, "_installed", False)
-    monkeypatch.setattr(hook, "_loaded", made)
-    monkeypatch.setattr(notices, "_warned", set())
-    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
-    front_end.install(made, fusion=request.param)
+    install(made, monkeypatch, fusion=request.param)
     yield made
     made.shutdown()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import types
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_byteps import hook
-from prophet_byteps.torch import front_end
-from support.torch_network import Network, Plain, batch, loss_of, make_model, pair, same_model, train, wrap
+from support.torch_network import Network, Plain, batch, install, loss_of, make_model, pair, same_model, train, wrap
 
 SGD = torch.optim.SGD
 
@@ -162,15 +159,13 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
 
 def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network()
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
     said: list[tuple[str, ...]] = []
     agreement = types.SimpleNamespace(
         propose=lambda topic, text: said.append((topic, text)),
         settle=lambda topic: said.append((topic,)),
         active=lambda: None,
     )
-    front_end.install(network, fusion=True, agreement=agreement)
+    install(network, monkeypatch, fusion=True, agreement=agreement)
     model, other = make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))

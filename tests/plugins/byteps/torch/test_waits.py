@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,15 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
-from prophet_byteps.torch import front_end
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import guards
 from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
-from support.torch_network import Network, Plain, loss_of, make_model, same_model, train, wrap
+from support.torch_network import Network, Plain, install, loss_of, make_model, same_model, train, wrap
 
 
 class Job:
@@ -27,10 +23,7 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.network = Network()
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
-        monkeypatch.setattr(hook, "_loaded", self.network)
-        monkeypatch.setattr(notices, "_warned", set())
-        monkeypatch.setattr(atexit, "register", lambda function: None)
-        front_end.install(self.network, fusion=True, board=self.board)
+        install(self.network, monkeypatch, fusion=True, board=self.board)
         self.truth, self.model = make_model(), make_model()
         self.plain = Plain(torch.optim.SGD(self.truth.parameters(), 0.1, momentum=0.9))
         inner = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
