@@ -24,7 +24,7 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
 from prophet_scheduler.lab.own_script import run_ranks
-from prophet_scheduler.lab.runner import Nodes, Watch, last_words
+from prophet_scheduler.lab.runner import Watch, last_words
 from prophet_scheduler.lab.testbed import Testbed
 
 POLL_S = 0.1
@@ -163,7 +163,7 @@ def watched(
         time.sleep(POLL_S)
 
 
-def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Nodes, shell: Mapping[str, str]) -> Any:
+def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Testbed, shell: Mapping[str, str]) -> Any:
     """Run `command` as a rank on each worker, and return the JSON of the last line of it. Raises UserError."""
     said: list[str] = []
     status = run_ranks(command, workers, nodes, said.append, shell=shell)

@@ -6,7 +6,6 @@ seconds, rates bits per second. A gain is a factor in samples a second.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,9 @@ from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.status import ObservedTimes
 from prophet_scheduler.lab.advice_observed import advice_of
-from prophet_scheduler.lab.own_script import Links, run_ranks, testbed_of
+from prophet_scheduler.lab.own_script import Links, testbed_of
 from prophet_scheduler.lab.records import read_status
+from tools.jobs import said_by_ranks
 
 ITERATIONS, FIRST = 30, 15
 """Iterations of a run, and those that do not count: Prophet learns over DDP meanwhile."""
@@ -108,13 +108,9 @@ def run(job: Job, more: Sequence[str], policy: str, status: Path | None = None) 
     own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
     own |= {settings.DDP_SCHEDULER: policy, settings.CACHE: "off"} if policy else {}
     own |= {settings.STATUS_OUT: str(status)} if status is not None else {}
-    said: list[str] = []
     with testbed_of(command, Links(job.ranks, job.rate_bps, job.delay_s)) as (workers, testbed):
-        failed = run_ranks(command, workers, testbed, said.append, shell=own)
-    found = [line for line in said if line.startswith("{")]
-    if failed or not found:
-        raise UserError(f"{job}: {said[-1] if said else 'it said nothing'}")
-    return TypeAdapter(list[float]).validate_python(json.loads(found[-1])["iterations_s"])
+        said = said_by_ranks(command, workers, testbed, own)
+    return TypeAdapter(list[float]).validate_python(said["iterations_s"])
 
 
 def watched(job: Job, out: Path) -> Observed:

@@ -221,8 +221,7 @@ def test_the_ranks_of_a_host_are_added_up_there(connect: Callable[..., Network])
     inputs = torch.randn(4, 4 * 29, generator=torch.Generator().manual_seed(1))
     sums = torch.full((4, 29), torch.nan)
     for transfer, wire in [
-        (wire.reduce(own, mine, True, 0, 0), wire)
-        for wire, own, mine in zip(network.wires, sums, inputs, strict=True)
+        (wire.reduce(own, mine, True, 0, 0), wire) for wire, own, mine in zip(network.wires, sums, inputs, strict=True)
     ]:
         wire.wait(transfer)
     parts = inputs.view(4, 4, 29)
