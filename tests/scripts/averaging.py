@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
-
 _hosts = ""
 
 

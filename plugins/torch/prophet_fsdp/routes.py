@@ -4,13 +4,12 @@ Rule of this file: from the hosts of ranks to who sends what to whom. It knows n
 
 A part that a rank owns goes to each other rank of its host, and to one rank of each other host, which stands for it
 there and passes it on. A part that is summed goes the same way back: a host's ranks are added up there first. Parts of
-a host's ranks have different ranks that stand for them, as far as there are enough. If no two ranks share a host, or all
-do, each part goes straight to everybody.
+a host's ranks have different ranks that stand for them, as far as there are enough. If no two ranks share a host, or
+all do, each part goes straight to everybody.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,4 +41,4 @@ def routes_of(hosts: Sequence[str]) -> list[Route]:
 def own_host() -> str:
     """Return what ranks of one host have in common, and others do not: a machine's network, or a container's."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"

@@ -26,8 +26,8 @@ from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
-from prophet_fsdp.routes import own_host
 from prophet_fsdp.rounds import name_of
+from prophet_fsdp.routes import own_host
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__

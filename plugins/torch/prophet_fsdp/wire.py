@@ -80,8 +80,8 @@ class ShardGroups:
 
 
 class ShardTransfer:
-    """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own in
-    the order of the program. `stage` counts the collectives of its reduction that come before it on its wire.
+    """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own
+    in the order of the program. `stage` counts the collectives of its reduction that come before it on its wire.
     """
 
     def __init__(self, first: int, number: int, stage: int = 0) -> None:
@@ -135,7 +135,9 @@ class _Asked:
 
 
 class _Lane:
-    """Blocks to come from one rank, for one stage of reductions. `apart`: each one asked for is waited for by itself."""
+    """Blocks to come from one rank, for one stage of reductions. `apart`: each that is asked for is waited for by
+    itself.
+    """
 
     def __init__(self, apart: bool) -> None:
         self.wanted: list[_Wanted] = []
