@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Iterator
 
 import pytest
 
-from prophet_byteps import hook
-from prophet_byteps.torch import front_end
-from prophet_scheduler.frontends import notices
-from support.torch_network import Network
+from support.torch_network import Network, install
 
 
 @pytest.fixture(params=[False, True], ids=["oldest-first", "newest-first"])
@@ -24,11 +20,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 
 def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(notices, "_warned", set())
-    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
-    front_end.install(network, fusion=False)
+    install(monkeypatch, network, fusion=False)
     yield network
     network.shutdown()
 

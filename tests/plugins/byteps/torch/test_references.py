@@ -27,9 +27,11 @@ from support.torch_network import (
     make_model,
     pair,
     peek,
+    plain_sgd,
     same,
     same_model,
     train,
+    twins_of,
     weight_of,
     wrap,
 )
@@ -74,34 +76,34 @@ EDITS = [clamp, decay, all_at_once, through_keywords, in_a_vector]
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("kept", [True, False], ids=["kept-list", "param_groups"])
 def test_edits_after_step_find_updated_values(any_order: Network, edit: Callable[[Params], None], kept: bool) -> None:
-    truth, plain, model, optimizer = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
+    twins = pair(any_order)
+    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
     waited_for = 0
     for number in range(2, 6):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             train(some_model, some_optimizer, number, 1)
             waited_for += bool(any_order.flying)
             edit(lists[id(some_model)] if kept else list(group_params(some_optimizer)))
     assert waited_for == 4, "the updates must still have been on their way"
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_what_shares_memory_with_a_parameter_is_a_way_to_it(network: Network) -> None:
     """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
-    truth, plain, model, optimizer = pair(network)
-    aliases = {id(m): [p.data.view(-1) for p in m.parameters()] for m in (truth, model)}
+    twins = pair(network)
+    aliases = {id(m): [p.data.view(-1) for p in m.parameters()] for m in (twins.truth, twins.model)}
     for number in range(2, 5):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             train(some_model, some_optimizer, number, 1)
             for alias in aliases[id(some_model)]:
                 alias.clamp_(-0.05, 0.05)
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_moving_averages_of_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
+    twins = pair(network)
     averages = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    for some_model, some_optimizer in twins.sides:
         mine = [p.detach().clone() for p in group_params(some_optimizer)]
         for number in range(2, 6):
             train(some_model, some_optimizer, number, 1)
@@ -112,8 +114,8 @@ def test_moving_averages_of_groups(network: Network) -> None:
 
 
 def test_lookahead_over_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    twins = pair(network)
+    for some_model, some_optimizer in twins.sides:
         slow = [p.detach().clone() for p in group_params(some_optimizer)]
         for number in range(2, 8):
             train(some_model, some_optimizer, number, 1)
@@ -121,35 +123,35 @@ def test_lookahead_over_groups(network: Network) -> None:
                 for kept, p in zip(slow, group_params(some_optimizer), strict=True):
                     kept.add_(p.data - kept, alpha=0.5)
                     p.data.copy_(kept)
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_regulariser_before_the_forward_pass(any_order: Network) -> None:
     """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
-    truth, plain, model, optimizer = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
+    twins = pair(any_order)
+    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
     for number in range(2, 6):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             some_optimizer.zero_grad()
             penalty = torch.stack([(p**2).sum() for p in lists[id(some_model)]]).sum()
             (loss_of(some_model, number) + 0.01 * penalty).backward()
             some_optimizer.step()
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_the_gradient_that_was_sent_is_the_average_when_it_is_read(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
+    twins = pair(network)
+    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
     for number in range(2, 5):
         norms = []
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             some_optimizer.zero_grad(set_to_none=False)
             loss_of(some_model, number).backward()
             kept: list[Any] = [p.grad for p in lists[id(some_model)]]
             some_optimizer.step()
             norms.append([p.grad.norm() for p in lists[id(some_model)] if p.grad is not None] + [g.sum() for g in kept])
         assert same(*norms)
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 @pytest.mark.parametrize(
@@ -181,11 +183,10 @@ def test_schedulers_and_options_of_groups_wait_for_nothing(network: Network) -> 
 
 
 def test_state_is_that_of_after_the_step(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     assert network.flying
-    assert same(list(optimizer.state.values()), list(plain.optimizer.state.values()))
+    assert same(list(twins.optimizer.state.values()), list(twins.plain.optimizer.state.values()))
     assert not network.flying
 
 
@@ -244,38 +245,38 @@ def test_a_mode_of_dispatch_does_not_see_updates(network: Network) -> None:
             self.ops.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     while network.flying:
         network.deliver()
     seen = []
-    for some_model in (truth, model):
+    for some_model in (twins.truth, twins.model):
         with torch.no_grad(), Seeing() as mode:
             some_model(batch(3)[0])
         seen.append(mode.ops)
     assert seen[0] == seen[1]
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_another_thread_reaches_modules_and_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     read: list[Any] = []
     thread = threading.Thread(
-        target=lambda: read.extend(p.detach().clone() for group in optimizer.param_groups for p in group["params"])
+        target=lambda: read.extend(
+            p.detach().clone() for group in twins.optimizer.param_groups for p in group["params"]
+        )
     )
     thread.start()
     thread.join()
-    assert same(read, [p.detach() for p in truth.parameters()])
+    assert same(read, [p.detach() for p in twins.truth.parameters()])
 
 
 @pytest.mark.parametrize("captured", [True, False])
 def test_transforms_of_functions(network: Network, captured: bool) -> None:
-    truth, plain, model, optimizer = pair(network)
+    twins = pair(network)
     results = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    for some_model, some_optimizer in twins.sides:
         params = list(some_model.parameters())
         for number in range(2, 5):
             train(some_model, some_optimizer, number, 1)
@@ -288,7 +289,7 @@ def test_transforms_of_functions(network: Network, captured: bool) -> None:
             results.append(gradient.clone())
         results.append(torch.func.vmap(lambda row: row * 2)(params[0]).detach().clone())
     assert same(results[:4], results[4:])
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
@@ -297,8 +298,8 @@ def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
         return inputs @ weight.t()
 
     outputs = []
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    twins = pair(network)
+    for some_model, some_optimizer in twins.sides:
         weight = next(iter(some_model.parameters()))
         scripted = torch.jit.script(some_model)
         for number in range(2, 5):
@@ -311,9 +312,9 @@ def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
 
 
 def test_a_trace_holds_no_update(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
+    twins = pair(network)
     graphs = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    for some_model, some_optimizer in twins.sides:
         train(some_model, some_optimizer, 2, 1)
         graphs.append(torch.jit.trace(some_model.eval(), batch(9)[0]))
         some_model.train()
@@ -323,8 +324,8 @@ def test_a_trace_holds_no_update(network: Network) -> None:
 
 
 def test_a_graph_from_before_the_step_fails_as_it_does_without_prophet(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    twins = pair(network)
+    for some_model, some_optimizer in twins.sides:
         some_optimizer.zero_grad()
         first, second = loss_of(some_model, 2), loss_of(some_model, 3)
         first.backward()
@@ -353,18 +354,16 @@ def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(netw
 
 def test_synchronize_right_after_step_sends_nothing(network: Network) -> None:
     """On one worker alone it would begin a round that the others take for their next."""
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     pushed = len(network.pushed)
-    optimizer.synchronize()
+    twins.optimizer.synchronize()
     assert len(network.pushed) == pushed
     assert not network.flying
     with references.blind():
-        assert same([p.grad for p in model.parameters()], [p.grad for p in truth.parameters()])
-    train(truth, plain, 3, 3)
-    train(model, optimizer, 3, 3)
-    assert same_model(model, truth)
+        assert same([p.grad for p in twins.model.parameters()], [p.grad for p in twins.truth.parameters()])
+    twins.train(3, 3)
+    assert twins.alike()
 
 
 def test_synchronize_without_a_gradient_takes_part_in_the_round(network: Network) -> None:
@@ -381,9 +380,8 @@ def test_synchronize_without_a_gradient_takes_part_in_the_round(network: Network
 
 
 def test_finish_updates_sends_nothing(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    truth, _, model, optimizer = twins = pair(network)
+    twins.train(2, 1)
     optimizer.zero_grad()
     pushed = len(network.pushed)
     optimizer.finish_updates()
@@ -394,10 +392,9 @@ def test_finish_updates_sends_nothing(network: Network) -> None:
 
 def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None:
     """By the thread of a queue, too, which knows no mode of ours."""
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, _ = twins = pair(network)
     params = list(model.parameters())
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins.train(2, 1)
     network.newest_first = True
     thread = threading.Thread(target=lambda: ForkingPickler(io.BytesIO()).dump([params[0], params[1].data]))
     thread.start()
@@ -410,48 +407,46 @@ def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None
 @pytest.mark.parametrize("how", ["share_memory", "sent"])
 def test_memory_shared_with_another_process_is_up_to_date_after_step(network: Network, how: str) -> None:
     """An actor in another process reads the very pages, and nobody here uses them."""
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, _ = twins = pair(network)
     if how == "share_memory":
         model.share_memory()
     else:
         ForkingPickler(io.BytesIO()).dump(list(model.parameters()))
     for number in range(2, 4):
-        train(truth, plain, number, 1)
-        train(model, optimizer, number, 1)
+        twins.train(number, 1)
         assert not network.flying
         assert torch.equal(peek(model[0]), weight_of(truth[0]))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_view_of_numpy_finds_the_updates_while_it_lives(network: Network, when: str) -> None:
+    made: list[Any] = []
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        made[:] = params
+        views[:] = [p.detach().numpy() for p in made] if when == "before" else []
+        return plain_sgd(made)
+
+    views: list[Any] = []
+    twins = twins_of(network, make)
+    twins.train(0, 2)
     if when == "after":
-        truth, plain, model, optimizer = pair(network)
-        views: list[Any] = [p.detach().numpy() for p in model.parameters()]
-    else:
-        truth, model = make_model(), make_model()
-        views = [p.detach().numpy() for p in model.parameters()]
-        plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-        optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-        train(truth, plain, 0, 2)
-        train(model, optimizer, 0, 2)
-    train(truth, plain, 2, 2)
-    train(model, optimizer, 2, 2)
-    assert all((view == p.detach().numpy()).all() for view, p in zip(views, truth.parameters(), strict=True))
+        views = [p.detach().numpy() for p in made]
+    twins.train(2, 2)
+    assert all((view == p.detach().numpy()).all() for view, p in zip(views, twins.truth.parameters(), strict=True))
     views.clear()
-    train(truth, plain, 4, 1)
-    train(model, optimizer, 4, 1)
+    twins.train(4, 1)
     # torch marks what NumPy had before like memory of NumPy's own.
     assert len(network.flying) == (8 if when == "after" else 0), "nobody holds them any more"
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_kept_state_dict_costs_no_overlap(network: Network) -> None:
     """Its tensors share the parameters' memory, but whoever reads them asks torch."""
-    truth, plain, model, optimizer = pair(network)
-    best = [some_model.state_dict() for some_model in (truth, model)]
+    twins = pair(network)
+    best = [some_model.state_dict() for some_model in (twins.truth, twins.model)]
     for number in range(2, 4):
-        train(truth, plain, number, 1)
-        train(model, optimizer, number, 1)
+        twins.train(number, 1)
         assert len(network.flying) == 8
         assert same({k: v.clone() for k, v in best[0].items()}, {k: v.clone() for k, v in best[1].items()})
 
@@ -470,13 +465,12 @@ def test_state_has_the_order_that_the_optimizer_gives_it(any_order: Network) -> 
 
 
 def test_a_forked_child_has_the_updates(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     child = os.fork()
     if child == 0:
         network.flying.clear()  # as if its transfers never came
-        os._exit(0 if same_model(model, truth) else 1)
+        os._exit(0 if same_model(twins.model, twins.truth) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -6,7 +6,6 @@ that it really runs; what the program and BytePS do is told to the recorder at t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +15,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from prophet_byteps import hook
-from prophet_byteps.torch import front_end
 from prophet_byteps.torch import keyed_rounds as torch_rounds
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -25,7 +22,7 @@ from prophet_scheduler.frontends.torch import program_state
 from prophet_scheduler.frontends.torch import references as torch_references
 from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
 from prophet_scheduler.frontends.torch.streams import CudaStreams, Streams, streams_of
-from support.torch_network import Network, loss_of, make_model, peek, train, wrap
+from support.torch_network import Network, install, loss_of, make_model, peek, train, wrap
 
 Clock = dict[str, int]
 VIEWS = ("as_strided", "view", "detach", "alias", "t", "empty", "zeros")
@@ -211,14 +208,12 @@ class TwoStreams(nn.Module):
 def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True, sync: bool = False) -> list[Any]:
     """Trains for some steps under the recorder; raises AssertionError at the first missing wait."""
     network = StreamedNetwork(recorder)
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
     monkeypatch.setattr(torch_rounds, "streams_of", lambda device: FakeStreams(recorder))
     monkeypatch.setattr(program_state, "of_now", tuple)
     monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
     for owner, name in ((Arena, "stage"), (OptimizerRounds, "_update_here"), (OptimizerRounds, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
-    front_end.install(network, fusion=fusion)
+    install(monkeypatch, network, fusion=fusion)
     model = TwoStreams(recorder)
     for layer in (*model.layers, model.shared):
         for param in layer.parameters():
