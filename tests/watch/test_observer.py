@@ -324,7 +324,7 @@ def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCapt
     observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
     assert observer is not None
     observer.close()
-    assert [record.getMessage() for record in caplog.records] == ["Prophet: has no status socket: not yours"]
+    assert caplog.messages == ["Prophet: has no status socket: not yours"]
 
 
 def test_a_job_is_called_by_its_script_and_port() -> None:

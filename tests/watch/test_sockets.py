@@ -171,7 +171,7 @@ def test_a_failure_is_one_warning_and_no_socket(
         if thread.name == "prophet-status":
             thread.join(LONG_S)
     assert not path.exists() and asked(path) is None
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: no longer says what it does: ZeroDivisionError: integer division or modulo by zero"
     ]
 
@@ -339,7 +339,7 @@ def test_a_page_that_fails_is_one_warning_and_the_status_stays(
         assert asked(folder / "job.status") == {"a": 1}
     finally:
         server.close()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
     ]
 

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import copy
 import itertools
-import logging
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -402,8 +401,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
             deliver(limit_s)
 
     monkeypatch.setattr(network, "wait_activity", wait)
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        network.shutdown()
+    network.shutdown()
     assert network.shut_down
     assert bool(network.flying) != waits
     said = ["Prophet: updates were still to come when the job ended, and nothing moved any more"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -90,15 +89,14 @@ def test_a_policy_that_takes_no_graph_has_the_times(network: Network) -> None:
 
 def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        both(network, LAST)
-        assert job.board.found is not NOTHING
-        both(network, 1)
-        assert job.board.found is NOTHING
-        before = hooks()
-        both(network, LAST)
+    both(network, LAST)
+    assert job.board.found is not NOTHING
+    both(network, 1)
+    assert job.board.found is NOTHING
+    before = hooks()
+    both(network, LAST)
     assert hooks() == before
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
         "another"
     ]
@@ -119,9 +117,8 @@ def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
 ) -> None:
     before = hooks()
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        twins = both(network, 4)
-        getattr(twins.optimizer._prophet, method)()
+    twins = both(network, 4)
+    getattr(twins.optimizer._prophet, method)()
     assert hooks() == before and job.board.closed and len(caplog.records) == 1
     twins.train(first=4, steps=LAST)
     assert job.board.found is NOTHING and twins.alike()
@@ -132,8 +129,7 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
         raise KeyError("gradient0")
 
     job = Job(network, make=fail)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        twins = both(network, LAST + 1)
+    twins = both(network, LAST + 1)
     assert job.board.found is NOTHING and twins.alike()
     (record,) = caplog.records
     assert "KeyError: 'gradient0'; tictac takes its layers" in record.getMessage()
@@ -158,7 +154,6 @@ def test_a_parameter_without_a_part_in_the_loss_leaves_no_graph(
     job = Job(network)
     model = Reader()
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        train(model, optimizer, steps=LAST)
+    train(model, optimizer, steps=LAST)
     assert job.board.found is NOTHING and not job.graphs
     assert "2 of its 4 parameters have no part in the graph of its loss" in caplog.text
