@@ -199,17 +199,6 @@ def test_clearing_gradients_waits_for_nothing(network: Network, set_to_none: boo
     assert all(p.grad is None if set_to_none else not gradient_of(p).any() for p in twins.model.parameters())
 
 
-def test_gradients_never_cleared_are_averages_after_the_update(network: Network) -> None:
-    """As with stock BytePS, backward then adds to the average."""
-    twins = pair(network)
-    for number in range(2, 5):
-        for some_model, some_optimizer in twins.sides:
-            loss_of(some_model, number).backward()
-            some_optimizer.step()
-    assert same([p.grad for p in twins.model.parameters()], [p.grad for p in twins.truth.parameters()])
-    assert twins.alike()
-
-
 def test_accumulation(any_order: Network) -> None:
     twins = pair(any_order)
     twins.optimizer.set_backward_passes_per_step(3)

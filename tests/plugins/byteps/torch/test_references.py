@@ -23,6 +23,7 @@ from support.torch_network import (
     Network,
     Plain,
     batch,
+    gradient_of,
     loss_of,
     make_model,
     pair,
@@ -77,80 +78,139 @@ EDITS = [clamp, decay, all_at_once, through_keywords, in_a_vector]
 @pytest.mark.parametrize("kept", [True, False], ids=["kept-list", "param_groups"])
 def test_edits_after_step_find_updated_values(any_order: Network, edit: Callable[[Params], None], kept: bool) -> None:
     twins = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
-    waited_for = 0
-    for number in range(2, 6):
-        for some_model, some_optimizer in twins.sides:
-            train(some_model, some_optimizer, number, 1)
-            waited_for += bool(any_order.flying)
-            edit(lists[id(some_model)] if kept else list(group_params(some_optimizer)))
-    assert waited_for == 4, "the updates must still have been on their way"
-    assert twins.alike()
-
-
-def test_what_shares_memory_with_a_parameter_is_a_way_to_it(network: Network) -> None:
-    """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
-    twins = pair(network)
-    aliases = {id(m): [p.data.view(-1) for p in m.parameters()] for m in (twins.truth, twins.model)}
-    for number in range(2, 5):
-        for some_model, some_optimizer in twins.sides:
-            train(some_model, some_optimizer, number, 1)
-            for alias in aliases[id(some_model)]:
-                alias.clamp_(-0.05, 0.05)
-    assert twins.alike()
-
-
-def test_moving_averages_of_groups(network: Network) -> None:
-    twins = pair(network)
-    averages = []
     for some_model, some_optimizer in twins.sides:
-        mine = [p.detach().clone() for p in group_params(some_optimizer)]
+        params = list(some_model.parameters())
         for number in range(2, 6):
             train(some_model, some_optimizer, number, 1)
-            with torch.no_grad():
-                torch._foreach_lerp_(mine, list(group_params(some_optimizer)), 0.1)
-        averages.append(mine)
-    assert same(*averages)
-
-
-def test_lookahead_over_groups(network: Network) -> None:
-    twins = pair(network)
-    for some_model, some_optimizer in twins.sides:
-        slow = [p.detach().clone() for p in group_params(some_optimizer)]
-        for number in range(2, 8):
-            train(some_model, some_optimizer, number, 1)
-            if number % 2:
-                for kept, p in zip(slow, group_params(some_optimizer), strict=True):
-                    kept.add_(p.data - kept, alpha=0.5)
-                    p.data.copy_(kept)
+            assert bool(any_order.flying) == (some_model is twins.model), "updates must still be on their way"
+            edit(params if kept else list(group_params(some_optimizer)))
     assert twins.alike()
 
 
-def test_a_regulariser_before_the_forward_pass(any_order: Network) -> None:
-    """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
-    twins = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
-    for number in range(2, 6):
-        for some_model, some_optimizer in twins.sides:
-            some_optimizer.zero_grad()
-            penalty = torch.stack([(p**2).sum() for p in lists[id(some_model)]]).sum()
-            (loss_of(some_model, number) + 0.01 * penalty).backward()
-            some_optimizer.step()
-    assert twins.alike()
+Program = Callable[[Any, Any], Any]
+PROGRAMS: list[Program] = []
+"""What programs do with a model and its optimizer; what a program returns must be the same without Prophet."""
 
 
-def test_the_gradient_that_was_sent_is_the_average_when_it_is_read(network: Network) -> None:
-    twins = pair(network)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (twins.truth, twins.model)}
+def program(function: Program) -> Program:
+    PROGRAMS.append(function)
+    return function
+
+
+@program
+def shares_memory_with_parameters(model: nn.Module, optimizer: Any) -> None:
+    """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
+    aliases = [p.data.view(-1) for p in model.parameters()]
     for number in range(2, 5):
-        norms = []
-        for some_model, some_optimizer in twins.sides:
-            some_optimizer.zero_grad(set_to_none=False)
-            loss_of(some_model, number).backward()
-            kept: list[Any] = [p.grad for p in lists[id(some_model)]]
-            some_optimizer.step()
-            norms.append([p.grad.norm() for p in lists[id(some_model)] if p.grad is not None] + [g.sum() for g in kept])
-        assert same(*norms)
+        train(model, optimizer, number, 1)
+        clamp(aliases)
+
+
+@program
+def keeps_moving_averages_of_groups(model: nn.Module, optimizer: Any) -> Params:
+    averages = [p.detach().clone() for p in group_params(optimizer)]
+    for number in range(2, 6):
+        train(model, optimizer, number, 1)
+        with torch.no_grad():
+            torch._foreach_lerp_(averages, list(group_params(optimizer)), 0.1)
+    return averages
+
+
+@program
+def looks_ahead_over_groups(model: nn.Module, optimizer: Any) -> None:
+    slow = [p.detach().clone() for p in group_params(optimizer)]
+    for number in range(2, 8):
+        train(model, optimizer, number, 1)
+        if number % 2:
+            for kept, p in zip(slow, group_params(optimizer), strict=True):
+                kept.add_(p.data - kept, alpha=0.5)
+                p.data.copy_(kept)
+
+
+@program
+def regularises_before_the_forward_pass(model: nn.Module, optimizer: Any) -> None:
+    """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
+    params = list(model.parameters())
+    for number in range(2, 6):
+        optimizer.zero_grad()
+        penalty = torch.stack([(p**2).sum() for p in params]).sum()
+        (loss_of(model, number) + 0.01 * penalty).backward()
+        optimizer.step()
+
+
+@program
+def reads_gradients_that_were_sent(model: nn.Module, optimizer: Any) -> Params:
+    params, read = list(model.parameters()), []
+    for number in range(2, 5):
+        optimizer.zero_grad(set_to_none=False)
+        loss_of(model, number).backward()
+        kept: list[Any] = [p.grad for p in params]
+        optimizer.step()
+        read += [*(gradient_of(p).norm() for p in params), *(g.sum() for g in kept)]
+    return read
+
+
+@program
+def never_clears_gradients(model: nn.Module, optimizer: Any) -> list[Any]:
+    """As with stock BytePS, backward then adds to the average."""
+    for number in range(2, 5):
+        loss_of(model, number).backward()
+        optimizer.step()
+    return [p.grad for p in model.parameters()]
+
+
+@program
+def transforms_functions(model: nn.Module, optimizer: Any) -> Params:
+    weight, results = next(model.parameters()), []
+    for number in range(2, 5):
+        train(model, optimizer, number, 1)
+        results.append(torch.func.grad(lambda w: (w**2).sum())(weight).clone())
+        train(model, optimizer, number + 10, 1)
+        model.eval()
+        results.append(torch.func.grad(lambda x: model(x).sum())(batch(number)[0]).clone())
+        model.train()
+    return [*results, torch.func.vmap(lambda row: row * 2)(weight).detach().clone()]
+
+
+@torch.jit.script
+def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return inputs @ weight.t()
+
+
+@program
+def runs_torchscript(model: nn.Module, optimizer: Any) -> Params:
+    weight, scripted, outputs = next(model.parameters()), torch.jit.script(model), []
+    for number in range(2, 5):
+        train(model, optimizer, number, 1)
+        outputs.append(linear(batch(9)[0], weight).detach())
+        train(model, optimizer, number + 10, 1)
+        outputs.append(scripted.eval()(batch(9)[0]).detach())
+        model.train()
+    return outputs
+
+
+@program
+def traces_without_updates(model: nn.Module, optimizer: Any) -> list[Any]:
+    train(model, optimizer, 2, 1)
+    graph = torch.jit.trace(model.eval(), batch(9)[0])
+    model.train()
+    return [graph.code, graph.inlined_graph.str().count("aten"), graph(batch(8)[0]).detach()]
+
+
+@program
+def goes_back_through_a_graph_from_before_the_step(model: nn.Module, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    first, second = loss_of(model, 2), loss_of(model, 3)
+    first.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.backward()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.__name__))
+def test_a_program_has_the_bits_that_it_has_without_prophet(any_order: Network, program: Program) -> None:
+    twins = pair(any_order)
+    assert same(*(program(*side) for side in twins.sides))
     assert twins.alike()
 
 
@@ -272,75 +332,15 @@ def test_another_thread_reaches_modules_and_groups(network: Network) -> None:
     assert same(read, [p.detach() for p in twins.truth.parameters()])
 
 
-@pytest.mark.parametrize("captured", [True, False])
-def test_transforms_of_functions(network: Network, captured: bool) -> None:
-    twins = pair(network)
-    results = []
-    for some_model, some_optimizer in twins.sides:
-        params = list(some_model.parameters())
-        for number in range(2, 5):
-            train(some_model, some_optimizer, number, 1)
-            if captured:
-                some_model.eval()
-                gradient = torch.func.grad(lambda x, m=some_model: m(x).sum())(batch(number)[0])
-                some_model.train()
-            else:
-                gradient = torch.func.grad(lambda w: (w**2).sum())(params[0])
-            results.append(gradient.clone())
-        results.append(torch.func.vmap(lambda row: row * 2)(params[0]).detach().clone())
-    assert same(results[:4], results[4:])
-    assert twins.alike()
-
-
-def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
-    @torch.jit.script
-    def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return inputs @ weight.t()
-
-    outputs = []
-    twins = pair(network)
-    for some_model, some_optimizer in twins.sides:
-        weight = next(iter(some_model.parameters()))
-        scripted = torch.jit.script(some_model)
-        for number in range(2, 5):
-            train(some_model, some_optimizer, number, 1)
-            outputs.append(linear(batch(9)[0], weight).detach())
-            train(some_model, some_optimizer, number + 10, 1)
-            outputs.append(scripted.eval()(batch(9)[0]).detach())
-            some_model.train()
-    assert same(outputs[:6], outputs[6:])
-
-
-def test_a_trace_holds_no_update(network: Network) -> None:
-    twins = pair(network)
-    graphs = []
-    for some_model, some_optimizer in twins.sides:
-        train(some_model, some_optimizer, 2, 1)
-        graphs.append(torch.jit.trace(some_model.eval(), batch(9)[0]))
-        some_model.train()
-    assert graphs[0].code == graphs[1].code
-    assert graphs[0].inlined_graph.str().count("aten") == graphs[1].inlined_graph.str().count("aten")
-    assert same(graphs[0](batch(8)[0]), graphs[1](batch(8)[0]))
-
-
-def test_a_graph_from_before_the_step_fails_as_it_does_without_prophet(network: Network) -> None:
-    twins = pair(network)
-    for some_model, some_optimizer in twins.sides:
-        some_optimizer.zero_grad()
-        first, second = loss_of(some_model, 2), loss_of(some_model, 3)
-        first.backward()
-        some_optimizer.step()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            second.backward()
-
-
 def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(network: Network) -> None:
     """A layer whose weight is not needed for the gradient: nothing fails, with or without Prophet."""
-    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
-    models[1].load_state_dict(models[0].state_dict())
-    plain = Plain(torch.optim.SGD(models[0].parameters(), 0.1))
-    optimizer = wrap(network, models[1], torch.optim.SGD(models[1].parameters(), 0.1))
-    for some_model, some_optimizer in zip(models, (plain, optimizer), strict=True):
+
+    def layer() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Linear(6, 3)
+
+    twins = twins_of(network, plain_sgd, layer)
+    for some_model, some_optimizer in twins.sides:
         train(some_model, some_optimizer, 0, 3)
         for number in range(3, 6):
             first, second = loss_of(some_model, number), loss_of(some_model, number + 10)
@@ -348,8 +348,8 @@ def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(netw
             some_optimizer.step()
             second.backward()
             some_optimizer.step()
-    assert same_model(*models)
-    assert same(*([p.grad for p in m.parameters()] for m in models))
+    assert twins.alike()
+    assert same(*([p.grad for p in m.parameters()] for m, _ in twins.sides))
 
 
 def test_synchronize_right_after_step_sends_nothing(network: Network) -> None:
