@@ -42,7 +42,6 @@ SLOTS = 32
 """Slots declared at the start. Each further topic declares one more, so numbers must be alike until then."""
 
 START = "start"
-"""First topic of every job."""
 START_LIMIT_S = 30.0
 """Seconds for each worker's answer after all have connected. They all answer when they connect."""
 WARN_S = 30.0
@@ -149,7 +148,6 @@ def decode_row(row: bytes) -> Row | None:
 
 
 def page_count(workers: int) -> int:
-    """Return the number of pages that hold a row for each worker."""
     return -(-workers // _ROWS)
 
 
@@ -278,7 +276,6 @@ class Agreement:
             return self._topics[topic].settled
 
     def text(self, topic: str) -> str:
-        """Return what this worker proposed."""
         return self._topics[topic].text or ""
 
     def renew(self, rank: int, workers: int) -> None:
@@ -328,7 +325,6 @@ def active() -> Agreement | None:
 
 
 def reserve(topic: str) -> None:
-    """Give a topic its place among the topics, for a text that is known only later."""
     if _active is not None:
         _active.reserve(topic)
 
@@ -361,7 +357,6 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 
 
 def poll() -> bool:
-    """Call Agreement.poll. True if nothing is open."""
     return _active is None or _active.poll()
 
 
@@ -371,7 +366,6 @@ def under_way() -> bool:
 
 
 def begin_anew() -> None:
-    """Forget the pages that BytePS had: it has ended."""
     if _active is not None:
         _active.exchange.begin_anew()
 

@@ -97,8 +97,6 @@ def give_back(bps: Any, largest_sent: int) -> None:
 
 
 class Number:
-    """The number itself, inside a BytePS that runs."""
-
     def __init__(self, cell: ctypes.c_uint32, step: int) -> None:
         self._cell = cell
         self._step = step
@@ -116,7 +114,6 @@ class Number:
 
     @property
     def value(self) -> int:
-        """Partition size in bytes."""
         return self._cell.value
 
     def rounded(self, size: int) -> int:

@@ -24,8 +24,6 @@ Said = ParamSpec("Said")
 
 
 class HasId(Protocol):
-    """Block with the id of its events."""
-
     @property
     def id(self) -> int: ...
 
@@ -108,7 +106,6 @@ def switch_on() -> TrainingLog:
 
 
 def switch_off() -> None:
-    """Stop the front ends' writing."""
     global _log
     _log = None
 

@@ -50,8 +50,6 @@ class KeyedBlock(ArenaBlock):
 
 
 class KeyedArena(Arena):
-    """The gradients of optimizer `number`."""
-
     def __init__(
         self,
         slots: Sequence[Slot],

@@ -49,7 +49,6 @@ def _tables() -> dict[str, Any]:
 
 
 def devices() -> tuple[str, ...]:
-    """Return the names of the devices with published times."""
     return tuple(_tables()["similar"])
 
 
