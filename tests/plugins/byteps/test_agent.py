@@ -31,7 +31,7 @@ from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut, Refusal, Segment
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import load_events, load_record
-from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueEvent
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.plan_codec import encode_plan
@@ -103,7 +103,7 @@ class SlowHook(Hook):
         return self.events
 
 
-def one_event(kind: EventKind) -> Any:
+def one_event(kind: EventKind | QueueEvent) -> Any:
     return np.array([(0.0, 0, 4, 0, 0, kind, 0)], EVENT_DTYPE)
 
 
@@ -304,8 +304,10 @@ def test_a_comparison_that_fails_is_one_warning(
 
 
 def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
-    bps, scheduled = BytePS(2), job(Hook())
+    hook, bps = Hook(), BytePS(2)
+    scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
+    hook.events = one_event(QueueEvent.PLAN)
     scheduled._turn()
     assert scheduled._learning.session is None, "a program that only imports BytePS learns nothing"
     bps.init()
