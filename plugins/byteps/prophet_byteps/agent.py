@@ -258,6 +258,7 @@ class Agent:
         self._reports.took_up(hook.set_plan(plan))
 
     def _finish(self) -> None:
+        """End the thread and the observer, and write the records asked for."""
         session = self._learning.session
         # Events have one reader: this thread may read them only after the agent's has ended.
         if self._thread.end(TURN_LIMIT_S) and self._hook is not None and self._reports.wants_events:

@@ -42,6 +42,7 @@ SLOTS = 32
 """Slots declared at the start. Each further topic declares one more, so numbers must be alike until then."""
 
 START = "start"
+"""First topic of every job."""
 START_LIMIT_S = 30.0
 """Seconds for each worker's answer after all have connected. They all answer when they connect."""
 WARN_S = 30.0
@@ -148,6 +149,7 @@ def decode_row(row: bytes) -> Row | None:
 
 
 def page_count(workers: int) -> int:
+    """Return the number of pages that hold a row for each worker."""
     return -(-workers // _ROWS)
 
 
@@ -276,6 +278,7 @@ class Agreement:
             return self._topics[topic].settled
 
     def text(self, topic: str) -> str:
+        """Return what this worker proposed."""
         return self._topics[topic].text or ""
 
     def renew(self, rank: int, workers: int) -> None:
@@ -325,6 +328,7 @@ def active() -> Agreement | None:
 
 
 def reserve(topic: str) -> None:
+    """Give a topic its place among the topics, for a text that is known only later."""
     if _active is not None:
         _active.reserve(topic)
 
@@ -357,6 +361,7 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 
 
 def poll() -> bool:
+    """Call Agreement.poll. True if nothing is open."""
     return _active is None or _active.poll()
 
 
@@ -366,6 +371,7 @@ def under_way() -> bool:
 
 
 def begin_anew() -> None:
+    """Forget the pages that BytePS had: it has ended."""
     if _active is not None:
         _active.exchange.begin_anew()
 

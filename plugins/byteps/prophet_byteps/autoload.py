@@ -39,11 +39,14 @@ _hooked: str | None = None  # the framework whose part of BytePS the hook was lo
 
 
 class ProcessAgent(Protocol):
+    """Prophet in a process of a job."""
+
     def start(self, module: ModuleType) -> None: ...
     def step_aside(self, why: str) -> None: ...
 
 
 def _run(framework: str, module: ModuleType, execute: Execute) -> None:
+    """Execute BytePS's module, with Prophet switched on around it."""
     global _hooked
     if not os.environ.get(SCHEDULER):
         place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]

@@ -87,6 +87,7 @@ class InForce(NamedTuple):
 
 
 def described(refusal: Refusal) -> str:
+    """Return a refusal in words."""
     sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
     return f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
 
@@ -190,6 +191,7 @@ class CutBoard:
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
+        """Refusals that hold now."""
         with self._lock:
             return tuple(refusal for refusal, holds in self._refusals.values() if holds)
 
@@ -216,6 +218,7 @@ class CutBoard:
                     self._ended.append(ended)
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
+        """Return this worker's first cut, for gradients of these bytes in forward order."""
         try:
             return self._first_cut(sizes)
         except Exception as error:
@@ -233,6 +236,7 @@ class CutBoard:
     # CutControl's.
 
     def said(self) -> tuple[Wish, Network | None]:
+        """Return this worker's (wish, network)."""
         with self._lock:
             return self._wanted, self._network
 
@@ -256,6 +260,7 @@ class CutBoard:
                 self.in_force = after
 
     def refuse(self, refusal: Refusal) -> None:
+        """Note a cut that no worker takes up."""
         with self._lock:
             self._refusals[refusal.cut] = refusal, True
         self.complain(described(refusal))

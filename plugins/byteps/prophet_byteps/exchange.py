@@ -111,6 +111,7 @@ class EngineConnection:
 
 
 def library_of(bps: Any) -> Path:
+    """Return BytePS's extension of the imported module."""
     return next(Path(bps.__file__).parent.glob("c_lib*.so"))
 
 

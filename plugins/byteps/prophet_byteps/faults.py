@@ -40,6 +40,7 @@ class Fault:
 
     @property
     def row(self) -> tuple[str, str]:
+        """Name, and effect on a job."""
         doubt = "cannot tell whether " if self.state is State.UNKNOWN else ""
         return self.correction.name, f"{doubt}{self.correction.effect}"
 
@@ -104,6 +105,7 @@ def _state_of_script(correction: Correction, text: str) -> State | None:
 
 
 def _mend(parts: dict[str, Path]) -> str:
+    """Return how to get one without them."""
     if "torch" in parts and _OF_GPUS in parts["torch"].read_bytes():
         return "`python -m prophet_byteps.build build --cuda` makes one without them"
     return "`pip uninstall byteps`, then `python -m prophet_byteps.build install`, for one without them"

@@ -196,6 +196,7 @@ class Hook:
         return self.set_encoded_plan(encode_plan(plan))
 
     def set_encoded_plan(self, encoded: bytes) -> TakenPlan:
+        """Do as `set_plan`, for a plan's bytes (core/plan_codec.py)."""
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:
@@ -241,6 +242,7 @@ _loaded: Hook | None = None
 
 
 def loaded() -> Hook | None:
+    """Return the hook of this process, if it is on."""
     return _loaded
 
 
@@ -250,11 +252,13 @@ def set_loaded(hook: Hook) -> None:
 
 
 def set_identity(by: str) -> None:
+    """Call Hook.set_identity, if the hook is on."""
     if _loaded is not None:
         _loaded.set_identity(by)
 
 
 def reset() -> None:
+    """Call Hook.reset, if the hook is on."""
     if _loaded is not None:
         _loaded.reset()
 

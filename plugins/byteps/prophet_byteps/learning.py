@@ -154,6 +154,7 @@ class Learning:
         self._board = board
         self.stores = stores
         self.plan = policy.plan(None, None)
+        """The plan in force on this worker."""
         self.plans = 0
         """Number of plans taken up after the first."""
         self.session: Session | None = None

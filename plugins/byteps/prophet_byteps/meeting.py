@@ -69,6 +69,7 @@ def attend(
 
 
 def warn_of_settings() -> None:
+    """Warn of unknown variables, on one worker of the job."""
     if place_of(os.environ)[0] == 0:
         from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
@@ -76,6 +77,7 @@ def warn_of_settings() -> None:
 
 
 def not_compared(error: Exception) -> None:
+    """Warn that workers may differ."""
     logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
 
 

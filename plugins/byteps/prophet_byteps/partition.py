@@ -97,6 +97,8 @@ def give_back(bps: Any, largest_sent: int) -> None:
 
 
 class Number:
+    """The number itself, inside a BytePS that runs."""
+
     def __init__(self, cell: ctypes.c_uint32, step: int) -> None:
         self._cell = cell
         self._step = step
@@ -114,6 +116,7 @@ class Number:
 
     @property
     def value(self) -> int:
+        """Partition size in bytes."""
         return self._cell.value
 
     def rounded(self, size: int) -> int:

@@ -42,6 +42,7 @@ class Reports:
 
     @property
     def wants_events(self) -> bool:
+        """True if somebody reads the events."""
         return self._kept is not None or self.observer is not None
 
     def begin(self, framework: str, wake: Callable[[], None], arena: bool) -> None:
@@ -60,14 +61,17 @@ class Reports:
             logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
 
     def keep(self, events: NDArray[Any]) -> None:
+        """Keep drained events."""
         if self._kept is not None:
             self._kept.keep(events)
 
     def took_up(self, taken: TakenPlan) -> None:
+        """Note a plan that the hook has taken up."""
         if self._kept is not None:
             self._kept.keep_plan(taken.number, taken.encoded)
 
     def predict(self, session: Session) -> None:
+        """Predict the iterations of the session's plan, for the observer."""
         if self.observer is None:
             return
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
@@ -101,6 +105,7 @@ class Reports:
         lines.begins("BytePS", f"{workers} workers and {servers}", profile.total_bytes, self._settings.policy)
 
     def close(self, session: Session | None) -> None:
+        """Say no more."""
         if self.observer is None:
             return
         if self._said and session is not None:
@@ -112,6 +117,8 @@ class Reports:
         self.observer.close()
 
     def write(self, session: Session | None, hook: Hook | None) -> None:
+        """Write the files that were asked for."""
+
         def events() -> EventRecord | None:
             if self._kept is None or hook is None:
                 return None

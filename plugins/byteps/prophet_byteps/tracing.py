@@ -41,6 +41,7 @@ class TraceBoard:
         self.with_graph = make is not None
         self.found = NOTHING
         self.closed = False
+        """True if nothing more is wanted."""
         self._policy = policy
         self._make = make
 

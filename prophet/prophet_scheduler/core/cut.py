@@ -305,6 +305,8 @@ def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -
 
 @dataclass
 class _Begun:
+    """A block with room for so many more bytes, which ends at the start of the next segment."""
+
     pieces: list[Piece]
     room: int
     ends: int | None
@@ -340,6 +342,7 @@ class PageRounds:
 
     def __init__(self, tried: int = 0) -> None:
         self.ended = 0
+        """Number of ended rounds."""
         self._tried = self._since = tried
 
     def round_ends(self) -> bool:

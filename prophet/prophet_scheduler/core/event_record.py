@@ -60,6 +60,7 @@ class RecordBuffer:
             self._drop(self._pieces.popleft())
 
     def keep_plan(self, number: int, encoded: bytes) -> None:
+        """Take in a plan that the queue has taken up."""
         self._plans[number] = encoded
 
     def record(self, watchdog_s: float, most_in_flight: int | None, agreed: bool = False) -> EventRecord:

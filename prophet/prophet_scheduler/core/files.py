@@ -52,6 +52,7 @@ def whole_file(path: Path, mode: int = ANYBODY) -> Iterator[BinaryIO]:
 
 
 def write_whole(text: str, path: Path) -> None:
+    """Write `text` in UTF-8, as `whole_file` does."""
     with whole_file(path) as file:
         file.write(text.encode())
 

@@ -84,6 +84,7 @@ class Graph:
         return tuple(operation for operation in self.operations if operation.kind is OperationKind.COMPUTE)
 
     def successors(self) -> dict[str, list[str]]:
+        """Return the operations that wait for each, by its name."""
         waiting: dict[str, list[str]] = {operation.name: [] for operation in self.operations}
         for operation in self.operations:
             for name in operation.inputs:

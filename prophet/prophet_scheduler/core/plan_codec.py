@@ -19,8 +19,10 @@ MAGIC = b"PRPHPLAN"
 VERSION = 1
 """Version of the layout. The native part takes no other."""
 UNLIMITED = 2**64 - 1
+"""The credit of a lane without a limit."""
 NO_GROUP = -1
 UNKNOWN_S = -1.0
+"""Generation time of a gradient whose time is unknown."""
 
 _LANE = np.dtype(
     [("credit", "<u8"), ("ranked", "<u4"), ("gradients", "<u4"), ("deadlines", "<u4"), ("reserved", "<u4")]
@@ -51,6 +53,7 @@ _DEADLINE = np.dtype([("time_s", "<f8"), ("rank", "<i4"), ("reserved", "<u4")])
 
 
 def encode_plan(plan: Plan) -> bytes:
+    """Return the bytes of both lanes of `plan`."""
     header = np.zeros((), HEADER)
     header["magic"], header["version"] = MAGIC, VERSION
     if plan.network is not None:

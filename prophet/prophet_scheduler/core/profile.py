@@ -68,6 +68,7 @@ class Profile:
 
     @property
     def size_by_id(self) -> dict[int, int]:
+        """Bytes of each gradient id."""
         return {id_: g.size_bytes for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
 
     @property

@@ -102,6 +102,7 @@ LAB_RATES = "PROPHET_LAB_RATES"
 """Variables from `prophet run` to the processes of an experiment; the engine's description explains them."""
 
 PREFIX = "PROPHET_"
+"""Prefix of all of Prophet's own variables."""
 HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, VALIDATE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
 """Variables between Prophet's own processes, no settings of a job."""
 NAMES = frozenset(
@@ -145,10 +146,12 @@ class Settings:
     record: Path | None = None
     record_command: bool = False
     metrics_port: int | None = None
+    """Port of this process."""
     metrics_host: str = DEFAULT_METRICS_HOST
 
     @property
     def outputs(self) -> dict[str, Path]:
+        """Files to write when the job ends, by their variables."""
         files = {PROFILE_OUT: self.profile_out, EVENTS_OUT: self.events_out, STATUS_OUT: self.status_out}
         return {name: path for name, path in files.items() if path is not None}
 

@@ -81,6 +81,7 @@ class ArmStatus:
 
     @property
     def words(self) -> str:
+        """Return the arm in a few words."""
         return f"{self.way} {describe_cut(self.cut)}".strip()
 
 
@@ -106,6 +107,7 @@ class ObservedTimes:
 
     @property
     def share_error(self) -> float:
+        """Standard error of that share."""
         return self.error_s / self.iteration_s
 
 
@@ -126,6 +128,7 @@ class Observed:
     low_rank_bytes: tuple[int, ...] = ()
     bucket_bytes: int | None = None
     half: bool = False
+    """True if gradients travel in half precision."""
     own_hook: str = ""
     """Communication hook of the job that changes what is sent in an unknown way."""
     modules: int = 1

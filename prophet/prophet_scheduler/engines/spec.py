@@ -23,6 +23,7 @@ for another engine the word means that engine's first variant.
 
 
 def is_worker(node: str) -> bool:
+    """Return True if `node` trains."""
     return role_of(node) == "worker"
 
 
@@ -110,6 +111,7 @@ class EngineSpec:
 
     name: str
     words: str
+    """Its name for people."""
     exchanges: Mapping[Framework, str]
     """Dotted path of the class for job scripts (exchange.py has the protocols), by framework."""
     programs: Mapping[str, str] = field(default_factory=dict)
@@ -164,9 +166,11 @@ class EngineSpec:
         return self.hook is not None
 
     def has_role(self, node: str) -> bool:
+        """Return True if `node` of a cluster takes part."""
         return is_worker(node) or role_of(node) in self.programs
 
     def variant(self, name: str) -> Variant | None:
+        """Return the variant of this name; None if there is none."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
     @property

@@ -110,6 +110,7 @@ def option(default: int | float | bool, help: str, *, unit: str = "", least: flo
 
 
 def variable(name: str) -> str:
+    """Return the environment variable of an option."""
     return f"{PREFIX}{name.upper()}"
 
 

@@ -49,11 +49,13 @@ class Prophet:
         return self._plan(order, network, self.credit(network))
 
     def search(self, question: Question) -> Search:
+        """Return the search for the cut and the credit with the shortest iteration."""
         from prophet_scheduler.policies.algorithms.chooser import ChoiceSearch
 
         return ChoiceSearch(question)
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
+        """Return the plan of a choice."""
         # What is cut has ids in forward order, which are ranks under any cut. A learned order has those of one cut
         # alone: blocks of another would be ranked by place among blocks that are ranked by number.
         return replace(self._plan({}, question.network, choice.credit), cut=choice.cut)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BANDS = 8
+"""Number of urgency bands of gradients."""
 WINDOW_S = 5.0
 """Length of the window for rates; an iteration is often longer than one turn."""
 PERIODS = 50
@@ -39,6 +40,7 @@ TRANSFER_DTYPE = np.dtype(
         ("finish_s", "<f8"),
     ]
 )
+"""Layout of one finished transfer."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class MeterTurn:
     sent_bytes: int
     received_bytes: int
     busy_s: tuple[float, float]
+    """Busy seconds of pushes and of pulls."""
 
 
 class Meter:
@@ -71,9 +74,11 @@ class Meter:
 
     @property
     def all_reduces(self) -> bool:
+        """True for an engine with all-reduces."""
         return self._ranks is not None
 
     def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
+        """Take in the events since the last turn, in order of time."""
         ended = np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
         since = self._before if self._before is not None else float(events["time_s"][0]) if len(events) else now
         self._before = now
@@ -92,6 +97,7 @@ class Meter:
         return latest
 
     def flows(self) -> tuple[Flow, Flow]:
+        """Return what was sent and received over the last WINDOW_S."""
         seconds = sum(turn.seconds for turn in self._turns)
         if seconds <= 0:
             return Flow(self._total[0]), Flow(self._total[1])
@@ -183,6 +189,7 @@ def covered_s(starts: NDArray[Any], stops: NDArray[Any]) -> float:
 
 
 def _by_band(rows: NDArray[Any], counts: int, top: int) -> list[tuple[int, int]]:
+    """Return (count, bytes) of these transfers for each band."""
     band_of = rows["gradient"].astype(np.int64) * counts // top
     several = np.bincount(band_of, minlength=counts)
     sizes = np.bincount(band_of, rows["bytes"], counts)
@@ -207,6 +214,7 @@ class Periods:
             self._last_s = end_s
 
     def spread(self) -> Spread | None:
+        """Spread of the newest iterations; None before there are any."""
         return spread_of(list(self._periods_s))
 
 

@@ -44,6 +44,7 @@ def metrics_page(status: LiveStatus) -> str:
 
 
 def figures(status: LiveStatus) -> Iterable[Figure]:
+    """Return all metrics, including those with unknown values."""
     agent, spread, network = status.agent, status.iteration, status.agent.network
 
     def alone(name: str, kind: str, help: str, value: float | int | None) -> Figure:

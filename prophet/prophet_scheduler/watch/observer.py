@@ -47,6 +47,7 @@ WAKE_LIMIT_S = 0.25
 
 logger = logging.getLogger("prophet_scheduler")
 _here: Observer | None = None
+"""Newest observer of this process."""
 
 
 class LastTurn(NamedTuple):
@@ -232,12 +233,15 @@ class Observer:
 
     @property
     def of_this_process(self) -> bool:
+        """False in a fork."""
         return os.getpid() == self._pid
 
     def document(self) -> bytes:
+        """Return the current status as its socket sends it."""
         return self._asked(lambda: json.dumps(asdict(self.status()), allow_nan=False) + "\n")
 
     def page(self) -> bytes:
+        """Return the current metrics as Prometheus reads them."""
         return self._asked(lambda: metrics_page(self.status()))
 
     def _asked(self, answer: Callable[[], str]) -> bytes:
@@ -312,5 +316,6 @@ def job_name(script: str, port: str) -> str:
 def worker_name(
     engine: Literal["byteps", "ddp"], framework: str, rank: int, workers: int | None, local_rank: int, port: str
 ) -> WorkerName:
+    """Return the name of this process."""
     job = job_name(sys.argv[0] if sys.argv else "", port)
     return WorkerName(job, rank, engine, framework, workers, local_rank, socket.gethostname(), os.getpid())

@@ -53,6 +53,7 @@ ANOTHER_PACE = 0.02
 
 
 def file_name(worker: WorkerName) -> str:
+    """Name of the file of a worker's record."""
     return f"worker{worker.rank}.jsonl"
 
 
@@ -117,6 +118,7 @@ class RecordWriter:
             self._file.flush()
 
     def close(self, now: float, agent: AgentStatus, waited_s: Mapping[str, float], watch_cpu_s: float) -> None:
+        """Write the last line and close the file."""
         with self._lock:
             if self._file.closed:
                 return
@@ -220,6 +222,7 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
 
 
 def profile_row(now: float, profile: Profile, half: bool = False, barrier: bool = False) -> ProfileRow:
+    """Return what was learned of a job, in columns."""
     gradients = profile.gradients
     return ProfileRow(
         time_s=round(now, DIGITS),

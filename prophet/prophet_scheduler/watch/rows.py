@@ -25,6 +25,7 @@ RECORD_SCHEMA: Literal[1] = 1
 MOST_RECORD_BYTES = 64 << 20
 """Maximum size of one worker's file. Lines beyond it are left out, except the last ones."""
 END_BYTES = 1 << 20
+"""Room kept free for the last lines."""
 MOST_TRANSFERS_A_LINE = 4000
 LEAST_MOMENT_S, MOST_MOMENT_S = 1.0, 20.0
 ITERATIONS_A_MOMENT = 2.5

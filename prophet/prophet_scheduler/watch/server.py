@@ -25,6 +25,7 @@ from prophet_scheduler.watch.sockets import listen
 ANSWER_LIMIT_S = 5.0
 """Maximum time of a client, to send its request and to read the answer."""
 MOST_ASKING = 32
+"""Maximum clients at the same time."""
 MOST_REQUEST_BYTES = 8192
 CLOSE_S = 1.0
 """Maximum time to finish an answer when the server closes."""
@@ -60,6 +61,7 @@ class StatusServer:
         return int(listener.getsockname()[1])
 
     def start(self) -> None:
+        """Start to answer."""
         _servers.add(self)
         self._thread = threading.Thread(target=self._run, name="prophet-status", daemon=True)
         self._thread.start()
@@ -78,6 +80,7 @@ class StatusServer:
         self.let_go()
 
     def let_go(self) -> None:
+        """Close this process's ends of all sockets."""
         self._hub.close()
 
     def _run(self) -> None:
@@ -94,6 +97,7 @@ class StatusServer:
         connection.end()
 
     def _show(self, connection: Connection) -> None:
+        """Send the page, at /metrics or /."""
         whole = any(end in connection.received for end in _ENDS)
         if not whole and len(connection.received) < MOST_REQUEST_BYTES:
             return

@@ -28,6 +28,7 @@ MOST_PATH_BYTES = 100
 MOST_JOB_LETTERS = 40
 MOST_DOCUMENT_BYTES = 1 << 24
 ASK_LIMIT_S = 1.0
+"""Maximum time for a worker's answer."""
 
 
 def folders(environ: Mapping[str, str] = os.environ, uid: int | None = None) -> list[Path]:
@@ -129,6 +130,7 @@ def sockets_in(folder: Path) -> list[Path]:
 
 
 def remove_stale(folder: Path) -> None:
+    """Remove the sockets of killed processes."""
     for path in sockets_in(folder):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)

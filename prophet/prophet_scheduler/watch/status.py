@@ -99,6 +99,7 @@ class Predicted:
 
 
 def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Predicted:
+    """Prediction for the choice of a policy, if it makes one."""
     if wanted is None:
         return Predicted(stock_iteration_s=stock_iteration_s)
     return Predicted(wanted.iteration_s, stock_iteration_s, wanted.cut.segments)

@@ -24,6 +24,8 @@ Said = ParamSpec("Said")
 
 
 class HasId(Protocol):
+    """Block with the id of its events."""
+
     @property
     def id(self) -> int: ...
 
@@ -106,6 +108,7 @@ def switch_on() -> TrainingLog:
 
 
 def switch_off() -> None:
+    """Stop the front ends' writing."""
     global _log
     _log = None
 

@@ -24,16 +24,20 @@ from .toolchain import Toolchain
 
 @dataclass(frozen=True)
 class Cuda:
+    """A CUDA to build against."""
+
     version: str
     """Version that torch was built for, such as 13.0."""
     wheels: tuple[str, ...]
     """Names and versions of the wheels that have its files."""
     includes: tuple[Path, ...]
+    """Folders of headers."""
     libraries: tuple[tuple[str, Path], ...]
     """Shared libraries to link: what the linker calls each, and where it is."""
 
     @property
     def described(self) -> str:
+        """All that shapes the wheel, as text."""
         return f"CUDA {self.version} ({', '.join(self.wheels)})"
 
     def lay_out(self, home: Path) -> dict[str, str]:
@@ -143,6 +147,7 @@ def missing_packages() -> list[str]:
 
 
 def _files(distribution: str) -> list[Path]:
+    """Return all files of an installed wheel; none if it is not installed."""
     try:
         files = metadata.files(distribution)
     except metadata.PackageNotFoundError:
@@ -151,6 +156,7 @@ def _files(distribution: str) -> list[Path]:
 
 
 def _include_folder(files: list[Path], header: str) -> Path | None:
+    """Return the folder to search for `header` in, among the files of a wheel."""
     ends = Path(header).parts
     same = (file for file in files if file.parts[-len(ends) :] == ends and "include" in file.parts and file.is_file())
     folders = [file.parents[len(ends) - 1] for file in same]

@@ -76,6 +76,7 @@ class Correction:
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
+        """Its rules, and the one that leaves the mark."""
         if not self.marked_after:
             return self.rules
         visible = '__attribute__((used, weak, visibility("default")))'
@@ -98,6 +99,7 @@ class Release:
     hooks: str = "pre_setup.py"
 
     def fitted(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        """Return `rules` as this release needs them."""
         left_out = {rule for fault in CORRECTIONS if fault.name in self.without for rule in fault.all_rules}
         changes = {(one["file"], one["old"]): one["by"] for one in self.instead}
         fitted = (replace(rule, **changes.get((rule.file, rule.old), {})) for rule in rules if rule not in left_out)

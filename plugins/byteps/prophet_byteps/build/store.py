@@ -68,4 +68,5 @@ class Store:
         return folder.replace(self.root / key) / wheel.name
 
     def clear(self) -> None:
+        """Remove every kept engine and source."""
         shutil.rmtree(self.root, ignore_errors=True)

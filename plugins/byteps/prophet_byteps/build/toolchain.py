@@ -52,7 +52,9 @@ class Toolchain:
     torch: str | None
     """Version of the installed torch, None without one."""
     mxnet: str | None
+    """Version of the installed MXNet, None without one."""
     cuda: Cuda | None = None
+    """CUDA of a CUDA build, None for the CPU."""
 
     def alone(self, framework: str) -> Toolchain:
         """Return the toolchain with `framework` ("torch", "mxnet") alone. Raises UserError if it is not installed."""
@@ -131,6 +133,7 @@ def find_library(name: str) -> Path | None:
 
 
 def has_header(name: str) -> bool:
+    """True if the compiler finds a header."""
     return _preprocess(f"#include <{name}>\n").returncode == 0
 
 

@@ -127,6 +127,7 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
 
 
 def _half_of(bps: Any, compression: Any) -> torch.dtype | None:
+    """Return the type that gradients are rounded to by one of BytePS's compressions."""
     return None if compression is bps.Compression.none else torch.float16
 
 

@@ -50,6 +50,8 @@ class KeyedBlock(ArenaBlock):
 
 
 class KeyedArena(Arena):
+    """The gradients of optimizer `number`."""
+
     def __init__(
         self,
         slots: Sequence[Slot],

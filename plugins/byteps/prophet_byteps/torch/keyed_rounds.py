@@ -61,6 +61,7 @@ class KeyedRounds:
     ) -> None:
         self.arena: KeyedArena | None = None
         self.staged = 0
+        """Number of gradients staged in this round."""
         self._slots = slots
         self._engine = engine
         self._number = number
@@ -82,6 +83,7 @@ class KeyedRounds:
 
     @property
     def whole(self) -> bool:
+        """True if all gradients of this round were staged."""
         return self.staged == len(self._slots)
 
     def plan(self) -> None:
@@ -131,6 +133,7 @@ class KeyedRounds:
             board.close(f"{type(error).__name__}: {error}")
 
     def give_up_trace(self, why: str) -> None:
+        """Stop tracing forward passes, for this reason."""
         trace, self._trace = self._trace, None
         if trace is not None:
             trace.give_up(why)
@@ -178,6 +181,7 @@ class KeyedRounds:
                     self.stage(slot)
 
     def next_round(self) -> None:
+        """End the round, and open the next one."""
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round()
@@ -198,6 +202,7 @@ class KeyedRounds:
             self.arena.restart()
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
+        """Finish all that is under way, and go on in other blocks."""
         for slot in self._slots:
             slot.comes()
         self._flush()

@@ -110,6 +110,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
             self._keyed.next_round()
 
     def _clear(self) -> None:
+        """Bring home all that is under way, and wait for what nobody wants."""
         self.flush()
         for slot in self._slots:
             while not self.arrived(slot):
@@ -117,6 +118,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
 
 
 _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
+"""Rounds by BytePS's wrapper."""
 
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:

@@ -136,5 +136,6 @@ def agree(bps: Any, wanted: Callable[[], int]) -> int:
 
 
 def in_forward_order(names: Iterable[str]) -> None:
+    """Call OwnPushes.in_forward_order, if tensors have sizes of their own."""
     if _active is not None:
         _active.in_forward_order(names)

@@ -44,6 +44,7 @@ class RoundsTrace:
         return False
 
     def give_up(self, why: str) -> None:
+        """Stop tracing, for this reason."""
         self._trace.remove(why)
         if not self._board.closed:
             self._board.close(why)

@@ -23,6 +23,7 @@ from prophet_scheduler.engines.spec import (
 from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 SERVER = "import byteps.server"
+"""The program of a scheduler and of a server."""
 PACKAGE = Package(
     "byteps",
     "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",

@@ -47,6 +47,7 @@ _SHAPES: Mapping[str, Callable[[], list[Layer]]] = {
 }
 
 MODELS = tuple(_SHAPES)
+"""Names of the models."""
 DEFAULT_DEVICE = "m60"
 """GPU of the Prophet paper's g3.8xlarge instances."""
 _PUBLISHED_STEPS: Mapping[str, int | Pattern] = {"resnet50": 13, "vgg19": ((0, 1), (2, 13), (14, 27), (28, 37))}

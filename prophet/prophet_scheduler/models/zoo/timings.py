@@ -49,6 +49,7 @@ def _tables() -> dict[str, Any]:
 
 
 def devices() -> tuple[str, ...]:
+    """Return the names of the devices with published times."""
     return tuple(_tables()["similar"])
 
 

@@ -46,6 +46,8 @@ _NOISES = (1e-6, 1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class Trial:
+    """Sizes that were tried, in bytes, and the seconds they took."""
+
     credit_bytes: int
     partition_bytes: int
     seconds: float
@@ -53,6 +55,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
+    """All tries in their order, and the best of them."""
+
     trials: tuple[Trial, ...]
 
     @property

@@ -46,6 +46,7 @@ LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.05e-3, 0.5e-3
 LEAST_IN_FLIGHT_S = 0.5e-3
 """Minimum credit, in seconds of the wire: a busy machine answers late by that much."""
 HALVINGS = 5
+"""Number of halvings in the search for a message's cost."""
 SLICE = 20_000
 """Events between two looks at whether to go on."""
 
@@ -55,12 +56,16 @@ Spent = Generator[int, None, None]
 
 @dataclass
 class _Judged:
+    """The best credit of a cut so far."""
+
     credit: int = 0
     iteration_s: float = math.inf
 
 
 @dataclass
 class ChoiceSearch:
+    """The search for one question."""
+
     question: Question
     _judged: dict[Cut, _Judged] = field(default_factory=dict)
 

@@ -147,6 +147,8 @@ class CollectiveSearch:
 
 
 class ForwardOrder:
+    """Forward order: the gradients that forward needs first go first."""
+
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
@@ -163,4 +165,5 @@ class ArrivalOrder:
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
+        """Return the plan without an order: that of arrival."""
         return Plan(policy=self.name)
