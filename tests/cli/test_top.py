@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -28,7 +29,6 @@ from prophet_scheduler.watch.status import (
     Spread,
     UrgencyBand,
     WorkerName,
-    as_json,
 )
 
 AGENT = AgentStatus(
@@ -143,7 +143,7 @@ def test_sizes_of_blocks_in_words() -> None:
 
 
 def documents(*shown: LiveStatus) -> list[Document]:
-    return [json.loads(json.dumps(as_json(each))) for each in shown]
+    return [json.loads(json.dumps(dataclasses.asdict(each))) for each in shown]
 
 
 def test_a_job_is_found_by_how_its_name_begins() -> None:

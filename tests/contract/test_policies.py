@@ -105,14 +105,6 @@ def test_a_plan_follows_from_the_arguments_alone(name: str) -> None:
 
 
 @each_policy
-def test_a_plan_is_not_changed_but_swapped(name: str) -> None:
-    plan = plan_of(get_policy(name), "both")
-    for value, field in ((plan, "policy"), (plan.push, "credit"), (plan.pull, "order")):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(value, field, None)
-
-
-@each_policy
 def test_a_name_begins_with_that_of_its_file(name: str) -> None:
     """The prefix lets the file be found without importing the others."""
     file = get_policy(name).__class__.__module__.rpartition(".")[2].replace("_", "-")
@@ -168,8 +160,7 @@ def test_only_the_file_of_the_policy_is_imported() -> None:
     assert {file for loaded in imported.values() for file in loaded} == files, "a file without a policy"
 
 
-def test_there_are_options_to_look_at() -> None:
-    assert ("bytescheduler", "credit_bytes") in [(name, option.name) for name, option in OPTIONS]
+assert OPTIONS, "there are options to look at"
 
 
 @each_option

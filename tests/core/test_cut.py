@@ -153,34 +153,20 @@ def test_a_job_of_few_bytes_begins_with_one_size(total: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a_cut", "total", "size"),
+    ("units", "total", "size"),
     [
-        (Cut.uniform(3 * UNIT_BYTES), 100 * UNIT_BYTES, 3 * UNIT_BYTES),
-        (Cut((Segment(0, UNIT_BYTES), Segment(10 * UNIT_BYTES, 8 * UNIT_BYTES))), 100 * UNIT_BYTES, 8 * UNIT_BYTES),
-        (Cut((Segment(0, UNIT_BYTES), Segment(90 * UNIT_BYTES, 8 * UNIT_BYTES))), 100 * UNIT_BYTES, UNIT_BYTES),
-        (Cut((Segment(0, UNIT_BYTES), Segment(90 * UNIT_BYTES, 8 * UNIT_BYTES))), 20 * UNIT_BYTES, UNIT_BYTES),
-        (
-            Cut(
-                (
-                    Segment(0, 9 * UNIT_BYTES),
-                    Segment(30 * UNIT_BYTES, UNIT_BYTES),
-                    Segment(60 * UNIT_BYTES, 4 * UNIT_BYTES),
-                )
-            ),
-            90 * UNIT_BYTES,
-            4 * UNIT_BYTES,
-        ),
-        (Cut((Segment(0, 9 * UNIT_BYTES), Segment(30 * UNIT_BYTES, UNIT_BYTES))), 0, 9 * UNIT_BYTES),
+        ([(0, 3)], 100, 3),
+        ([(0, 3)], 0.25, 3),
+        ([(0, 1), (10, 8)], 100, 8),
+        ([(0, 1), (90, 8)], 100, 1),
+        ([(0, 1), (90, 8)], 20, 1),
+        ([(0, 9), (30, 1), (60, 4)], 90, 4),
+        ([(0, 9), (30, 1)], 0, 9),
     ],
 )
-def test_the_size_of_a_cut_is_the_median_byte_s(a_cut: Cut, total: int, size: int) -> None:
-    assert a_cut.typical_bytes(total) == size
-
-
-def test_the_typical_size_is_that_of_the_middle_byte() -> None:
-    a_cut = Cut((Segment(0, 128 * KIB), Segment(1 << 20, 512 * KIB), Segment(10 << 20, 64 * KIB)))
-    assert a_cut.typical_bytes(11 << 20) == 512 * KIB
-    assert Cut.uniform(64 * KIB).typical_bytes(1000) == 64 * KIB
+def test_the_size_of_a_cut_is_the_median_byte_s(units: list[tuple[int, int]], total: float, size: int) -> None:
+    a_cut = cut(*((start * UNIT_BYTES, block * UNIT_BYTES) for start, block in units))
+    assert a_cut.typical_bytes(int(total * UNIT_BYTES)) == size * UNIT_BYTES
 
 
 BORDERS = st.lists(st.integers(0, 400_000), max_size=30)

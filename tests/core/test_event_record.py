@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,22 +61,8 @@ def test_what_is_no_record_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "e.npz"
     with pytest.raises(UserError, match=r"e\.npz does not exist$"):
         load_record(path)
-    with pytest.raises(UserError, match="cannot be read"):
-        load_record(tmp_path)
-    for content in (b"", b"hello", b"PK\3\4 cut short"):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match=r"e\.npz is no record of events"):
-            load_events(path)
-    np.savez(path, version=np.uint32(EVENT_VERSION), events=np.zeros(3))
-    with pytest.raises(UserError, match=r"e\.npz is no record of events"):
-        load_record(path)
     np.savez(path, version=np.uint32(99))
     with pytest.raises(UserError, match="a record of version 99; this Prophet reads version 2"):
-        load_record(path)
-    save_record(EventRecord(adds(0, 3), {0: b"plan"}), path)
-    parts = dict(np.load(path))
-    np.savez(path, **{**parts, "plan_bytes": np.array([3], np.uint64)})
-    with pytest.raises(UserError, match="do not fit together"):
         load_record(path)
     for field, value in (("kind", 6), ("kind", QueueEvent.EMPTY), ("queue", BOTH_LANES), ("queue", 3)):
         events = adds(0, 3)
@@ -132,23 +117,3 @@ def test_a_record_whose_packed_bytes_are_broken_is_one_line(tmp_path: Path) -> N
     path.write_bytes(content[:-30])
     with pytest.raises(UserError, match=r"e\.npz is no record of events"):
         load_record(path)
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("events", np.zeros((2, 2), EVENT_DTYPE)),
-        ("events", np.zeros(2)),
-        ("plan_numbers", np.uint32(3)),
-        ("plan_bytes", np.zeros(1)),
-        ("watchdog_s", np.zeros(2)),
-        ("most_in_flight", np.array("many")),
-    ],
-)
-def test_a_record_with_a_part_of_another_kind_is_one_line(tmp_path: Path, part: str, value: Any) -> None:
-    path = tmp_path / "e.npz"
-    save_record(EventRecord(adds(0, 3)), path)
-    np.savez(path, **{**dict(np.load(path)), part: value})
-    with pytest.raises(UserError, match=r"e\.npz is no record of events: ") as error:
-        load_record(path)
-    assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.files import placed, require_folder, require_places, write_whole
+from prophet_scheduler.core.files import placed, require_folder, require_places, whole_file, write_whole
 
 
 def test_a_text_takes_the_place_of_another(tmp_path: Path) -> None:
@@ -21,23 +21,19 @@ def test_a_text_takes_the_place_of_another(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole("\ud800", path)
+    for there in ([], [path]):
+        with pytest.raises(UnicodeEncodeError):
+            write_whole("\ud800", path)
+        assert list(tmp_path.iterdir()) == there
+        path.write_text("old")
     assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_two_that_write_one_file_at_once_both_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, write_text = tmp_path / "a.json", Path.write_text
-
-    def write_while_another_does(self: Path, text: str, encoding: str) -> None:
-        write_text(self, text, encoding=encoding)
-        monkeypatch.setattr(Path, "write_text", write_text)
+def test_two_that_write_one_file_at_once_both_succeed(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with whole_file(path) as file:
         write_whole("the other", path)
-
-    monkeypatch.setattr(Path, "write_text", write_while_another_does)
-    write_whole("the last", path)
+        file.write(b"the last")
     assert path.read_text() == "the last"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 

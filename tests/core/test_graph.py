@@ -80,7 +80,7 @@ def test_what_cannot_be_a_graph_is_refused_with_the_name(operations: tuple[Opera
         ((compute("a", "a"),), "a -> a"),
         ((compute("a", "c"), compute("b", "a"), compute("c", "b")), "a -> b -> c -> a"),
         # Neither what leads to a cycle nor what follows it is part of it.
-        ((compute("after", "c"), compute("a", "c", "first"), compute("c", "a"), transfer("first")), "c -> a -> c"),
+        ((compute("after", "c"), compute("a", "c", "first"), compute("c", "a"), transfer("first")), "a -> c -> a"),
     ],
 )
 def test_a_cycle_is_told_in_the_direction_of_the_data(operations: tuple[Operation, ...], cycle: str) -> None:

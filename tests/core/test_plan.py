@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.plan import plan_changed
+from prophet_scheduler.core.plan import Plan, QueuePlan, plan_changed
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import get_policy
 from support.profiles import resnet50
@@ -24,3 +26,9 @@ def test_a_plan_is_swapped_only_for_a_material_change() -> None:
     assert plan_changed(plan, policy.plan(Profile("doubled", doubled), NETWORK))
     shifted = tuple(dataclasses.replace(g, generation_s=g.generation_s + 0.001) for g in PROFILE.gradients)
     assert not plan_changed(plan, policy.plan(Profile("shifted", shifted), NETWORK))
+
+
+def test_a_plan_is_not_changed_but_swapped() -> None:
+    for value, field in ((Plan(), "policy"), (QueuePlan(), "credit")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, field, None)

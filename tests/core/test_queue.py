@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -75,7 +76,7 @@ class QueueMachine(RuleBasedStateMachine):
         before = self.queue.unanswered_releases
         task, retry_at = self.queue.get(self.now)
         if not self.pending:
-            assert task is None
+            assert (task, retry_at) == (None, math.inf)
             return
         first = self.first()
         size = self.pending[first][1]
@@ -118,6 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         self.queue.clear()
+        assert not any(self.queue.finish(task, self.now) for task in self.flying)
         self.pending.clear()
         self.flying.clear()
         self.held_since = None
@@ -138,17 +140,14 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Progress: whatever is there drains, and nothing stays in flight."""
         while self.pending or self.flying:
-            for task in list(self.flying):
-                self.finish_all(task)
+            for task in self.flying:
+                assert self.queue.finish(task, self.now)
+            self.flying.clear()
             started, _ = self.queue.get(self.now)
             if self.pending:
                 assert started is not None, "with nothing in flight a ready task goes"
                 self.flying[started] = self.pending.pop(started)[1]
         assert self.queue.in_flight_bytes == 0
-
-    def finish_all(self, task: int) -> None:
-        assert self.queue.finish(task, self.now)
-        del self.flying[task]
 
 
 TestQueueMachine = QueueMachine.TestCase
@@ -172,6 +171,15 @@ def test_a_task_of_no_bytes_is_a_task(kind: QueueKind, plan: Plan | None, sizes:
         assert (queue.in_flight(kind), queue.in_flight_bytes(kind)) == (len(flying), sum(flying.values()))
         assert queue.pending(kind) + queue.in_flight(kind) == left - 1
         assert queue.empty == (left == 1)
+
+
+def filled(plan: Plan | None, *gradients: int, size: int = 10, **queue: Any) -> ScheduledQueue:
+    """Return a queue to which a task of each of these gradients came, one after another, numbered from 0."""
+    made = ScheduledQueue(**queue)
+    made.set_plan(plan)
+    for task, gradient in enumerate(gradients):
+        made.add(task, gradient, size, 0.0)
+    return made
 
 
 def test_a_credit_of_one_slice_counts_a_task_of_no_bytes() -> None:
@@ -238,30 +246,8 @@ def drain(queue: ScheduledQueue, now: float = 0.0) -> list[int]:
     return order
 
 
-def test_no_plan_is_arrival_order() -> None:
-    queue = ScheduledQueue()
-    for task, gradient in enumerate([3, 0, 2]):
-        queue.add(task, gradient, 10, 0.0)
-    assert drain(queue) == [0, 1, 2]
-
-
 def test_unknown_gradient_ranks_by_its_id_and_a_broadcast_goes_first() -> None:
-    queue = ScheduledQueue()
-    queue.set_plan(Plan(push=QueuePlan(order={})))
-    for task, gradient in enumerate([3, 1, 0x80000007]):
-        queue.add(task, gradient, 10, 0.0)
-    assert drain(queue) == [2, 1, 0]
-
-
-def test_credit_of_one_byte_is_one_slice_at_a_time() -> None:
-    queue = ScheduledQueue()
-    queue.set_plan(ranked(credit=1))
-    queue.add(0, 0, 100, 0.0)
-    queue.add(1, 1, 100, 0.0)
-    assert queue.get(0.0)[0] == 0
-    assert queue.get(0.0)[0] is None
-    queue.finish(0, 0.1)
-    assert queue.get(0.1)[0] == 1
+    assert drain(filled(Plan(push=QueuePlan(order={})), 3, 1, 0x80000007)) == [2, 1, 0]
 
 
 def test_requests_go_first_while_the_wire_is_busy() -> None:
@@ -291,10 +277,7 @@ def test_requests_go_first_while_the_wire_is_busy() -> None:
 
 
 def test_a_look_says_what_would_start_and_starts_nothing() -> None:
-    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
-    queue.set_plan(ranked(credit=1))
-    queue.add(0, 1, 10, 0.0)
-    queue.add(1, 0, 10, 0.0)
+    queue = filled(ranked(credit=1), 1, 0, watchdog_s=WATCHDOG_S)
     assert [queue.look(0.0)[0], queue.look(0.0)[0], queue.get(0.0)[0]] == [1, 1, 1]
     assert queue.look(0.5) == (None, 0.5 + WATCHDOG_S), "the watchdog's time begins, as with a get"
     assert queue.look(1.5)[0] == 0
@@ -319,9 +302,7 @@ def test_forgetting_lets_pushes_go_that_waited_for_requests() -> None:
 
 
 def test_a_stuck_pull_never_starves_a_more_urgent_one() -> None:
-    queue = ScheduledQueue(QueueKind.PULL)
-    queue.set_plan(ranked(credit=100))
-    queue.add(0, 4, 100, 0.0)
+    queue = filled(ranked(credit=100), 4, size=100, kind=PULL)
     assert queue.get(0.0)[0] == 0, "held by a key that another worker has yet to push"
     queue.add(1, 5, 100, 0.0)
     assert queue.get(0.0)[0] is None, "less urgent: the credit holds it"
@@ -360,10 +341,7 @@ def test_what_is_stuck_never_takes_the_place_of_something_more_urgent(
 
 
 def test_what_somebody_waits_for_has_the_last_place() -> None:
-    queue = ScheduledQueue(QueueKind.PULL, most_in_flight=4)
-    queue.set_plan(ranked())
-    for task, gradient in enumerate([5, 5, 5, 0, 0, 0x80000007]):
-        queue.add(task, gradient, 10, 0.0)
+    queue = filled(ranked(), 5, 5, 5, 0, 0, 0x80000007, kind=PULL, most_in_flight=4)
     assert [queue.get(0.0)[0] for _ in range(3)] == [5, 3, 4], "the most urgent first"
     assert queue.get(0.0)[0] is None
     queue.add(6, 0x80000008, 10, 0.0)
@@ -373,9 +351,7 @@ def test_what_somebody_waits_for_has_the_last_place() -> None:
 
 
 def test_the_watchdog_lets_go_beyond_the_places_but_not_without_end() -> None:
-    queue = ScheduledQueue(watchdog_s=WATCHDOG_S, most_in_flight=4)
-    for task in range(20):
-        queue.add(task, 0, 10, 0.0)
+    queue = filled(None, *[0] * 20, watchdog_s=WATCHDOG_S, most_in_flight=4)
     now, started = 0.0, 0
     while now < math.inf:
         got, retry_at = queue.get(now)
@@ -386,21 +362,6 @@ def test_the_watchdog_lets_go_beyond_the_places_but_not_without_end() -> None:
     assert queue.watchdog_releases == 3, "arrival order leaves one of the four to what is more urgent"
     queue.finish(0, 100.0)
     assert queue.get(100.0) == (None, 100.0 + WATCHDOG_S)
-
-
-def test_a_queue_that_forgets_keeps_its_plan() -> None:
-    queue = ScheduledQueue()
-    queue.set_plan(ranked(credit=1))
-    for task, gradient in enumerate([3, 2]):
-        queue.add(task, gradient, 10, 0.0)
-    assert queue.get(0.0)[0] == 1
-    queue.clear()
-    assert (queue.pending, queue.in_flight, queue.in_flight_bytes) == (0, 0, 0)
-    assert not queue.finish(1, 0.0)
-    for task, gradient in enumerate([3, 2]):
-        assert queue.add(task, gradient, 10, 0.0), "an id may come again"
-    assert queue.get(0.0)[0] == 1
-    assert queue.get(0.0)[0] is None
 
 
 def deadline_plan(slack_s: float = 0.0) -> Plan:
@@ -464,17 +425,6 @@ def test_a_gradient_that_is_skipped_does_not_let_others_past_the_next_deadline()
     assert queue.watchdog_releases == 0
 
 
-def test_what_is_held_for_the_watchdog_bound_goes_and_is_counted() -> None:
-    queue = ScheduledQueue(watchdog_s=WATCHDOG_S)
-    queue.set_plan(ranked(credit=1))
-    queue.add(0, 0, 10, 0.0)
-    queue.add(1, 1, 10, 0.0)
-    assert queue.get(0.0)[0] == 0
-    assert queue.get(0.5) == (None, 0.5 + WATCHDOG_S)
-    assert queue.get(1.5)[0] == 1
-    assert (queue.watchdog_releases, queue.unanswered_releases) == (1, 1)
-
-
 def test_what_is_held_for_a_prediction_that_does_not_come_is_told_apart() -> None:
     queue = ScheduledQueue(watchdog_s=0.5)
     queue.set_plan(deadline_plan(slack_s=10.0))
@@ -487,9 +437,7 @@ def test_what_is_held_for_a_prediction_that_does_not_come_is_told_apart() -> Non
 def test_a_group_travels_as_one_and_a_missing_member_does_not_hold_it_for_ever() -> None:
     half = QueuePlan(order={0: 0, 1: 1, 2: 2}, groups={1: 7, 2: 7})
     plan = Plan(push=half, size_bytes={1: 10, 2: 10})
-    queue = ScheduledQueue()
-    queue.set_plan(plan)
-    queue.add(0, 2, 10, 0.0)
+    queue = filled(plan, 2)
     task, retry_at = queue.get(0.0)
     assert task is None
     assert retry_at == WATCHDOG_S
@@ -533,9 +481,8 @@ def test_a_plan_with_groups_begins_with_an_iteration(before_swap: int) -> None:
 def test_a_plan_of_one_group_begins_at_once() -> None:
     """Nothing tells one of its gradients from the next iteration's."""
     groups = {0: 0, 1: 0}
-    queue = ScheduledQueue()
-    queue.add(0, 1, 10, 0.0)
-    assert drain(queue, 0.0) == [0]
+    queue = filled(None, 1)
+    assert drain(queue) == [0]
     queue.set_plan(
         Plan(push=QueuePlan(groups=groups), generation_s={0: 1.0, 1: 0.0}, size_bytes=dict.fromkeys(groups, 10))
     )
@@ -546,18 +493,13 @@ def test_a_plan_of_one_group_begins_at_once() -> None:
 
 
 def test_a_plan_without_groups_replaces_one_that_waits_for_an_iteration() -> None:
-    queue = ScheduledQueue()
-    queue.add(0, 0, 10, 0.0)
-    assert drain(queue, 0.0) == [0]
+    queue = filled(None, 0)
+    assert drain(queue) == [0]
     queue.set_plan(two_groups())
     queue.set_plan(ranked())
     for task, gradient in [(1, 3), (2, 1), (3, 3)]:
         queue.add(task, gradient, 10, 0.0)
     assert drain(queue, 0.0) == [2, 1, 3]
-
-
-def test_an_empty_queue_asks_to_be_left_alone() -> None:
-    assert ScheduledQueue().get(0.0) == (None, math.inf)
 
 
 @given(st.floats(0, 1e6), st.floats(0.01, 10))

@@ -7,9 +7,10 @@ which delivers one tensor. No process, no clock.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -145,6 +146,15 @@ class Network:
         self.resets += 1
 
 
+def install(monkeypatch: pytest.MonkeyPatch, network: Network, **more: Any) -> None:
+    """Put the front end in place over this network, in a process that has had no warnings and ends by itself."""
+    monkeypatch.setattr(hook, "_loaded", network)
+    monkeypatch.setattr(notices, "_warned", set())
+    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
+    monkeypatch.setattr(atexit, "register", lambda function: None)
+    front_end.install(network, **more)
+
+
 def peek(module: nn.Module, name: str = "weight") -> torch.Tensor:
     """Return a parameter's present value, with its update or without, unseen by the guards."""
     with torch_references.blind():
@@ -189,6 +199,7 @@ class Plain:
     def __init__(self, optimizer: torch.optim.Optimizer, half: torch.dtype | None = None) -> None:
         self.optimizer = optimizer
         self.half = half
+        self.skips = False
 
     def synchronize(self) -> None:
         for group in self.optimizer.param_groups:
@@ -198,8 +209,15 @@ class Plain:
                 p.grad.copy_(average(p.grad if self.half is None else p.grad.to(self.half)))
 
     def step(self) -> None:
-        self.synchronize()
+        if not self.skips:
+            self.synchronize()
         self.optimizer.step()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        self.skips = True
+        yield
+        self.skips = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
@@ -214,27 +232,58 @@ def train(model: nn.Module, optimizer: Any, first: int = 0, steps: int = 6, sche
             scheduler.step()
 
 
-def install(network: Any, monkeypatch: pytest.MonkeyPatch, fusion: bool, **more: Any) -> None:
-    """Put the front end onto the network in place of BytePS's, in a process that has said and loaded nothing yet."""
-    monkeypatch.setattr(hook, "_loaded", network)
-    monkeypatch.setattr(notices, "_warned", set())
-    monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
-    monkeypatch.setattr(atexit, "register", lambda function: None)
-    front_end.install(network, fusion, **more)
-
-
 def wrap(network: Network, model: nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> Any:
     return network.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **more)
 
 
-def pair(network: Network, lr: float = 0.1, **more: Any) -> tuple[nn.Sequential, Plain, nn.Sequential, Any]:
-    """Return a model trained by plain SGD, and its twin under the front end, past its probation."""
+class Twins(NamedTuple):
+    """A model that `plain` trains in one process, and its twin under the front end."""
+
+    truth: Any
+    plain: Plain
+    model: Any
+    optimizer: Any
+
+    @property
+    def sides(self) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+        return (self.truth, self.plain), (self.model, self.optimizer)
+
+    def train(self, first: int = 0, steps: int = 6) -> None:
+        """Train both alike."""
+        for model, optimizer in self.sides:
+            train(model, optimizer, first, steps)
+
+    def alike(self) -> bool:
+        """True if weights, buffers and the optimizers' states have the same bits."""
+        return same(self.optimizer.state_dict(), self.plain.optimizer.state_dict()) and same_model(
+            self.model, self.truth
+        )
+
+
+def twins_of(
+    network: Network,
+    make: Callable[[Any], torch.optim.Optimizer],
+    make_model: Callable[[], nn.Module] = make_model,
+    half: torch.dtype | None = None,
+    **more: Any,
+) -> Twins:
+    """Return twins whose optimizers `make` makes of their parameters; `half` as Plain's."""
     truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.SGD(truth.parameters(), lr, momentum=0.9))
-    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), lr, momentum=0.9), **more)
-    train(truth, plain, steps=2)
-    train(model, optimizer, steps=2)
-    return truth, plain, model, optimizer
+    plain = Plain(make(truth.parameters()), half)
+    compression = network.Compression.none if half is None else network.Compression.fp16
+    optimizer = wrap(network, model, make(model.parameters()), compression=compression, **more)
+    return Twins(truth, plain, model, optimizer)
+
+
+def plain_sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, 0.1)
+
+
+def pair(network: Network) -> Twins:
+    """Return twins under SGD, past their probation."""
+    twins = twins_of(network, lambda params: torch.optim.SGD(params, 0.1, momentum=0.9))
+    twins.train(steps=2)
+    return twins
 
 
 def same(a: Any, b: Any) -> bool:

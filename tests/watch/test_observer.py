@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,11 +54,6 @@ AGENT = AgentStatus("prophet", "", 0, 0.0, 1 << 20, 2_000_000, network=Network(1
 PUSH = QueueKind.PUSH
 
 
-class Block:
-    def __init__(self, id: int) -> None:
-        self.id = id
-
-
 class Job:
     """An observer on a clock that the test moves; each second it has one transfer and one iteration."""
 
@@ -84,12 +81,18 @@ class Job:
         self.turn(np.array(rows, EVENT_DTYPE))
 
 
+def begin(settings: Settings) -> Observer:
+    observer = Observer.begin(WORKER, settings, lambda: AGENT, lambda: None)
+    assert observer is not None
+    return observer
+
+
 def test_a_status_says_what_happened_and_survives_its_json() -> None:
     job = Job()
     assert job.observer.status().iterations == 0
     for _ in range(4):
         job.second()
-    job.log.waiting("layer.weight", job.now - 0.2, [Block(7)])
+    job.log.waiting("layer.weight", job.now - 0.2, [SimpleNamespace(id=7)])
     document = json.loads(job.observer.document())
     status = live_status(document)
     assert status == job.observer.status().__class__(**{**vars(job.observer.status()), **vars(status)})
@@ -118,9 +121,7 @@ def test_a_record_is_for_its_owner_and_has_the_command_only_where_that_is_asked_
     for variable, shown in (("", []), ("0", []), ("1", sys.argv)):
         if variable:
             monkeypatch.setenv("PROPHET_RECORD_COMMAND", variable)
-        observer = Observer.begin(WORKER, from_environ(), lambda: AGENT, lambda: None)
-        assert observer is not None
-        observer.close()
+        begin(from_environ()).close()
         content = path.read_text()
         assert json.loads(content.splitlines()[0])["command"] == shown
         assert ("secret" in content) == bool(shown)
@@ -133,7 +134,7 @@ def test_a_record_is_for_its_owner_and_has_the_command_only_where_that_is_asked_
 def test_for_whom_forward_waits() -> None:
     job = Job()
     job.turn(np.array([(1000.0, 7, 8, 0, PUSH, EventKind.ADD, 0)], EVENT_DTYPE))
-    job.log.waiting("layer.weight", 1000.0, [Block(7)])
+    job.log.waiting("layer.weight", 1000.0, [SimpleNamespace(id=7)])
     waits = job.observer.status().forward_waits
     assert waits is not None and waits.whom == whom("waiting", False) == "what this worker sends before it"
     assert whom("pull", False).startswith("another worker")
@@ -291,14 +292,10 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_the_settings_ask_for(runtime: Path) -> None:
     assert Observer.begin(WORKER, Settings("prophet"), lambda: AGENT, lambda: None) is None
     assert not runtime.exists()
-    observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
-    assert observer is not None
-    try:
+    with contextlib.closing(begin(Settings("prophet", status=True))):
         (path,) = sockets_in(runtime)
         document = ask(path, 60.0)
         assert document is not None and document["agent"]["policy"] == "prophet"
-    finally:
-        observer.close()
     assert sockets_in(runtime) == []
 
 
@@ -309,22 +306,18 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         settings = Settings("prophet", metrics_port=taken.getsockname()[1])
-        observer = Observer.begin(WORKER, settings, lambda: AGENT, lambda: None)
-    assert observer is not None
-    observer.close()
-    (warning,) = caplog.records
-    assert "no figures for Prometheus at 127.0.0.1:" in warning.getMessage()
-    assert warning.getMessage().endswith(" (PROPHET_METRICS_PORT): Address already in use")
+        begin(settings).close()
+    (warning,) = caplog.messages
+    assert "no figures for Prometheus at 127.0.0.1:" in warning
+    assert warning.endswith(" (PROPHET_METRICS_PORT): Address already in use")
 
 
 def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     monkeypatch.setattr(
         "prophet_scheduler.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
     )
-    observer = Observer.begin(WORKER, Settings("prophet", status=True), lambda: AGENT, lambda: None)
-    assert observer is not None
-    observer.close()
-    assert [record.getMessage() for record in caplog.records] == ["Prophet: has no status socket: not yours"]
+    begin(Settings("prophet", status=True)).close()
+    assert caplog.messages == ["Prophet: has no status socket: not yours"]
 
 
 def test_a_job_is_called_by_its_script_and_port() -> None:

@@ -72,6 +72,16 @@ def serve() -> Iterator[Callable[..., StatusServer]]:
         server.close()
 
 
+@pytest.fixture
+def socket_of(folder: Path, serve: Callable[..., StatusServer]) -> Callable[..., Path]:
+    def start(document: Callable[[], bytes] = lambda: b'{"a": 1}\n') -> Path:
+        path = folder / f"{len(sockets_in(folder))}.status"
+        serve(lambda server: server.at_path(path), document)
+        return path
+
+    return start
+
+
 def test_the_folder_is_the_users_own() -> None:
     with tempfile.TemporaryDirectory() as name:
         made = own_folder([Path(name) / "prophet"])
@@ -113,9 +123,8 @@ def test_names_are_short_and_safe() -> None:
     assert "/" not in name and len(name) + len("/run/user/1000000/prophet/") < MOST_PATH_BYTES
 
 
-def test_who_connects_is_told_once(folder: Path, serve: Callable[..., StatusServer]) -> None:
-    path = folder / "job.0.1.status"
-    serve(lambda server: server.at_path(path))
+def test_who_connects_is_told_once(folder: Path, socket_of: Callable[..., Path]) -> None:
+    path = socket_of()
     assert [asked(path), asked(path)] == [{"a": 1}, {"a": 1}]
     assert path.stat().st_mode & 0o777 == 0o600
     assert sockets_in(folder) == [path]
@@ -129,13 +138,11 @@ def test_nothing_is_left_when_it_closes(folder: Path, serve: Callable[..., Statu
     server.close()
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(
-    folder: Path, serve: Callable[..., StatusServer]
-) -> None:
-    stale, gone, alive, other = (folder / f"{name}.status" for name in ("stale", "gone", "alive", "other"))
+def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path, socket_of: Callable[..., Path]) -> None:
+    stale, gone, other = (folder / f"{name}.status" for name in ("stale", "gone", "other"))
     for path in (stale, gone):
         listen(path).close()
-    serve(lambda server: server.at_path(alive))
+    alive = socket_of()
     other.write_text("no socket")
     assert asked(gone) is None and not gone.exists()
     remove_stale(folder)
@@ -143,47 +150,31 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(
     assert asked(alive) == {"a": 1}
 
 
-def test_an_answer_that_is_none_is_none(folder: Path, serve: Callable[..., StatusServer]) -> None:
-    for number, answer in enumerate((b"", b"[1]", b"{")):
-        path = folder / f"{number}.status"
-        serve(lambda server, path=path: server.at_path(path), lambda answer=answer: answer)
-        assert asked(path) is None
-        assert path.exists()
-
-
-def test_who_asks_and_goes_away_disturbs_nobody(folder: Path, serve: Callable[..., StatusServer]) -> None:
-    path = folder / "job.status"
-    serve(lambda server: server.at_path(path), lambda: json.dumps({"long": "x" * 1_000_000}).encode())
-    for _ in range(3):
-        with socket.socket(socket.AF_UNIX) as impatient:
-            impatient.connect(str(path))
-    answer = asked(path)
-    assert answer is not None and len(answer["long"]) == 1_000_000
+@pytest.mark.parametrize("goes", [True, False])
+def test_who_asks_and_goes_away_or_never_reads_disturbs_nobody(goes: bool, socket_of: Callable[..., Path]) -> None:
+    path = socket_of(lambda: json.dumps({"long": "x" * 1_000_000}).encode())
+    with contextlib.ExitStack() as idle:
+        for _ in range(3):
+            own = idle.enter_context(socket.socket(socket.AF_UNIX))
+            own.connect(str(path))
+            if goes:
+                own.close()
+        answer = asked(path)
+        assert answer is not None and len(answer["long"]) == 1_000_000
 
 
 def test_a_failure_is_one_warning_and_no_socket(
-    folder: Path, serve: Callable[..., StatusServer], caplog: pytest.LogCaptureFixture
+    socket_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = folder / "job.status"
-    serve(lambda server: server.at_path(path), lambda: b"%d" % (1 // 0))
+    path = socket_of(lambda: b"%d" % (1 // 0))
     assert asked(path) is None
     for thread in threading.enumerate():
         if thread.name == "prophet-status":
             thread.join(LONG_S)
     assert not path.exists() and asked(path) is None
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: no longer says what it does: ZeroDivisionError: integer division or modulo by zero"
     ]
-
-
-def test_figures_are_on_the_loopback(serve: Callable[..., StatusServer]) -> None:
-    ports: list[int] = []
-    serve(lambda server: ports.append(server.at_address("127.0.0.1", 0)))
-    with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/metrics", timeout=LONG_S) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert answer.read() == b"figure 1\n"
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/other", timeout=LONG_S)
 
 
 def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callable[..., StatusServer]) -> None:
@@ -215,6 +206,12 @@ def both(folder: Path, serve: Callable[..., StatusServer]) -> tuple[Path, int]:
     return folder / "job.status", ports[0]
 
 
+def test_figures_are_on_the_loopback(both: tuple[Path, int]) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{both[1]}/metrics", timeout=LONG_S) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert answer.read() == b"figure 1\n"
+
+
 def scrape(port: int, said: bytes, ends: bool = True) -> bytes:
     """Return all that comes back until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), LONG_S) as own:
@@ -240,29 +237,14 @@ def test_a_slow_scraper_keeps_nobody_waiting(both: tuple[Path, int], said: bytes
         assert asked(path) == {"a": 1}
 
 
-def test_one_who_never_reads_keeps_nobody_waiting(folder: Path, serve: Callable[..., StatusServer]) -> None:
-    path = folder / "job.status"
-    serve(lambda server: server.at_path(path), lambda: json.dumps({"long": "x" * 1_000_000}).encode())
-    idle = [socket.socket(socket.AF_UNIX) for _ in range(3)]
-    try:
-        for own in idle:
-            own.connect(str(path))
-        assert asked(path) is not None
-    finally:
-        for own in idle:
-            own.close()
-
-
 def test_idle_scrapers_without_end_keep_nobody_out(both: tuple[Path, int]) -> None:
     path, port = both
-    idle = [socket.create_connection(("127.0.0.1", port), LONG_S) for _ in range(3 * server_module.MOST_ASKING)]
-    try:
+    with contextlib.ExitStack() as stack:
+        scrapers = (socket.create_connection(("127.0.0.1", port), LONG_S) for _ in range(3 * server_module.MOST_ASKING))
+        idle = [stack.enter_context(own) for own in scrapers]
         assert asked(path) == {"a": 1}
         assert scrape(port, b"GET / HTTP/1.0\r\n\r\n").endswith(b"figure 1\n")
         assert idle[0].recv(1) == b"", "the oldest has gone"
-    finally:
-        for own in idle:
-            own.close()
 
 
 def test_a_scraper_has_so_much_time_and_no_more(
@@ -277,32 +259,18 @@ def test_a_scraper_has_so_much_time_and_no_more(
 @pytest.mark.parametrize(
     ("said", "status"),
     [
-        (b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", 200),
-        (b"GET /metrics?a=b HTTP/1.1\n\n", 200),
-        (b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 200),
-        (b"GET /\r\n\r\n", 200),
-        (b"HEAD / HTTP/1.1\r\n\r\n", 405),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 405),
-        (b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", 404),
-        (b"\r\n\r\n", 400),
-        (b"\xff\xfe\n\n", 400),
-        (b"x" * 20_000, 400),
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 400),
-        (b"GET / HTTP/1.1", None),
-    ],
-    ids=[
-        "as it is",
-        "bare newlines",
-        "two at once",
-        "of HTTP 0.9",
-        "head",
-        "a body without end",
-        "a long path",
-        "nothing",
-        "no letters",
-        "no newline",
-        "a long header",
-        "half a line",
+        pytest.param(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", 200, id="as it is"),
+        pytest.param(b"GET /metrics?a=b HTTP/1.1\n\n", 200, id="bare newlines"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 200, id="two at once"),
+        pytest.param(b"GET /\r\n\r\n", 200, id="of HTTP 0.9"),
+        pytest.param(b"HEAD / HTTP/1.1\r\n\r\n", 405, id="head"),
+        pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 405, id="a body without end"),
+        pytest.param(b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\n\r\n", 404, id="a long path"),
+        pytest.param(b"\r\n\r\n", 400, id="nothing"),
+        pytest.param(b"\xff\xfe\n\n", 400, id="no letters"),
+        pytest.param(b"x" * 20_000, 400, id="no newline"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 400, id="a long header"),
+        pytest.param(b"GET / HTTP/1.1", None, id="half a line"),
     ],
 )
 def test_odd_requests_get_one_answer_each(both: tuple[Path, int], said: bytes, status: int | None) -> None:
@@ -339,16 +307,18 @@ def test_a_page_that_fails_is_one_warning_and_the_status_stays(
         assert asked(folder / "job.status") == {"a": 1}
     finally:
         server.close()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
     ]
 
 
-@pytest.mark.parametrize("answer", [b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b'{"a": 1} {"a": 2}'])
-def test_a_status_that_nobody_can_read_is_none(folder: Path, serve: Callable[..., StatusServer], answer: bytes) -> None:
-    path = folder / "job.status"
-    serve(lambda server: server.at_path(path), lambda: answer)
+@pytest.mark.parametrize(
+    "answer", [b"", b"[1]", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b'{"a": 1} {"a": 2}']
+)
+def test_a_status_that_nobody_can_read_is_none(socket_of: Callable[..., Path], answer: bytes) -> None:
+    path = socket_of(lambda: answer)
     assert asked(path) is None
+    assert path.exists()
 
 
 def test_a_status_that_drips_is_given_up(folder: Path) -> None:

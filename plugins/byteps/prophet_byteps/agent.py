@@ -192,7 +192,7 @@ class Agent:
         events = self._hook.drain()
         self._reports.keep(events)
         now = time.monotonic()
-        if len(events):
+        if np.any(events["kind"] <= EventKind.FINISH):  # not of the first plan alone
             self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
         session = self._learning.session
         plan = self._learning.turn(session, now, events) if session is not None else None

@@ -15,26 +15,25 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.choice import Shape
 
 
+def _read(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
 def shape_of(environ: Mapping[str, str]) -> Shape | None:
     """Return the number of machines that talk to servers, and the number of servers; None if not given."""
     from prophet_scheduler.core.choice import Shape
 
-    counts = [environ.get(name, "") for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
-    if not all(count.isdecimal() and int(count) > 0 for count in counts):
-        return None
-    return Shape(*map(int, counts))
+    counts = [_read(environ, name, 0) for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
+    return Shape(*counts) if all(counts) else None
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
     """Return (number in the job, size of the job, number on its machine) of this process, as far as `environ` says."""
 
-    def read(name: str, default: int) -> int:
-        text = environ.get(name, "")
-        return int(text) if text.isdecimal() else default
-
-    local_rank, local_size = read(names.BYTEPS_LOCAL_RANK, 0), read(names.BYTEPS_LOCAL_SIZE, 1)
-    machines = read(names.DMLC_NUM_WORKER, 0)
-    return read(names.DMLC_WORKER_ID, 0) * local_size + local_rank, machines * local_size or None, local_rank
+    local_rank, local_size = _read(environ, names.BYTEPS_LOCAL_RANK, 0), _read(environ, names.BYTEPS_LOCAL_SIZE, 1)
+    machines, machine = _read(environ, names.DMLC_NUM_WORKER, 0), _read(environ, names.DMLC_WORKER_ID, 0)
+    return machine * local_size + local_rank, machines * local_size or None, local_rank
 
 
 def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -45,6 +44,7 @@ def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
 
 def decides(environ: Mapping[str, str]) -> bool:
     """Return True if this is the process whose wishes count (cutting.py)."""
-    local_rank, local_size = environ.get(names.BYTEPS_LOCAL_RANK) or "0", environ.get(names.BYTEPS_LOCAL_SIZE) or "1"
     # On the first machine a process's rank is its number there.
-    return names.is_first_machine(environ) and local_rank == str(decider(int(local_size)))
+    return names.is_first_machine(environ) and place_of(environ)[2] == decider(
+        _read(environ, names.BYTEPS_LOCAL_SIZE, 1)
+    )

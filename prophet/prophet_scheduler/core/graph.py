@@ -7,8 +7,9 @@ models; scheduling one is a policy's. Times are seconds, sizes bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.errors import UserError
@@ -63,9 +64,11 @@ class Graph:
             for name in operation.inputs:
                 if name not in seen:
                     raise UserError(f"{where}: operation {operation.name!r}: its input {name!r} is no operation")
-        ordered = _inputs_first(self.operations)
-        if len(ordered) < len(self.operations):
-            raise UserError(f"{where}: has a cycle: {' -> '.join(_cycle(self.operations, ordered))}")
+        by_name = {operation.name: operation for operation in self.operations}
+        try:
+            ordered = tuple(by_name[name] for name in _inputs_first(self.operations))
+        except CycleError as error:
+            raise UserError(f"{where}: has a cycle: {' -> '.join(error.args[1])}") from None
         object.__setattr__(self, "operations", ordered)
         object.__setattr__(self, "_places", {operation.name: place for place, operation in enumerate(ordered)})
 
@@ -89,33 +92,14 @@ class Graph:
         return waiting
 
 
-def _inputs_first(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return Kahn's order, first come first; shorter than `operations` if there is a cycle."""
-    operations = tuple(operations)
-    waiting = {operation.name: len(set(operation.inputs)) for operation in operations}
-    users: dict[str, list[Operation]] = {operation.name: [] for operation in operations}
+def _inputs_first(operations: Sequence[Operation]) -> Iterable[str]:
+    """Return the names in Kahn's order, first come first. Raises CycleError."""
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for operation in operations:  # as they come, whatever waits for them
+        sorter.add(operation.name)
     for operation in operations:
-        for name in dict.fromkeys(operation.inputs):
-            users[name].append(operation)
-    ready = [operation for operation in operations if not operation.inputs]
-    for operation in ready:  # grows while it is walked
-        for user in users[operation.name]:
-            waiting[user.name] -= 1
-            if waiting[user.name] == 0:
-                ready.append(user)
-    return tuple(ready)
-
-
-def _cycle(operations: Iterable[Operation], ordered: Iterable[Operation]) -> list[str]:
-    """Return the names on one cycle among the operations that are not in `ordered`."""
-    done = {operation.name for operation in ordered}
-    left = {operation.name: operation for operation in operations if operation.name not in done}
-    walked: list[str] = []
-    name = next(iter(left))
-    while name not in walked:
-        walked.append(name)
-        name = next(source for source in left[name].inputs if source in left)
-    return [*walked[walked.index(name) :], name][::-1]
+        sorter.add(operation.name, *dict.fromkeys(operation.inputs))
+    return sorter.static_order()
 
 
 def training_graph(profile: Profile) -> Graph:

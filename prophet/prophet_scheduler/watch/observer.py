@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +28,7 @@ from prophet_scheduler.watch.meter import Meter, Periods, spread_of
 from prophet_scheduler.watch.metrics import metrics_page
 from prophet_scheduler.watch.server import StatusServer
 from prophet_scheduler.watch.sockets import name_of_socket, own_folder, remove_stale
-from prophet_scheduler.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName, as_json
+from prophet_scheduler.watch.status import ForwardWait, LiveStatus, Predicted, WorkerName
 from prophet_scheduler.watch.training import OpenWait, TrainingLog
 
 if TYPE_CHECKING:
@@ -36,16 +37,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.watch.recorder import RecordWriter
 
-SETTINGS_SHOWN = (
-    PREFIX,
-    "BYTEPS_",
-    "DMLC_",
-    "OMP_NUM_THREADS",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_",
-    "GLOO_",
-)
+SETTINGS_SHOWN = (PREFIX, "BYTEPS_", "DMLC_", "OMP_NUM_THREADS", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "GLOO_")
 """Prefixes of the environment variables kept in a record."""
 
 FRESH_S = 0.1
@@ -246,7 +238,7 @@ class Observer:
 
     def document(self) -> bytes:
         """Return the current status as its socket sends it."""
-        return self._asked(lambda: json.dumps(as_json(self.status()), allow_nan=False) + "\n")
+        return self._asked(lambda: json.dumps(asdict(self.status()), allow_nan=False) + "\n")
 
     def page(self) -> bytes:
         """Return the current metrics as Prometheus reads them."""
@@ -291,7 +283,7 @@ class Observer:
 
 def status_here() -> dict[str, Any] | None:
     """Return this process's status, as its socket sends it but without a new turn; None without an observer."""
-    return as_json(_here.status()) if _here is not None and _here.of_this_process else None
+    return asdict(_here.status()) if _here is not None and _here.of_this_process else None
 
 
 def whom(where: str | None, all_reduce: bool) -> str:

@@ -7,9 +7,8 @@ default.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from prophet_scheduler.core.cut import Segment
 from prophet_scheduler.core.status import AgentStatus
@@ -129,8 +128,3 @@ class LiveStatus:
     last_recut_ago_s: float | None = None
     watch_cpu_s: float = 0.0
     schema: Literal[1] = STATUS_SCHEMA
-
-
-def as_json(status: LiveStatus) -> dict[str, Any]:
-    """Return the document, made of plain values."""
-    return dataclasses.asdict(status)

@@ -6,17 +6,21 @@ microsecond, where a thread has just done much more or is about to sleep. Times 
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Concatenate, ParamSpec, Protocol
 
 ENDS_KEPT = 4096
 """Maximum ends of iterations kept until the observer takes them."""
 NAMES_KEPT = 20_000
 """Maximum gradients with a recorded waiting time."""
+
+
+Said = ParamSpec("Said")
 
 
 class HasId(Protocol):
@@ -109,25 +113,18 @@ def switch_off() -> None:
     _log = None
 
 
-def iteration_ended(source: Hashable, now: float) -> None:
-    """See TrainingLog; do nothing without an observer."""
-    if _log is not None:
-        _log.iteration_ended(source, now)
+def _of_this_process(note: Callable[Concatenate[TrainingLog, Said], None]) -> Callable[Said, None]:
+    """Return a function that notes this in the log of the process; it does nothing without an observer."""
+
+    @functools.wraps(note)
+    def noted(*said: Said.args, **more: Said.kwargs) -> None:
+        if _log is not None:
+            note(_log, *said, **more)
+
+    return noted
 
 
-def paused() -> None:
-    """See TrainingLog; do nothing without an observer."""
-    if _log is not None:
-        _log.paused()
-
-
-def waiting(name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
-    """See TrainingLog; do nothing without an observer."""
-    if _log is not None:
-        _log.waiting(name, now, blocks)
-
-
-def over(now: float) -> None:
-    """See TrainingLog; do nothing without an observer."""
-    if _log is not None:
-        _log.over(now)
+iteration_ended = _of_this_process(TrainingLog.iteration_ended)
+paused = _of_this_process(TrainingLog.paused)
+waiting = _of_this_process(TrainingLog.waiting)
+over = _of_this_process(TrainingLog.over)

@@ -20,7 +20,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 
 def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    install(network, monkeypatch, fusion=False)
+    install(monkeypatch, network, fusion=False)
     yield network
     network.shutdown()
 

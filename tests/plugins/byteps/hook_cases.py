@@ -1,14 +1,7 @@
-"""Cases of the native hook on a stand-in for BytePS's core: a program that test_hook.py runs once for each case.
-
-    hook_cases.py CASE CORE.so [OTHER_CORE.so]
-
-Rule of this file: one function a case, and the core's side of the conversation. A hook takes over functions of its
-process for good, so nothing is loaded before a case is asked for.
-"""
+"""Cases of the native hook that test_hook.py runs, each in a process of its own (hook_core.py)."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,129 +11,30 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from plugins.byteps.hook_core import (
+    BROADCAST,
+    COPY,
+    PULL,
+    PUSH,
+    REDUCE,
+    WITH_ANOTHER_NAME,
+    WITHOUT_STAGES,
+    Core,
+    case,
+    key,
+    main,
+)
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, Hook
-from prophet_byteps.library import inspect_library, open_apart
+from prophet_byteps.library import open_apart
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 
-REDUCE, COPY, PUSH, PULL, BROADCAST = 1, 2, 6, 7, 11
-"""Stages of BytePS, as they are numbered since 0.2.5."""
-WITHOUT_STAGES, SANE, WITH_ANOTHER_NAME = range(3)
-"""Arguments of a task (core_add_push of fake_core.cc)."""
-NEVER_S = 1e6
 BY_PRIORITY = Plan(push=QueuePlan(order={}), pull=QueuePlan(order={}))
 
 
-def key(gradient: int, partition: int = 0) -> int:
-    return gradient << 16 | partition
-
-
-class Core:
-    """tests/native/fake_core.cc: a test is its loops, its other GPUs, and its network."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
-        library.core_get.restype = ctypes.c_int64
-        library.core_add_push.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
-        library.core_not_ready.argtypes = [ctypes.c_uint64]
-        library.core_add.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_int]
-        library.core_add_barrier.argtypes = [ctypes.c_uint64]
-        library.core_asked.restype = ctypes.c_long
-
-    def start(self) -> None:
-        """BytePS begins, or resumes."""
-        self._library.core_start()
-
-    def stop(self) -> None:
-        """BytePS is suspended or shut down."""
-        self._library.core_stop()
-
-    def add(self, *gradients: int, priority: int = 0, sane: int = SANE) -> None:
-        """The first partition of each gradient comes to PUSH; `sane`: as BytePS makes it, or not."""
-        for gradient in gradients:
-            self._library.core_add_push(key(gradient), priority, 100, sane)
-
-    def add_partition(self, gradient: int, partition: int) -> None:
-        """A later partition comes to PUSH."""
-        self._library.core_add_push(key(gradient, partition), 0, 100, SANE)
-
-    def add_barrier(self, gradient: int) -> None:
-        """A barrier comes to PUSH, as on one machine without servers, where no PULL follows."""
-        self._library.core_add_barrier(key(gradient))
-
-    def add_at(self, stage: int, task: int, *, later: bool = False) -> None:
-        """A task comes to any stage, by its key; `later`: when the hook is about to wait for one."""
-        self._library.core_add(stage, task, later)
-
-    def get(self, stage: int) -> int:
-        """Return the key of the task that the stage's loop gets in one turn, or -1."""
-        return int(self._library.core_get(stage))
-
-    def gradient(self, stage: int) -> int:
-        """Return the gradient of that task, or -1."""
-        return self.get(stage) >> 16
-
-    def drain(self, stage: int) -> list[int]:
-        """Return the gradients that the stage's loop gets until there is none."""
-        gradients = []
-        while (task := self.get(stage)) >= 0:
-            gradients.append(task >> 16)
-        return gradients
-
-    def finish(self, stage: int) -> None:
-        """The last task that the stage got is acknowledged, and goes on to its next stage."""
-        self._library.core_finish(stage)
-
-    def lose(self, stage: int) -> None:
-        """The last task that the stage got is never acknowledged."""
-        self._library.core_lose(stage)
-
-    def transfer(self, count: int) -> None:
-        """Pushes and pulls `count` tasks, one after another."""
-        self._library.core_transfer(count)
-
-    def not_ready(self, gradient: int) -> None:
-        """Another GPU has yet to do its part of the gradient."""
-        self._library.core_not_ready(key(gradient))
-
-    def ready(self) -> None:
-        """The other GPUs have done their part of all gradients."""
-        self._library.core_ready()
-
-    def push(self, name: str, size: int) -> int:
-        """Push a tensor as a program does. Return its number of partitions, -1 if that differs from its first push."""
-        return int(self._library.core_push(f"byteps.{name}".encode(), size))
-
-    def visit_python(self, visits: int) -> None:
-        """A thread of its own comes to Python and leaves it `visits` times; returns at once."""
-        self._library.core_visit_python(visits)
-
-    def waiting(self) -> int:
-        """Number of threads that are in a first push of the tensor `waits`, which waits for all workers."""
-        return int(self._library.core_waiting())
-
-    def all_have_it(self) -> None:
-        """All workers push that tensor."""
-        self._library.core_all_have_it()
-
-    def asked(self) -> int:
-        """Number of times that the hook has asked if a task is ready."""
-        return int(self._library.core_asked())
-
-    def alive(self) -> int:
-        """Number of tasks that somebody still refers to."""
-        return int(self._library.core_alive())
-
-
-Case = Callable[[Hook, Core], None]
-CASES: dict[str, Case] = {}
-"""Cases by name."""
-
-
-def case(function: Case) -> Case:
-    CASES[function.__name__] = function
-    return function
+def in_order(credit: int) -> Plan:
+    return Plan(push=QueuePlan(order={}, credit=credit), pull=QueuePlan(order={}))
 
 
 @case
@@ -152,7 +46,7 @@ def without_a_plan_tasks_go_in_order_of_arrival(hook: Hook, core: Core) -> None:
 
 @case
 def a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    hook.set_plan(in_order(100))
     core.add(3, 1, 2)
     assert core.drain(PUSH) == [1]
     core.finish(PUSH)
@@ -194,7 +88,7 @@ def on_a_busy_wire_the_request_for_a_pull_goes_before_the_next_push(hook: Hook, 
 @case
 def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook, core: Core) -> None:
     hook.set_identity("priority")
-    hook.set_plan(Plan(push=QueuePlan(order={})))
+    hook.set_plan(BY_PRIORITY)
     core.add(7, priority=-3)  # gradient 2
     core.add(8, priority=-1)  # gradient 0
     core.add(9)  # a broadcast: somebody waits for it now
@@ -225,7 +119,7 @@ def what_goes_one_way_only_passes_the_other_stage_in_its_turn(hook: Hook, core: 
 
 @case
 def a_task_that_other_gpus_have_not_finished_lets_the_next_one_go(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={})))
+    hook.set_plan(BY_PRIORITY)
     core.not_ready(1)
     core.add(1, 2)
     assert core.drain(PUSH) == [2]
@@ -260,7 +154,7 @@ def one_round_of_reduce_and_broadcast_finds_the_tasks_of_both(hook: Hook, core: 
 @case
 def where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage(hook: Hook, core: Core) -> None:
     """On one machine with several PCIe switches PUSH is a barrier, and COPYH2D comes after it."""
-    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    hook.set_plan(in_order(100))
     for gradient in (3, 1, 2):
         core.add_barrier(gradient)
     for gradient in (1, 2, 3):
@@ -317,7 +211,7 @@ def pulls_that_are_stuck_leave_a_place_for_each_more_urgent_one(hook: Hook, core
 
 @case
 def what_a_suspended_engine_had_is_forgotten_when_it_resumes(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={}, credit=100), pull=QueuePlan(order={})))
+    hook.set_plan(in_order(100))
     core.add(3, 1, 2)
     assert core.gradient(PUSH) == 1
     assert core.alive() == 3
@@ -337,7 +231,7 @@ def what_a_suspended_engine_had_is_forgotten_when_it_resumes(hook: Hook, core: C
 @case
 def reset_forgets_what_waits_and_what_is_in_flight(hook: Hook, core: Core) -> None:
     hook.reset()
-    hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+    hook.set_plan(in_order(200))
     core.not_ready(4)
     core.add(4, 3, 1, 2)
     assert core.drain(PUSH) == [1, 2]
@@ -371,7 +265,7 @@ def calls_that_come_when_the_queues_are_gone_do_nothing(hook: Hook, core: Core) 
 def status_says_which_gradient_waits_for_whom(hook: Hook, core: Core) -> None:
     status = hook.status()
     assert status.still_s is None and status.pushes.oldest_gradient is None
-    hook.set_plan(Plan(push=QueuePlan(order={}, credit=200), pull=QueuePlan(order={})))
+    hook.set_plan(in_order(200))
     core.add(3, 1, 2)
     assert core.drain(PUSH) == [1, 2]
     core.finish(PUSH)  # 2
@@ -413,7 +307,7 @@ def where_events_are_dropped_the_first_one_left_says_so(hook: Hook, core: Core) 
 
 @case
 def many_tasks_that_are_not_ready_cost_little(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={})))
+    hook.set_plan(BY_PRIORITY)
     for gradient in range(5000):
         core.not_ready(gradient)
         core.add(gradient)
@@ -439,7 +333,7 @@ def after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(hook: Ho
 
 @case
 def a_task_that_does_not_look_sane_makes_it_step_aside(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={})))
+    hook.set_plan(BY_PRIORITY)
     core.add(3, 1)
     core.add(2, sane=WITHOUT_STAGES)
     status = hook.status()
@@ -453,7 +347,7 @@ def a_task_with_a_name_that_is_not_its_partitions_makes_it_step_aside(hook: Hook
     """This happens if a name is kept in another way than the hook expects."""
     hook.set_plan(BY_PRIORITY)
     core.add(3)
-    core.add_partition(3, 12)
+    core.add(3, partition=12)
     assert hook.status().active
     core.add(2, sane=WITH_ANOTHER_NAME)
     assert hook.status().why_aside == "a name that is not its partition's"
@@ -462,7 +356,7 @@ def a_task_with_a_name_that_is_not_its_partitions_makes_it_step_aside(hook: Hook
 
 @case
 def stepping_aside_hands_everything_back_in_order_of_arrival(hook: Hook, core: Core) -> None:
-    hook.set_plan(Plan(push=QueuePlan(order={})))
+    hook.set_plan(BY_PRIORITY)
     core.add(3, 1, 2)
     hook.step_aside("a test")
     hook.step_aside("again")
@@ -599,15 +493,5 @@ STAGES = (
 """Cases in which it shows if a stage is taken for another one."""
 
 
-def main(name: str, path: Path) -> None:
-    library = inspect_library(path)
-    hook = Hook.load()
-    core = Core(ctypes.CDLL(str(path)))
-    hook.attach(library, NEVER_S)  # no watchdog, however slow the machine
-    core.start()
-    CASES[name](hook, core)
-    print(f"{name} holds")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(*sys.argv[1:3])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
-import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,11 @@ import numpy as np
 import pytest
 
 from prophet_byteps import agent, agreement, exchange, meeting
+from prophet_byteps import hook as hook_module
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Reason, Wish
+from prophet_byteps.hook import TakenPlan
+from prophet_byteps.library import HookError
 from prophet_byteps.place import decides, place_of, shape_of
 from prophet_byteps.stall import Oldest
 from prophet_byteps.tracing import TraceBoard
@@ -26,10 +30,11 @@ from prophet_scheduler import __version__
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import Cut, Refusal, Segment
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.event_record import load_events
-from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind
+from prophet_scheduler.core.event_record import load_events, load_record
+from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueEvent
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
+from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import AgentStatus, LaneStatus
 from prophet_scheduler.frontends.ending import STALLED
@@ -46,10 +51,13 @@ from support.virtual import events, iteration, transfers
 
 
 class Hook:
-    """A hook with one pull under way."""
+    """A hook with one pull under way, which takes `plans` plans and refuses the next."""
 
-    def __init__(self) -> None:
+    most_in_flight = 256
+
+    def __init__(self, plans: int = 100) -> None:
         self.events = np.zeros(0, EVENT_DTYPE)
+        self.taken, self.plans = 0, plans
         self.state = SimpleNamespace(
             why_aside="",
             watchdog_releases=0,
@@ -58,6 +66,14 @@ class Hook:
             pushes=LaneStatus(0, 0, None, None),
             pulls=LaneStatus(0, 1, 0.0, 7),
         )
+
+    def attach(self, library: object, watchdog_s: float) -> None: ...
+
+    def set_plan(self, plan: Plan) -> TakenPlan:
+        if self.taken == self.plans:
+            raise HookError("the hook cannot take a plan: of another kind")
+        self.taken += 1
+        return TakenPlan(self.taken - 1, encode_plan(plan))
 
     def drain(self) -> Any:
         return self.events
@@ -72,11 +88,9 @@ class Hook:
 class SlowHook(Hook):
     """A hook whose events take until they are let go, and that counts who reads them at the same time."""
 
-    most_in_flight = None
-
     def __init__(self) -> None:
         super().__init__()
-        self.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
+        self.events = one_event(EventKind.ADD)
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.readers = self.at_once = 0
 
@@ -89,9 +103,15 @@ class SlowHook(Hook):
         return self.events
 
 
+def one_event(kind: EventKind | QueueEvent) -> Any:
+    return np.array([(0.0, 0, 4, 0, 0, kind, 0)], EVENT_DTYPE)
+
+
 @pytest.fixture(autouse=True)
 def nothing_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreement, "_active", None)
+    monkeypatch.setattr(hook_module, "_loaded", None)
+    monkeypatch.setattr(agent, "end_process", end_process)
     monkeypatch.delenv("BYTEPS_ENABLE_ASYNC", raising=False)
 
 
@@ -102,73 +122,72 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def job(hook: Any, stall_s: float | None = None) -> Agent:
-    return Agent("torch", Settings("fifo", stall_s=stall_s), get_policy("fifo"), None, hook, "no hook here")
+def job(hook: Any = None, policy: str = "fifo", framework: str = "torch", **settings: Any) -> Agent:
+    library: Any = SimpleNamespace()
+    return Agent(framework, Settings(policy, **settings), get_policy(policy), library, hook, "no hook here")
 
 
-def turns(job: Agent, clock: list[float], count: int) -> None:
-    """Let so many seconds pass, each with a turn of the agent."""
-    for _ in range(count):
-        clock[0] += 1.0
-        job._turn()
-
-
-def pass_time(job: Agent, hook: Hook, clock: list[float], seconds: int) -> None:
+def turns(job: Agent, clock: list[float], seconds: int) -> None:
+    """Pass time, in which the oldest pull grows older."""
     job._begin()
     for _ in range(seconds):
         clock[0] += 1.0
-        pulls = hook.state.pulls
-        hook.state.pulls = dataclasses.replace(pulls, oldest_s=pulls.oldest_s + 1.0)
+        state: Any = job._hook.status()  # type: ignore[union-attr]
+        if state.pulls.oldest_s is not None:
+            state.pulls = dataclasses.replace(state.pulls, oldest_s=state.pulls.oldest_s + 1.0)
         job._turn()
+
+
+@contextlib.contextmanager
+def stalled(said: str) -> Iterator[None]:
+    """Expect the end of a job that may stall for 20 s."""
+    with pytest.raises(ProcessEnded) as ended:
+        yield
+    assert ended.value.status == STALLED
+    assert ended.value.line.startswith(f"no transfer has finished for 20 s: {said}")
+    assert ended.value.line.endswith("(PROPHET_STALL_S)")
 
 
 def test_a_stall_is_one_warning_that_says_which_gradient_waits(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook = Hook()
-    scheduled = job(hook)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        pass_time(scheduled, hook, clock, 60)
+    turns(job(Hook()), clock, 60)
     assert len(caplog.records) == 1
     assert (
         "the pull of the block at 0.03 MiB is not answered after 46 s, so another worker has not sent it" in caplog.text
     )
 
 
-def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "end_process", end_process)
+def test_a_stall_ends_the_process_where_that_is_asked_for(clock: list[float]) -> None:
     hook = Hook()
     scheduled = job(hook, stall_s=20.0)
-    pass_time(scheduled, hook, clock, 10)
-    hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.FINISH, 0)], EVENT_DTYPE)
-    pass_time(scheduled, hook, clock, 10)
-    hook.events = np.zeros(0, EVENT_DTYPE)
-    pass_time(scheduled, hook, clock, 19)
-    with pytest.raises(ProcessEnded) as ended:
-        pass_time(scheduled, hook, clock, 1)
-    assert ended.value.status == STALLED
-    assert ended.value.line.startswith("no transfer has finished for 20 s: the pull of the block at 0.03 MiB")
-    assert ended.value.line.endswith("(PROPHET_STALL_S)")
+    turns(scheduled, clock, 10)
+    hook.events = one_event(EventKind.FINISH)
+    turns(scheduled, clock, 10)
+    hook.events = hook.events[:0]
+    turns(scheduled, clock, 19)
+    with stalled("the pull of the block at 0.03 MiB"):
+        turns(scheduled, clock, 1)
 
 
-def test_the_end_of_byteps_waits_for_all_as_well(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "end_process", end_process)
+@pytest.fixture
+def idle() -> Agent:
+    """A job that may stall for 20 s, with nothing under way."""
     hook = Hook()
     hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
-    scheduled = job(hook, stall_s=20.0)
-    scheduled._begin()
+    return job(hook, stall_s=20.0)
 
+
+def test_the_end_of_byteps_waits_for_all_as_well(idle: Agent, clock: list[float]) -> None:
     lasts = [19]
-    byteps = SimpleNamespace(init=int, resume=int, shutdown=lambda: turns(scheduled, clock, lasts[0]))
-    scheduled._agree_at_start(byteps, "")
-    turns(scheduled, clock, 60)
+    byteps = SimpleNamespace(init=int, resume=int, shutdown=lambda: turns(idle, clock, lasts[0]))
+    idle._agree_at_start(byteps, "")
+    turns(idle, clock, 60)
     byteps.shutdown()
-    turns(scheduled, clock, 60)
+    turns(idle, clock, 60)
     lasts[0] = 21
-    with pytest.raises(ProcessEnded) as ended:
+    with stalled("BytePS's end waits for all workers"):
         byteps.shutdown()
-    assert ended.value.status == STALLED
-    assert ended.value.line.startswith("no transfer has finished for 20 s: BytePS's end waits for all workers")
 
 
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
@@ -192,24 +211,15 @@ def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
 
 
 def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
+    idle: Agent, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "end_process", end_process)
-    monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True))
-    awaited = [False]
-    monkeypatch.setattr(agreement, "under_way", lambda: awaited[0])
-    hook = Hook()
-    hook.state.in_flight_bytes, hook.state.pulls = 0, LaneStatus(0, 0, None, None)
-    scheduled = job(hook, stall_s=20.0)
-    scheduled._begin()
-
-    turns(scheduled, clock, 60)
-    awaited[0] = True
-    turns(scheduled, clock, 19)
-    with pytest.raises(ProcessEnded) as ended:
-        turns(scheduled, clock, 1)
-    assert ended.value.status == STALLED
-    assert ended.value.line.startswith("no transfer has finished for 20 s: no transfer is under way, ")
+    line = SimpleNamespace(under_way=lambda: False)
+    monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True, exchange=line))
+    turns(idle, clock, 60)
+    line.under_way = lambda: True
+    turns(idle, clock, 19)
+    with stalled("no transfer is under way, "):
+        turns(idle, clock, 1)
 
 
 @pytest.mark.parametrize(
@@ -220,12 +230,11 @@ def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_hel
 ) -> None:
     hook = Hook()
     scheduled = job(hook)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        for released in (1, 2):
-            hook.state.watchdog_releases, hook.state.unanswered_releases = released, unanswered
-            pass_time(scheduled, hook, clock, 2)
-    (record,) = caplog.records
-    assert why in record.getMessage()
+    for released in (1, 2):
+        hook.state.watchdog_releases, hook.state.unanswered_releases = released, unanswered
+        turns(scheduled, clock, 2)
+    (line,) = caplog.messages
+    assert why in line
 
 
 def test_what_is_no_gradient_has_no_number() -> None:
@@ -238,7 +247,7 @@ def test_what_is_no_gradient_has_no_number() -> None:
 def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(agreement, "poll", lambda: asked.append(True))
-    job(None)._turn()
+    job()._turn()
     assert asked == [True]
 
 
@@ -261,8 +270,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_init_returns_what_it_did_when_all_have_started_alike(started: list[tuple[Any, ...]]) -> None:
     bps = BytePS(2)
-    scheduled = job(None, stall_s=9.0)
-    scheduled._agree_at_start(bps, "")
+    job(stall_s=9.0)._agree_at_start(bps, "")
     assert bps.init(lazy=False) == "init False"
     terms = f"Prophet {__version__} for torch, policy fifo, blocks of 131072 bytes, fusion on"
     assert started == [("start", "torch", terms, 9.0)]
@@ -275,7 +283,7 @@ def test_nothing_is_compared_alone_or_through_a_server_that_does_not_wait(
 ) -> None:
     alone, asynchronous = BytePS(1), BytePS(2)
     for bps in (alone, asynchronous):
-        job(None)._agree_at_start(bps, "terms")
+        job()._agree_at_start(bps, "terms")
     assert alone.init() == "init True"
     monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
     assert asynchronous.init() == "init True"
@@ -290,18 +298,16 @@ def test_a_comparison_that_fails_is_one_warning(
 
     monkeypatch.setattr(exchange, "agree_on_start", fail)
     bps = BytePS(2)
-    job(None)._agree_at_start(bps, "terms")
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        assert bps.init() == "init True"
-    assert [record.getMessage() for record in caplog.records] == [
-        "Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"
-    ]
+    job()._agree_at_start(bps, "terms")
+    assert bps.init() == "init True"
+    assert caplog.messages == ["Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"]
 
 
 def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
+    hook.events = one_event(QueueEvent.PLAN)
     scheduled._turn()
     assert scheduled._learning.session is None, "a program that only imports BytePS learns nothing"
     bps.init()
@@ -311,7 +317,7 @@ def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[
 def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
     hook = Hook()
     scheduled = job(hook)
-    hook.events = np.array([(0.0, 0, 4, 0, 0, EventKind.ADD, 0)], EVENT_DTYPE)
+    hook.events = one_event(EventKind.ADD)
     scheduled._turn()
     assert scheduled._learning.session is not None
 
@@ -323,11 +329,10 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        assert bps.init() == "init True"
+    assert bps.init() == "init True"
     assert scheduled._thread._stopped
-    (record,) = caplog.records
-    assert record.getMessage().startswith("Prophet: stepped aside: ModuleNotFoundError: ")
+    (line,) = caplog.messages
+    assert line.startswith("Prophet: stepped aside: ModuleNotFoundError: ")
     assert "ModuleNotFoundError" in hook.state.why_aside
 
 
@@ -347,30 +352,34 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
             turns.append(event)
             return instructions
 
-    scheduled = Agent("torch", Settings(policy), get_policy(policy), None, None, "no hook")
-    scheduled._learning.turn(Session(), 3.0, [])  # type: ignore[arg-type]
+    scheduled = job(policy=policy)
     board = scheduled._board
+
+    def turn(now: float) -> None:
+        scheduled._learning.turn(Session(), now, [])  # type: ignore[arg-type]
+
+    turn(3.0)
     assert board.said() == (Wish(cut, 3 << 20), Network(1e8))
     first = None if policy == "prophet" and board.fixed is None else Cut.uniform(128 * 1024)
     assert [(turn.cut, turn.networks) for turn in turns] == [(first, ())]
     for number in range(2):
         board.taken_up(0, Cut.uniform(4096 << number))
-        scheduled._learning.turn(Session(), 4.0 + number, [])  # type: ignore[arg-type]
+        turn(4.0 + number)
     assert turns[-1].cut == Cut.uniform(8192)
     assert scheduled._learning.last_recut_s == 5.0
     board.refuse(Refusal(cut, "no names"))
-    scheduled._learning.turn(Session(), 6.0, [])  # type: ignore[arg-type]
+    turn(6.0)
     assert turns[-1].refusals == (Refusal(cut, "no names"),)
     board.taken_up(0, cut, 1 << 20)
     assert board.in_force.reason == ("larger blocks cost less", 0.25)
     instructions[1:] = [Want(None, 2 << 20)]
-    scheduled._learning.turn(Session(), 7.0, [])  # type: ignore[arg-type]
+    turn(7.0)
     assert [turn.credit for turn in turns] == [None] * 4 + [1 << 20], "what the worker that decides wants in flight"
     assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
 def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> None:
-    scheduled = Agent("torch", Settings("tictac"), get_policy("tictac"), None, None, "no hook")
+    scheduled = job(policy="tictac")
     learning = scheduled._learning
     board = scheduled._board.trace = TraceBoard("tictac", TicTac)
     session = Session(learning.policy, SessionTerms(5.0))
@@ -389,9 +398,7 @@ def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> 
 
 
 def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float], tmp_path: Path) -> None:
-    settings = Settings("p3", profile_out=tmp_path / "profile.json")
-    hook: Any = Hook()
-    scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
+    scheduled = job(Hook(), "p3", profile_out=tmp_path / "profile.json")
     learning = scheduled._learning
     learning.session = session = Session(get_policy("p3"), SessionTerms(5.0))
     generated = [row for number in range(8) for row in iteration(float(number), {1: 0.1, 0: 0.3}, partitions=2)]
@@ -406,10 +413,28 @@ def test_a_recut_right_before_the_end_leaves_the_last_profile(clock: list[float]
     assert load_profile(tmp_path / "profile.json").gradients == profile.gradients
 
 
+def test_a_plan_that_the_hook_refuses_is_one_warning_and_bytepss_own_order(caplog: pytest.LogCaptureFixture) -> None:
+    hook = Hook(plans=0)
+    job(hook)._attach()
+    why = "the hook cannot take a plan: of another kind"
+    assert hook.state.why_aside == why
+    assert caplog.messages == [f"Prophet: stepped aside: {why}; the job goes on in BytePS's own order"]
+
+
+def test_the_agent_leaves_events_and_plans_where_it_was_asked_to(tmp_path: Path) -> None:
+    hook = Hook()
+    hook.events = one_event(EventKind.ADD)
+    scheduled = job(hook, watchdog_s=2.0, events_out=tmp_path / "e.npz")
+    scheduled._attach()
+    scheduled._finish()
+    record = load_record(tmp_path / "e.npz")
+    assert (len(record.events), record.watchdog_s, record.most_in_flight) == (1, 2.0, 256)
+    assert dict(record.plans) == {0: encode_plan(get_policy("fifo").plan(None, None))}
+
+
 def test_the_events_have_one_reader_while_a_turn_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings("p3", events_out=tmp_path / "events.npz")
-    hook: Any = SlowHook()
-    scheduled = Agent("torch", settings, get_policy("p3"), None, hook, "")
+    hook = SlowHook()
+    scheduled = job(hook, "p3", events_out=tmp_path / "events.npz")
     monkeypatch.setattr(agent, "TURN_LIMIT_S", 0.0)
     scheduled._thread.start()
     scheduled._thread.wake()
@@ -424,10 +449,8 @@ def test_the_events_have_one_reader_while_a_turn_is_under_way(tmp_path: Path, mo
 
 
 def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
-    settings = Settings("fifo", status_out=tmp_path / "status.json")
-    scheduled = Agent("torch", settings, get_policy("fifo"), None, None, "no hook")
-    board = CutBoard(None)
-    scheduled._board = board
+    scheduled = job(status_out=tmp_path / "status.json")
+    board = scheduled._board = CutBoard(None)
     board.taken_up(0, Cut.uniform(4096))
     board.want(Cut.uniform(8192), Reason("a faster network", 0.75))
     board.taken_up(0, Cut.uniform(8192))
@@ -442,8 +465,7 @@ def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
 
 
 def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
-    settings = Settings(policy="p3", status_out=tmp_path / "status.json")
-    Agent("torch", settings, get_policy("p3"), None, None, "no hook")._finish()
+    job(policy="p3", status_out=tmp_path / "status.json")._finish()
     status = read_status(tmp_path / "status.json")
     assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
     assert status.cut == Cut.uniform(status.partition_bytes).segments
@@ -458,8 +480,7 @@ def test_a_worker_says_what_it_does_with_a_hook_and_without(
     hook = Hook()
     for number, hooked in enumerate((hook, None)):
         folder = tmp_path / str(number)
-        settings = Settings("p3", record=folder)
-        scheduled: Any = Agent("mxnet", settings, get_policy("p3"), None, hooked, "no hook")  # type: ignore[arg-type]
+        scheduled: Any = job(hooked, "p3", "mxnet", record=folder)
         scheduled._attach = lambda: None
         hook.state.pending = 0
         hook.events = transfers([1000, 2000], bandwidth=1e6, overhead_s=0.0, began=clock[0])
@@ -526,9 +547,7 @@ def test_the_next_start_of_a_job_is_planned_at_its_first_turn(clock: list[float]
     sizes = [1 << 20] * 4
     for _ in range(2):
         hook = Hook()
-        settings = Settings("prophet", cache=tmp_path / "cache", status_out=tmp_path / "status.json")
-        scheduled = Agent("torch", settings, get_policy("prophet"), None, hook, "no hook")  # type: ignore[arg-type]
-        scheduled._aside = ""
+        scheduled = job(hook, "prophet", cache=tmp_path / "cache", status_out=tmp_path / "status.json")
         plans: list[Plan] = []
         scheduled._take_up = lambda hook, plan, plans=plans: plans.append(plan)  # type: ignore[method-assign, misc]
         first = scheduled._board.first_cut(sizes)

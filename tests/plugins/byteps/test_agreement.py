@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -25,41 +25,23 @@ from prophet_byteps.agreement import (
 )
 from prophet_scheduler.frontends.ending import STALLED, WRONG
 from support.ending import ProcessEnded, end_process
-from support.exchanges import QuietExchange
+from support.exchanges import Line, Server, summed
 
 
-class Server:
-    """Adds up what its workers send by name, and answers when all have sent, as BytePS's does."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.sent: dict[str, list[bytes]] = {}
-        self.declared: list[list[str]] = [[] for _ in range(workers)]
-
-    def agreement(self, rank: int) -> Agreement:
-        return Agreement(_Line(self, rank), rank, self.workers, end_process)
-
-    def sum(self, name: str) -> bytes | None:
-        pages = self.sent[name]
-        if len(pages) < self.workers:
-            return None
-        assert len(pages) == self.workers, "a page travels once"
-        return bytes(sum(values) for values in zip(*pages, strict=True))
+def member_of(server: Server, rank: int) -> Agreement:
+    return Agreement(Line(server, rank), rank, server.workers, end_process)
 
 
-class _Line(QuietExchange):
-    def __init__(self, server: Server, rank: int) -> None:
-        self.server, self.rank = server, rank
+def members(server: Server) -> list[Agreement]:
+    return [member_of(server, rank) for rank in range(server.workers)]
 
-    def declare(self, name: str) -> None:
-        if name not in self.server.declared[self.rank]:
-            self.server.declared[self.rank].append(name)
 
-    def send(self, name: str, page: bytes) -> Callable[[], bytes | None]:
-        assert len(page) == PAGE_BYTES
-        assert name in self.server.declared[self.rank]
-        self.server.sent.setdefault(name, []).append(page)
-        return lambda: self.server.sum(name)
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Return a server of two workers, to which each may send a page once."""
+    server = Server(2)
+    yield server
+    assert len(set(server.sent)) == len(server.sent), "a page travels once"
 
 
 @given(st.text(max_size=400))
@@ -73,11 +55,11 @@ def test_a_row_has_its_length_whatever_it_says(text: str) -> None:
 @given(st.integers(1, 70), st.data())
 def test_summed_pages_have_everyones_row(workers: int, data: st.DataObject) -> None:
     texts = data.draw(st.lists(st.text("abc", max_size=5), min_size=workers, max_size=workers))
-    pages = [[0] * PAGE_BYTES for _ in range(page_count(workers))]
+    pages = [bytes(PAGE_BYTES) for _ in range(page_count(workers))]
     for rank, text in enumerate(texts):
         number, page = make_page(rank, text)
-        pages[number] = [a + b for a, b in zip(pages[number], page, strict=True)]
-    rows = rows_of([bytes(page) for page in pages], workers)
+        pages[number] = summed((pages[number], page))
+    rows = rows_of(pages, workers)
     assert rows == [encode_row(text) for text in texts]
     assert bool(difference(rows)) == (len(set(texts)) > 1)
 
@@ -103,8 +85,7 @@ def test_what_no_prophet_wrote_is_said_to_be_that(row: bytes) -> None:
 
 
 def test_workers_that_agree_settle_when_the_last_has_proposed() -> None:
-    server = Server(3)
-    group = [server.agreement(rank) for rank in range(3)]
+    group = members(Server(3))
     for member in group[:2]:
         member.propose(START, "p3")
         assert not member.settled(START)
@@ -112,9 +93,8 @@ def test_workers_that_agree_settle_when_the_last_has_proposed() -> None:
     assert all(member.settled(START) and member.poll() for member in group)
 
 
-def test_workers_that_differ_end_whether_they_settle_or_not() -> None:
-    server = Server(2)
-    group = [server.agreement(rank) for rank in range(2)]
+def test_workers_that_differ_end_whether_they_settle_or_not(server: Server) -> None:
+    group = members(server)
     for member, text in zip(group, ("p3", "fifo"), strict=True):
         member.propose("layout", text)
     for member in group:
@@ -129,7 +109,7 @@ def test_numbers_do_not_hang_on_the_size_of_a_job_or_on_its_tensors() -> None:
     declared = []
     for workers in (2, 16, 17, 256):
         server = Server(workers)
-        member = server.agreement(0)
+        member = member_of(server, 0)
         declared.append(list(server.declared[0]))
         for topic in range(SLOTS):
             member.propose(f"optimizer {topic}", "three tensors")
@@ -139,19 +119,17 @@ def test_numbers_do_not_hang_on_the_size_of_a_job_or_on_its_tensors() -> None:
     assert all(names == declared[0] for names in declared)
 
 
-def test_the_same_text_once_more_sends_nothing_and_another_never_uses_a_name_twice() -> None:
-    server = Server(2)
-    group = [server.agreement(rank) for rank in range(2)]
+def test_the_same_text_once_more_sends_nothing_and_another_never_uses_a_name_twice(server: Server) -> None:
+    group = members(server)
     for text in ("three tensors", "three tensors", "four tensors"):
         for member in group:
             member.propose("layout", text)
-        assert all(member.settled("layout") for member in group)  # Server.sum insists on one page a worker
-    assert len(server.sent) == 2
+        assert all(member.settled("layout") for member in group)
+    assert len(server.sent) == 2 * 2
 
 
-def test_a_reserved_topic_keeps_its_place() -> None:
-    server = Server(2)
-    group = [server.agreement(rank) for rank in range(2)]
+def test_a_reserved_topic_keeps_its_place(server: Server) -> None:
+    group = members(server)
     for member in group:
         member.reserve("first")
         member.reserve("second")
@@ -162,24 +140,23 @@ def test_a_reserved_topic_keeps_its_place() -> None:
     assert all(member.settled(topic) for member in group for topic in ("first", "second"))
 
 
-def test_topics_in_different_orders_are_a_difference() -> None:
-    server = Server(2)
-    group = [server.agreement(rank) for rank in range(2)]
+def test_topics_in_different_orders_are_a_difference(server: Server) -> None:
+    group = members(server)
     group[0].propose("generator", "same")
     group[1].propose("critic", "same")
     with pytest.raises(ProcessEnded, match="worker 0: generator: same; worker 1: critic: same"):
         group[0].poll()
 
 
-def test_after_a_resume_all_is_said_again_to_whoever_is_there_now() -> None:
-    server = Server(2)
-    group = [server.agreement(rank) for rank in range(2)]
+def test_after_a_resume_all_is_said_again_to_whoever_is_there_now(server: Server) -> None:
+    group = members(server)
     for member in group:
         for text in ("three tensors", "four tensors"):
             member.propose("layout", text)
         member.poll()
     server.sent.clear()
-    newcomer = server.agreement(1)
+    server.pages.clear()
+    newcomer = member_of(server, 1)
     newcomer.propose("layout", "four tensors")
     group[0].renew(0, 2)
     assert group[0].settled("layout")
@@ -194,7 +171,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Agreement:
     monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1.0))
     monkeypatch.setattr(agreement, "_active", None)
     monkeypatch.setattr(agreement, "_stall_s", None)
-    return Server(2).agreement(0)
+    return member_of(Server(2), 0)
 
 
 def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: pytest.LogCaptureFixture) -> None:

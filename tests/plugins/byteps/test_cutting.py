@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_byteps import agreement
-from prophet_byteps.agreement import PAGE_BYTES, Answer
+from prophet_byteps.agreement import PAGE_BYTES
 from prophet_byteps.cutting import (
     MOST_ROWS,
     NO_REASON,
@@ -29,57 +28,11 @@ from prophet_byteps.cutting import (
 from prophet_scheduler.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
-from support.exchanges import QuietExchange
+from support.exchanges import Line, Server, summed
 
 SIZES = [300_000, 5_000_000, 12_000]
 SMALL, LARGE = Cut.uniform(128 * 1024), Cut.uniform(1 << 20)
 STEPPED = Cut((Segment(0, 128 * 1024), Segment(UNIT_BYTES * 7, 4_096_000)))
-
-
-class Server:
-    """Sums pages as BytePS's server does: the first push of a round overwrites what the last round left."""
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self.declared: list[list[str]] = [[] for _ in range(workers)]
-        self.pages: dict[str, list[bytes]] = {}
-        self.unread: dict[str, set[int]] = {}
-        self.sent: list[tuple[int, str]] = []
-        self.noise: bytes | None = None
-
-    def push(self, rank: int, name: str, page: bytes) -> Answer:
-        assert len(page) == PAGE_BYTES
-        assert name in self.declared[rank]
-        self.sent.append((rank, name))
-        pages = self.pages.setdefault(name, [])
-        if len(pages) == self.workers:
-            assert not self.unread[name], f"{name} is overwritten before workers {self.unread[name]} have read it"
-            pages.clear()
-        pages.append(page)
-        self.unread[name] = set(range(self.workers))
-
-        def answer() -> bytes | None:
-            if len(self.pages[name]) < self.workers:
-                return None
-            self.unread[name].discard(rank)
-            if self.noise is not None:
-                return self.noise
-            return bytes(sum(values) for values in zip(*self.pages[name], strict=True))
-
-        return answer
-
-
-class Line(QuietExchange):
-    """A worker's exchange."""
-
-    def __init__(self, server: Server, rank: int) -> None:
-        self.server, self.rank = server, rank
-
-    def declare(self, name: str) -> None:
-        self.server.declared[self.rank].append(name)
-
-    def send(self, name: str, page: bytes) -> Answer:
-        return self.server.push(self.rank, name, page)
 
 
 class Worker:
@@ -92,6 +45,11 @@ class Worker:
         self.control = CutControl(self.board, number, self.line, rank, server.workers)
         self.control.declare()
         self.cuts: list[Cut] = []
+
+    def refuse(self, why_not: Callable[[Cut], str]) -> None:
+        """Have the front end refuse cuts."""
+        begins = self.control.round_begins
+        self.control.round_begins = functools.partial(begins, why_not)  # type: ignore[method-assign]
 
     def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
         """Stops wherever another worker may move."""
@@ -133,6 +91,13 @@ class Turns:
             self.move()
 
 
+def job(
+    monkeypatch: pytest.MonkeyPatch, seed: int, workers: int, fixed: Cut | None = None
+) -> tuple[Turns, list[Worker]]:
+    turns, server = Turns(monkeypatch, seed), Server(workers)
+    return turns, [Worker(server, rank, fixed=fixed) for rank in range(workers)]
+
+
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
     starts = sorted(draw(st.sets(st.integers(1, 1 << 20), max_size=30)))
@@ -150,7 +115,7 @@ wishes = st.builds(Wish, st.none() | cuts(), st.none() | st.integers(1, (1 << 64
 def test_a_sum_of_pages_has_what_is_wanted_and_everyones_network(workers: int, wish: Wish, data: st.DataObject) -> None:
     said = data.draw(st.lists(st.none() | networks, min_size=workers, max_size=workers))
     pages = [encode_page(rank, NOTHING if rank else wish, network) for rank, network in enumerate(said)]
-    page = bytes(sum(values) for values in zip(*pages, strict=True))
+    page = summed(pages)
     assert wish_of_page(page) == wish
     assert networks_of_page(page) == tuple(network for network in said if network is not None)
 
@@ -200,8 +165,7 @@ def test_a_page_has_room_for_the_longest_cut_and_its_credit() -> None:
 
 
 def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 7), Server(3)
-    group = [Worker(server, rank) for rank in range(3)]
+    turns, group = job(monkeypatch, 7, 3)
     credits: list[list[int | None]] = [[] for _ in group]
 
     def before(worker: Worker) -> Callable[[int], None]:
@@ -223,11 +187,9 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
 
 
 def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 5), Server(2)
-    group = [Worker(server, rank) for rank in range(2)]
+    turns, group = job(monkeypatch, 5, 2)
     for worker in group:
-        begins = worker.control.round_begins
-        worker.control.round_begins = functools.partial(begins, lambda cut: "no names")  # type: ignore[method-assign]
+        worker.refuse(lambda cut: "no names")
     turns.play(
         group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, NO_REASON, 1000)),
         group[1].run(2 * RECUT_ROUNDS),
@@ -236,13 +198,12 @@ def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.Monke
 
 
 def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 0), Server(2)
-    group = [Worker(server, rank, fixed=LARGE) for rank in range(2)]
+    turns, group = job(monkeypatch, 0, 2, fixed=LARGE)
     for worker in group:
         worker.board.want(SMALL)
     turns.play(*(worker.run(3 * RECUT_ROUNDS) for worker in group))
     assert group[0].cuts == [LARGE] * 3 * RECUT_ROUNDS
-    assert (server.sent, server.declared) == ([], [[], []])
+    assert (group[0].line.server.sent, group[0].line.server.declared) == ([], [[], []])
     assert (group[0].board.in_force.cut, group[0].board.in_force.recuts) == (LARGE, 0)
 
 
@@ -250,8 +211,7 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each key has a file in shared memory, and a process dies if it finds no room when it writes one."""
-    turns, server = Turns(monkeypatch, 3), Server(3)
-    group = [Worker(server, rank) for rank in range(3)]
+    turns, group = job(monkeypatch, 3, 3)
     rooms: list[int | None] = [None, 1 << 40, 4 * sum(SIZES) + (1 << 20)]
     for worker in group:
         worker.control._room = lambda rank=worker.rank: rooms[rank]  # type: ignore[misc]
@@ -277,8 +237,7 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
 
 
 def test_where_there_is_room_again_what_was_refused_may_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 3), Server(2)
-    group = [Worker(server, rank) for rank in range(2)]
+    turns, group = job(monkeypatch, 3, 2)
     rooms: list[int | None] = [1 << 20, None]
     for worker in group:
         worker.control._room = lambda rank=worker.rank: rooms[rank]  # type: ignore[misc]
@@ -297,13 +256,9 @@ def test_where_there_is_room_again_what_was_refused_may_be_wanted(monkeypatch: p
 
 
 def test_a_front_end_that_cannot_cut_so_keeps_the_cut_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 3), Server(2)
-    group = [Worker(server, rank) for rank in range(2)]
+    turns, group = job(monkeypatch, 3, 2)
     for worker in group:
-        begins = worker.control.round_begins
-        worker.control.round_begins = functools.partial(  # type: ignore[method-assign]
-            begins, lambda cut: "no names" if cut == LARGE else ""
-        )
+        worker.refuse(lambda cut: "no names" if cut == LARGE else "")
 
     def before(number: int) -> None:
         group[0].board.want(LARGE if number < 2 * RECUT_ROUNDS else STEPPED)
@@ -330,15 +285,13 @@ def test_without_an_exchange_all_stay_with_one_size() -> None:
 def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    turns, server = Turns(monkeypatch, 1), Server(3)
-    group = [Worker(server, rank) for rank in range(3)]
+    turns, group = job(monkeypatch, 1, 3)
 
     def break_pages(number: int) -> None:
         group[0].board.want(LARGE)
-        server.noise = b"\xff" * PAGE_BYTES
+        group[0].line.server.noise = b"\xff" * PAGE_BYTES
 
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        turns.play(*(worker.run(5 * RECUT_ROUNDS, break_pages) for worker in group))
+    turns.play(*(worker.run(5 * RECUT_ROUNDS, break_pages) for worker in group))
     assert all(worker.cuts == [SMALL] * 5 * RECUT_ROUNDS for worker in group)
     assert len(caplog.records) == 3, "one a process"
     assert "blocks stay as they are" in caplog.text
@@ -350,8 +303,7 @@ def test_a_first_cut_that_cannot_be_made_is_the_learning_cut(caplog: pytest.LogC
         raise OSError("a broken file")
 
     board = CutBoard(None, fail)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        assert board.first_cut(SIZES) == learning_cut(sum(SIZES))
+    assert board.first_cut(SIZES) == learning_cut(sum(SIZES))
     assert "a broken file" in caplog.text
 
 
@@ -377,10 +329,10 @@ def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pyt
 
 
 def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, server = Turns(monkeypatch, 3), Server(2)
-    group = [Worker(server, rank) for rank in range(2)]
+    turns, group = job(monkeypatch, 3, 2)
     turns.play(*(worker.run(RECUT_ROUNDS + 1) for worker in group))
-    assert len(server.sent) == 2 * len(group)
+    before = group[0].line.server
+    assert len(before.sent) == 2 * len(group)
     group[0].board.want(LARGE)
 
     after = Server(3)
@@ -390,7 +342,7 @@ def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: py
     survivor.line.server, survivor.line.rank = after, 0
     survivor.control.restart(0, 3)
     survivor.cuts.clear()
-    after.declared[0].extend(server.declared[0])
+    after.declared[0].extend(before.declared[0])
     group = [survivor, *newcomers]
     turns.play(*(worker.run(3 * RECUT_ROUNDS) for worker in group))
     assert all(worker.cuts == [LARGE] * 3 * RECUT_ROUNDS for worker in group)
@@ -438,8 +390,7 @@ def test_every_worker_is_told_which_job_this_is() -> None:
 
 def test_in_a_jobs_first_rounds_each_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_scheduler.core.cut.EARLY_ROUNDS", 3)
-    turns, server = Turns(monkeypatch, 1), Server(2)
-    group = [Worker(server, rank) for rank in range(2)]
+    turns, group = job(monkeypatch, 1, 2)
     cuts = [LARGE, SMALL, LARGE, SMALL, SMALL, STEPPED, STEPPED, STEPPED]
     want = lambda number: group[0].board.want(cuts[number])  # noqa: E731
     turns.play(group[0].run(len(cuts), want), group[1].run(len(cuts)))

@@ -13,6 +13,7 @@ from prophet_byteps.faults import State, look, parts_of
 from prophet_byteps.library import byteps_folder
 
 BY_NAME = {correction.name: correction for correction in CORRECTIONS}
+OF_PS_LITE = {"receiving", "starting", "sending", "stopping", "freeing", "outliving"}
 ASYNCHRONOUS = {"answering", "mixing"}
 """Faults of a server's asynchronous mode."""
 SUFFIX = importlib.machinery.EXTENSION_SUFFIXES[0]
@@ -40,29 +41,29 @@ def states(folder: Path) -> dict[str, State]:
 
 
 @pytest.fixture(autouse=True)
-def no_scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The launcher of this Python is not the one in question."""
+def installed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """BytePS is where the test puts it, and the launcher of this Python is not the one in question."""
+    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "scripts"))
+
+
+def check() -> tuple[bool, str, tuple[tuple[str, str], ...]]:
+    found = faults.check_faults()
+    assert found is not None
+    return found
 
 
 def test_with_all_its_marks_a_part_has_none(tmp_path: Path) -> None:
     for part in ("torch", "server"):
         library(tmp_path, part, *as_released(part), *marks(part))
-    there = states(tmp_path)
-    assert set(there.values()) == {State.CORRECTED}
-    assert (
-        set(there)
-        == {"receiving", "starting", "sending", "stopping", "freeing", "outliving", "summing", "copying", "placing"}
-        | ASYNCHRONOUS
-    )
+    corrected = {*OF_PS_LITE, "summing", "copying", "placing", *ASYNCHRONOUS}
+    assert states(tmp_path) == dict.fromkeys(corrected, State.CORRECTED)
 
 
 def test_without_marks_it_is_as_released(tmp_path: Path) -> None:
     library(tmp_path, "mxnet", *as_released("mxnet"))
-    there = states(tmp_path)
-    assert set(there.values()) == {State.AS_RELEASED}
-    in_core = {"receiving", "starting", "sending", "stopping", "freeing", "outliving", "copying", "placing"}
-    assert set(there) == in_core | {"asking", "counting"}
+    there = {*OF_PS_LITE, "copying", "placing", "asking", "counting"}
+    assert states(tmp_path) == dict.fromkeys(there, State.AS_RELEASED)
 
 
 def test_a_server_as_released_is_not_hidden_by_a_corrected_worker(tmp_path: Path) -> None:
@@ -83,8 +84,7 @@ def test_where_the_code_is_not_to_be_found_nothing_is_claimed(tmp_path: Path) ->
 
 def test_a_server_without_compression_has_nothing_to_mend_in_its_sums(tmp_path: Path) -> None:
     library(tmp_path, "server", b"byteps_server", *marks("server", "summing"))
-    without_sums = {"receiving", "starting", "sending", "stopping", "freeing", "outliving"} | ASYNCHRONOUS
-    assert set(states(tmp_path)) == without_sums
+    assert set(states(tmp_path)) == OF_PS_LITE | ASYNCHRONOUS
 
 
 @pytest.mark.parametrize(
@@ -104,38 +104,28 @@ def test_the_launcher_is_read(text: str, state: State | None, place: str, tmp_pa
     assert states(tmp_path / "byteps").get("launching") is state
 
 
-def test_a_line_and_a_row_for_each_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+def test_a_line_and_a_row_for_each_that_is_there(tmp_path: Path) -> None:
     library(tmp_path, "torch", *as_released("torch"), *marks("torch", "starting", "freeing"))
-    found = faults.check_faults()
-    assert found is not None
-    none, line, rows = found
+    none, line, rows = check()
     assert not none
     assert line.startswith("2 of 8 that are known are in it as released, as far as can be seen; ")
     assert "python -m prophet_byteps.build install" in line
     assert dict(rows) == {name: BY_NAME[name].effect for name in ("starting", "freeing")}
 
 
-def test_users_of_gpus_are_told_of_the_build_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+def test_users_of_gpus_are_told_of_the_build_for_them(tmp_path: Path) -> None:
     library(tmp_path, "torch", *as_released("torch"), b"byteps_torch_push_pull_async_torch_cuda_FloatTensor")
-    found = faults.check_faults()
-    assert found is not None and "python -m prophet_byteps.build build --cuda" in found[1]
+    assert "python -m prophet_byteps.build build --cuda" in check()[1]
 
 
-def test_what_cannot_be_told_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+def test_what_cannot_be_told_is_said_to_be_so(tmp_path: Path) -> None:
     library(tmp_path, "server", *marks("server", "starting"))
-    found = faults.check_faults()
-    assert found is not None
-    assert (
-        "0 of 9 that are known are in it as released, as far as can be seen, and of 1 nothing can be told" in found[1]
-    )
-    assert found[2] == (("starting", "cannot tell whether about one start in five hangs"),)
+    _, line, rows = check()
+    assert "0 of 9 that are known are in it as released, as far as can be seen, and of 1 nothing can be told" in line
+    assert rows == (("starting", "cannot tell whether about one start in five hangs"),)
 
 
-def test_all_is_well_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "byteps_folder", lambda: tmp_path)
+def test_all_is_well_in_one_line(tmp_path: Path) -> None:
     library(tmp_path, "server", *as_released("server"), *marks("server"))
     assert faults.check_faults() == (True, "all 9 that are known are corrected in it", ())
 

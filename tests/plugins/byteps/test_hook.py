@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -9,17 +10,21 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from plugins.byteps import hook_cases
+from plugins.byteps import hook_cases, hook_plan_cases
+from plugins.byteps.hook_core import cases_of
 from prophet_byteps import hook
 from prophet_byteps.library import UNKNOWN_TRAINER, HookError, dynamic_names, inspect_library
+from prophet_scheduler.core import plan_codec
+from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION
 from support.fake_core import build_core
 from support.forks import ForkServer
 
+TESTS = Path(__file__).parents[2]
 OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"
 
 
@@ -43,20 +48,26 @@ def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """It has imported what a case imports, and has no hook and no core."""
-    with ForkServer(("numpy", "prophet_byteps.hook")) as server:
+    with ForkServer(("numpy", "plugins.byteps.hook_core"), {"PYTHONPATH": str(TESTS)}) as server:
         yield server
 
 
-def run_case(server: ForkServer, folder: Path, name: str, *cores: Path) -> None:
-    process = server.fork([hook_cases.__file__, name, *map(str, cores)], folder, os.environ)
-    status = process.wait(240)
+def run_case(server: ForkServer, folder: Path, name: str, *cores: Path, cases: ModuleType = hook_cases) -> None:
+    process = server.fork([str(cases.__file__), name, *map(str, cores)], folder, os.environ)
+    status = process.wait(400)
     said = (folder / "log").read_text()
     assert (status, said.splitlines()[-1:]) == (0, [f"{name} holds"]), said
 
 
-@pytest.mark.parametrize("name", [name for name in hook_cases.CASES if name not in hook_cases.OF_OTHER_CORES])
+@pytest.mark.parametrize("name", [name for name in cases_of(hook_cases) if name not in hook_cases.OF_OTHER_CORES])
 def test_hook(name: str, server: ForkServer, tmp_path: Path, core: Path, other_core: Path) -> None:
     run_case(server, tmp_path, name, core, other_core)
+
+
+@pytest.mark.parametrize("core", [""], indirect=True)
+@pytest.mark.parametrize("name", cases_of(hook_plan_cases))
+def test_plans_of_a_hook(name: str, server: ForkServer, tmp_path: Path, core: Path) -> None:
+    run_case(server, tmp_path, name, core, cases=hook_plan_cases)
 
 
 @pytest.mark.parametrize("name", hook_cases.STAGES)
@@ -71,9 +82,34 @@ def test_a_byteps_that_looks_at_its_partition_size_unseen(server: ForkServer, tm
     run_case(server, tmp_path, name, build_core(tmp_path, "-DCORE_WITHOUT_A_FLAG"))
 
 
-def test_a_hook_of_an_older_release_is_refused_before_it_is_in_front_of_byteps() -> None:
-    older: Any = SimpleNamespace(prophet_hook_layouts=lambda layouts: None)
-    with pytest.raises(HookError, match="an older Prophet's"):
+class Native(SimpleNamespace):
+    """A hook's shared object as far as it says what it was compiled with."""
+
+    prophet_hook_give_size = None
+
+    def prophet_hook_layouts(self, out: Any) -> None:
+        layouts = hook._Layouts(*self.versions, 256)
+        ctypes.memmove(out, ctypes.byref(layouts), ctypes.sizeof(layouts))
+
+
+THIS = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
+
+
+def test_a_hook_of_this_prophet_is_taken() -> None:
+    assert hook.check_layouts(Native(versions=THIS)) == 256  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_hook_of_another_prophet_is_refused_with_a_line(place: int) -> None:
+    other = [number + (at == place) for at, number in enumerate(THIS)]
+    with pytest.raises(HookError, match=r"is another Prophet's .* install Prophet anew$"):
+        hook.check_layouts(Native(versions=other))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("functions", [{}, {"prophet_hook_layouts": lambda layouts: None}], ids=["oldest", "older"])
+def test_a_hook_of_an_older_release_is_refused_before_it_is_in_front_of_byteps(functions: dict[str, Any]) -> None:
+    older: Any = SimpleNamespace(**functions)
+    with pytest.raises(HookError, match=r"is an older Prophet's; install Prophet anew$"):
         hook.check_layouts(older)
 
 

@@ -17,13 +17,14 @@ from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, LIKELY_MESSAGE_S, ChoiceSearch
-from prophet_scheduler.policies.algorithms.predictor import Predictor
+from prophet_scheduler.policies.algorithms.predictor import Prediction, Predictor
 from prophet_scheduler.policies.prophet import Prophet
 from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
 from prophet_scheduler.simulate.job import job_of_cut
 from support.profiles import resnet50
 
 KIB = 1024
+SIZES = [64 * KIB << place for place in range(7)]
 RATE = 312.5e6
 NETWORK = Network(RATE, 1e-4, 2.8e-4)
 SHAPE = Shape(4, 4)
@@ -35,10 +36,13 @@ def question(network: Network = NETWORK, measured: Measured | None = None, **cha
     return Question(PROFILE, network, SHAPE, cuts, anew=True, measured=measured, **changes)  # type: ignore[arg-type]
 
 
-def predicted_s(shape: Shape, size: int, credit: int) -> float:
-    prediction = Predictor(PROFILE, NETWORK, shape).begin(Cut.uniform(size), credit)
+def run(prediction: Prediction) -> float:
     assert prediction.run(1 << 40)
     return prediction.iteration_s
+
+
+def predicted_s(shape: Shape, size: int, credit: int) -> float:
+    return run(Predictor(PROFILE, NETWORK, shape).begin(Cut.uniform(size), credit))
 
 
 def searched(asked: Question, events: int = 1 << 40) -> ChoiceSearch:
@@ -118,14 +122,8 @@ def test_the_search_is_no_worse_than_any_uniform_cut_with_any_credit(rate: float
     search = searched(question(network))
     predictor = Predictor(PROFILE, network, SHAPE)
     predictor.message_s = LIKELY_MESSAGE_S
-
-    def predicted(size: int, credit: int) -> float:
-        prediction = predictor.begin(Cut.uniform(size), credit)
-        assert prediction.run(1 << 40)
-        return prediction.iteration_s
-
-    sizes = [64 * KIB << place for place in range(7)]
-    best = min(predicted(size, count * size) for size in sizes for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64))
+    counts = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+    best = min(run(predictor.begin(Cut.uniform(size), n * size)) for size in SIZES for n in counts)
     assert search.choices[0].iteration_s <= best * (1 + AS_GOOD)
 
 
@@ -208,9 +206,8 @@ def test_a_longer_delay_makes_the_credit_larger() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 def test_what_the_job_does_says_how_wide_the_servers_are(wide: bool) -> None:
     cut, credit = learning_cut(PROFILE.total_bytes), 4 << 20
-    truth = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(cut, credit)
-    truth.run(1 << 40)
-    search = searched(question(measured=Measured(cut, credit, truth.iteration_s * 1.01)))
+    truth_s = run(Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(cut, credit))
+    search = searched(question(measured=Measured(cut, credit, truth_s * 1.01)))
     assert search._predictor.wide_servers is wide
 
 
@@ -244,9 +241,8 @@ def test_what_the_job_does_says_what_a_message_costs(message_s: float, before_s:
     cut, credit = Cut.uniform(64 * KIB), 1 << 20
     truth = Predictor(PROFILE, NETWORK, SHAPE)
     truth.message_s = message_s
-    prediction = truth.begin(cut, credit)
-    prediction.run(1 << 40)
-    search = searched(question(measured=Measured(cut, credit, prediction.iteration_s), message_s=before_s))
+    measured = Measured(cut, credit, run(truth.begin(cut, credit)))
+    search = searched(question(measured=measured, message_s=before_s))
     assert search.message_s == pytest.approx(message_s, abs=0.03e-3)
     again = searched(question(message_s=search.message_s))
     assert again.message_s == search.message_s, "until an iteration says otherwise"

@@ -29,8 +29,8 @@ def question(overhead_s: float, anew: bool = True) -> Question:
     return Question(PROFILE, Network(RATE, overhead_s), Shape(2, 1), (learning_cut(PROFILE.total_bytes),), anew=anew)
 
 
-def choices(asked: Question, events: int = 1 << 40) -> list[Choice]:
-    search = POLICY.search(asked)
+def choices(asked: Question, events: int = 1 << 40, policy: CollectivePolicy = POLICY) -> list[Choice]:
+    search = policy.search(asked)
     while not search.work(events):
         pass
     return list(search.choices)
@@ -92,11 +92,8 @@ def test_behind_a_barrier_it_is_another_choice_in_the_order_of_arrival() -> None
     by_barrier = {}
     for barrier in (False, True):
         asked = Question(profile, Network(31.25e6, 2e-3), Shape(2, 1), (), anew=True, barrier=barrier)
-        search = policy.search(asked)
-        while not search.work(1 << 40):
-            pass
-        by_barrier[barrier] = search.choices[0]
-        order = policy.chosen_plan(search.choices[0], asked).push.order
+        by_barrier[barrier] = choices(asked, policy=policy)[0]
+        order = policy.chosen_plan(by_barrier[barrier], asked).push.order
         assert (order is None) == barrier
     assert by_barrier[True].iteration_s > by_barrier[False].iteration_s
     assert CollectivePolicy(ForwardOrder()).ordered(profile, None, barrier=True).push.order is not None

@@ -492,13 +492,10 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   }
   for (const prophet::Symbol& symbol : prophet::symbols_of(originals)) {
     *symbol.slot = dlsym(handle, symbol.name);
-    if (*symbol.slot == nullptr) {
+    if (*symbol.slot == nullptr && !symbol.optional) {
       std::snprintf(why, why_bytes, "no %s in %s", symbol.name, library);
       return -1;
     }
-  }
-  for (const prophet::Symbol& symbol : prophet::optional_symbols_of(originals)) {
-    *symbol.slot = dlsym(handle, symbol.name);
   }
   h.layout.name_bytes = core & kOldStrings ? 8 : 32;
   h.layout.compresses = (core & kWithoutCompression) == 0;

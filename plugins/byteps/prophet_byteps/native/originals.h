@@ -90,6 +90,7 @@ struct Originals {
 struct Symbol {
   const char* name;
   void** slot;
+  bool optional = false;
 };
 
 inline std::vector<Symbol> symbols_of(Originals& originals) {
@@ -106,21 +107,17 @@ inline std::vector<Symbol> symbols_of(Originals& originals) {
       {"_ZN6byteps6common11NcclManager12DequeueGroupEv", (void**)&originals.dequeue_group},
       {"_ZN6byteps6common10ReadyTable10IsKeyReadyEm", (void**)&originals.is_key_ready},
       {"_ZN6byteps6common12BytePSGlobal11_push_tableE", (void**)&originals.push_table},
-  };
-#undef PROPHET_QUEUE
-}
-
-inline std::vector<Symbol> optional_symbols_of(Originals& originals) {
-  return {
-      {"_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.proceed},
-      {"_ZN6byteps6common10InitTensorERNS0_13BytePSContextEmiPv", (void**)&originals.init_tensor},
+      {"_ZN6byteps6common15FinishOrProceedESt10shared_ptrINS0_16TensorTableEntryEE", (void**)&originals.proceed, true},
+      {"_ZN6byteps6common10InitTensorERNS0_13BytePSContextEmiPv", (void**)&originals.init_tensor, true},
       {"_ZN6byteps6common13EnqueueTensorERNS0_13BytePSContextESt10shared_ptrINS0_6TensorEES5_S3_INS0_"
        "10ReadyEventEEiiiSt8"
        "functionIFvRKNS0_6StatusEEES3_ISt6vectorINS0_9QueueTypeESaISF_EEE",
-       (void**)&originals.enqueue_tensor},
-      {"_ZN6byteps6common12BytePSGlobal14SetProfileFlagEPNS0_13BytePSContextE", (void**)&originals.set_profile_flag},
-      {"_ZN6byteps6common12BytePSGlobal16_partition_bytesE", (void**)&originals.partition_bytes},
+       (void**)&originals.enqueue_tensor, true},
+      {"_ZN6byteps6common12BytePSGlobal14SetProfileFlagEPNS0_13BytePSContextE", (void**)&originals.set_profile_flag,
+       true},
+      {"_ZN6byteps6common12BytePSGlobal16_partition_bytesE", (void**)&originals.partition_bytes, true},
   };
+#undef PROPHET_QUEUE
 }
 
 }  // namespace prophet

@@ -63,16 +63,16 @@ class KeyedRounds:
         self.staged = 0
         """Number of gradients staged in this round."""
         self._slots = slots
-        self._fusion = fusion
         self._engine = engine
         self._number = number
         self._half = half
+        streams = functools.cache(streams_of)
+        self._make_arena = functools.partial(KeyedArena, slots, fusion, engine, number, streams, half)
         self._flush = flush
         self._waits = BarrierWatch()
         self._control: CutControl | None = None
         self._began_s: float | None = None
         self._rounds = 0
-        self._streams_of = functools.cache(streams_of)
         self._planned = False
         self._trace: RoundsTrace | None = None
 
@@ -95,7 +95,7 @@ class KeyedRounds:
         if self._planned:
             return
         if self.arena is None:
-            self.arena = KeyedArena(self._slots, self._fusion, self._engine, self._number, self._streams_of, self._half)
+            self.arena = self._make_arena()
         arena = self.arena
         # Blocks depend on sizes and on equality of kinds; other workers may have other names of devices.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}

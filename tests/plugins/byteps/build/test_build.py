@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -24,6 +25,7 @@ from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
 
 RULE = Rule("a/b.h", "old", "new")
+QUIET = Console(file=io.StringIO())
 
 
 def source(folder: Path, text: str) -> Path:
@@ -58,16 +60,11 @@ def test_every_rule_changes_something() -> None:
 def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     key = key_of(TOOLS)
     assert key == key_of(TOOLS)
-    changed_tools = [
-        dataclasses.replace(TOOLS, compiler="g++ 13.1"),
-        dataclasses.replace(TOOLS, machine_flags=""),
-        dataclasses.replace(TOOLS, torch="2.14.0"),
-        dataclasses.replace(TOOLS, torch=None),
-        dataclasses.replace(TOOLS, mxnet="1.9.2"),
-        dataclasses.replace(TOOLS, mxnet=None),
-        dataclasses.replace(TOOLS, zmq=dataclasses.replace(TOOLS.zmq, version="4.3.5")),
+    changes: list[dict[str, Any]] = [
+        *({"compiler": "g++ 13.1"}, {"machine_flags": ""}, {"zmq": dataclasses.replace(TOOLS.zmq, version="4.3.5")}),
+        *({name: version} for name in ("torch", "mxnet") for version in ("9.9", None)),
     ]
-    keys = {key_of(tools) for tools in changed_tools}
+    keys = {key_of(dataclasses.replace(TOOLS, **change)) for change in changes}
     keys |= {key_of(TOOLS, [*RULES, RULE]), key_of(TOOLS, RULES[1:])}
     keys |= {key_of(TOOLS, release=release) for release in RELEASES.values() if release is not NEWEST}
     monkeypatch.setattr(recipe, "PARTS", {})
@@ -156,7 +153,7 @@ def test_every_part_that_was_built_is_imported_in_a_process_of_its_own(
     monkeypatch.setenv("DMLC_ROLE", "worker")
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(UserError, match=r"byteps\.mxnet as built cannot be imported: ImportError: a symbol"):
-        build.install(Store(tmp_path), Console(file=io.StringIO()))
+        build.install(Store(tmp_path), QUIET)
     assert imported == ["import byteps.torch", "import byteps.mxnet"]
 
 
@@ -240,13 +237,12 @@ def test_a_source_that_is_not_the_published_one_is_removed(tmp_path: Path, monke
     store.source.mkdir()
     archive = store.source / f"byteps-{NEWEST.version}.tar.gz"
     archive.write_bytes(b"something else")
-    console = Console(file=io.StringIO())
     with pytest.raises(UserError, match="not the file that was published; it has been removed"):
-        build.fetch(store, console)
+        build.fetch(store, QUIET)
     assert not archive.exists()
     archive.write_bytes(b"the release")
     release = dataclasses.replace(NEWEST, sha256=hashlib.sha256(b"the release").hexdigest())
-    assert build.fetch(store, console, release) == archive
+    assert build.fetch(store, QUIET, release) == archive
 
 
 def archived(folder: Path, files: dict[str, str]) -> bytes:
@@ -285,15 +281,15 @@ def test_nothing_of_a_source_runs_before_its_digest_is_checked(
     else:
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    store, console = Store(tmp_path / "store"), Console(file=io.StringIO())
+    store = Store(tmp_path / "store")
     store.root.mkdir()
     if way == "right":
         release = dataclasses.replace(NEWEST, sha256=digest)
-        assert build.fetch(store, console, release).read_bytes() == content
+        assert build.fetch(store, QUIET, release).read_bytes() == content
         assert mark.exists(), "pip has asked it for its metadata: the other ways show something"
         return
     with pytest.raises(UserError, match=r"the source of BytePS cannot be fetched: .*DO NOT MATCH THE HASHES") as error:
-        build.fetch(store, console)
+        build.fetch(store, QUIET)
     assert "\n" not in str(error.value)
     assert not mark.exists() and list(store.root.iterdir()) == []
 
@@ -308,7 +304,7 @@ def test_missing_packages_are_one_line_with_the_command_that_installs_them(monke
 def test_a_byteps_of_the_users_own_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_installed_from", lambda: Path("/somewhere/byteps"))
     with pytest.raises(UserError, match="has a BytePS of its own"):
-        build.install(Store(tmp_path), Console(file=io.StringIO()))
+        build.install(Store(tmp_path), QUIET)
 
 
 @pytest.mark.parametrize(

@@ -122,19 +122,23 @@ def test_a_torch_that_does_not_fit_is_one_line(
         with_cuda(dataclasses.replace(TOOLS, torch=torch), expected)
 
 
-@pytest.mark.parametrize("expected", [None, "13", "13.0"])
-def test_a_cuda_build_is_of_pytorchs_part_alone(expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch for CUDA 13, whose wheels are there."""
     monkeypatch.setattr(cuda, "torch_cuda", lambda: "13.0")
     monkeypatch.setattr(cuda, "find_cuda", lambda version: CUDA)
-    monkeypatch.setattr(cuda, "missing_packages", list)
+    monkeypatch.setattr(toolchain, "has_header", lambda name: True)
+    monkeypatch.setattr(toolchain, "find_library", Path)
+
+
+@pytest.mark.parametrize("expected", [None, "13", "13.0"])
+def test_a_cuda_build_is_of_pytorchs_part_alone(expected: str | None, cuda_13: None) -> None:
     tools = with_cuda(TOOLS, expected)
     assert tools == dataclasses.replace(TOOLS, mxnet=None, cuda=CUDA)
     assert recipe.frameworks(tools) == ("torch",)
 
 
-def test_without_libnuma_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "torch_cuda", lambda: "13.0")
-    monkeypatch.setattr(cuda, "find_cuda", lambda version: CUDA)
+def test_without_libnuma_it_says_what_to_install(cuda_13: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "has_header", lambda name: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"lacks libnuma-dev; .*: apt-get install libnuma-dev"):
@@ -183,12 +187,9 @@ def test_its_key_depends_on_the_cuda_and_on_no_stand_in(tmp_path: Path, monkeypa
 
 
 def test_it_has_commands_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cuda_13: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = compile_nothing(monkeypatch, tmp_path)
-    monkeypatch.setattr(cuda, "torch_cuda", lambda: "13.0")
-    monkeypatch.setattr(cuda, "find_cuda", lambda version: CUDA)
-    monkeypatch.setattr(cuda, "missing_packages", list)
     assert command.main(["path", "--cuda", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --cuda --uncorrected\n")
     for options in ([], ["--cuda"], ["--cuda", "--uncorrected"], ["--cuda", "--cuda-version", "13"]):

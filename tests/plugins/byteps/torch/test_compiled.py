@@ -15,17 +15,14 @@ from prophet_scheduler.frontends import notices
 from prophet_scheduler.frontends.torch import references
 from support.torch_network import (
     Network,
-    Plain,
     batch,
     loss_of,
-    make_model,
     pair,
     peek,
     same,
-    same_model,
     train,
+    twins_of,
     weight_of,
-    wrap,
 )
 
 Compile = Callable[[nn.Sequential, int], None]
@@ -79,12 +76,11 @@ def own(module: Any) -> nn.Module:
 
 @pytest.mark.parametrize("compile_block", [in_place, wrapped])
 def test_a_compiled_block_waits_for_its_own_updates(network: Network, compile_block: Compile) -> None:
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, _ = twins = pair(network)
     with_own_layers(truth, model)
     for place in (0, 2):
         compile_block(model, place)
-    train(truth, plain, 2, 5)
-    train(model, optimizer, 2, 5)
+    twins.train(2, 5)
     network.newest_first = True
     flying = len(network.flying)
     assert flying == 8, "step() waited"
@@ -102,33 +98,30 @@ def test_a_compiled_block_waits_for_its_own_updates(network: Network, compile_bl
 def test_a_model_compiled_whole_waits_when_it_is_called_and_says_so(
     network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
-    truth, plain, model, optimizer = pair(network)
+    truth, plain, model, optimizer = twins = pair(network)
     compiled: Any = torch.compile(model, backend="eager")
     train(truth, plain, 2, 4)
     train(compiled, optimizer, 2, 4)
     assert network.flying, "step() waited"
     assert same(compiled(torch.ones(2, 6)), truth(torch.ones(2, 6)))
     assert not network.flying
-    assert same_model(model, truth)
+    assert twins.alike()
     (line,) = caplog.messages
     assert "made one piece of 100% of what is trained" in line
 
 
 def test_code_made_anew_while_updates_are_pending_changes_no_bit(network: Network) -> None:
     """While torch.compile is at work, torch's optimizers would compute otherwise."""
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adam(truth.parameters(), 0.1))
-    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.1))
-    with_own_layers(truth, model)
-    in_place(model, 2)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    twins = twins_of(network, lambda params: torch.optim.Adam(params, 0.1))
+    with_own_layers(twins.truth, twins.model)
+    in_place(twins.model, 2)
+    for some_model, some_optimizer in twins.sides:
         train(some_model, some_optimizer, 0, 5)
         graphs = counters["stats"]["unique_graphs"]
         some_model(torch.ones(3, 6))
-        assert some_model is truth or counters["stats"]["unique_graphs"] > graphs, "nothing was made anew"
+        assert some_model is twins.truth or counters["stats"]["unique_graphs"] > graphs, "nothing was made anew"
         train(some_model, some_optimizer, 5, 2)
-    assert same_model(model, truth)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert twins.alike()
 
 
 @pytest.mark.parametrize(
@@ -138,15 +131,14 @@ def test_code_made_anew_while_updates_are_pending_changes_no_bit(network: Networ
 def test_step_waits_where_compiled_code_could_use_more_than_its_own(
     network: Network, caplog: pytest.LogCaptureFixture, breaks: bool, why: str
 ) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model in (truth, model):
+    twins = pair(network)
+    for some_model in (twins.truth, twins.model):
         others = [] if breaks else [weight_of(some_model[5])]
         some_model[2] = Reaching(some_model[2], others, breaks)
-    model[2].compile(backend="eager")
-    train(truth, plain, 2, 5)
-    train(model, optimizer, 2, 5)
+    twins.model[2].compile(backend="eager")
+    twins.train(2, 5)
     assert not network.flying
-    assert same_model(model, truth)
+    assert twins.alike()
     assert [line for line in caplog.messages if "step() waits for all updates from now on: " in line and why in line]
 
 
@@ -173,11 +165,11 @@ def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(n
 
 def test_an_update_that_a_loss_needs_is_made_before_a_compiled_block_runs(network: Network) -> None:
     """Compiled code gets parameters, and not the values that they had."""
-    truth, plain, model, optimizer = pair(network)
-    with_own_layers(truth, model)
-    model[0].compile(backend="aot_eager")
+    twins = pair(network)
+    with_own_layers(twins.truth, twins.model)
+    twins.model[0].compile(backend="aot_eager")
     losses: list[list[float]] = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    for some_model, some_optimizer in twins.sides:
         losses.append([])
         for number in range(2, 8):
             some_optimizer.zero_grad()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
-import logging
 import random
 import types
 from collections import Counter
@@ -21,7 +19,16 @@ from prophet_byteps.torch import keys as torch_engine
 from prophet_byteps.torch.keyed_arena import names_reserved
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, Segment, blocks_of
 from prophet_scheduler.frontends.torch import arena
-from support.torch_network import Network, Plain, batch, install, same, same_model, wrap
+from support.torch_network import (
+    Network,
+    Twins,
+    install,
+    loss_of,
+    same,
+    train,
+    twins_of,
+    wrap,
+)
 
 SEEDS = range(6)
 ROUNDS = 24
@@ -92,10 +99,10 @@ class Cuts:
         self.round += 1
 
 
-def with_cuts(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
+def cutting(monkeypatch: pytest.MonkeyPatch, cuts: list[Cut], newest_first: bool = False) -> tuple[Network, Cuts]:
     network, control = Network(newest_first), Cuts(cuts)
     monkeypatch.setattr(torch_engine.Engine, "cuts", lambda self, number: control)
-    install(network, monkeypatch, fusion=True, board=CutBoard(None))
+    install(monkeypatch, network, board=CutBoard(None))
     return network, control
 
 
@@ -116,14 +123,13 @@ def play(model: Mixed, optimizer: Any, chance: random.Random, accumulated: int) 
         for part in range(accumulated):
             model.with_odd = chance.random() < 0.6
             whole |= model.with_odd
-            inputs, labels = batch(10 * number + part)
-            nn.functional.cross_entropy(model(inputs), labels).backward()
+            loss_of(model, 10 * number + part).backward()
         step = chance.random()
         if step < 0.3:
             optimizer.synchronize()
             seen.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
-            with getattr(optimizer, "skip_synchronize", contextlib.nullcontext)():
-                getattr(optimizer, "optimizer", optimizer).step()
+            with optimizer.skip_synchronize():
+                optimizer.step()
         else:
             optimizer.step()
         if chance.random() < 0.2:
@@ -131,8 +137,17 @@ def play(model: Mixed, optimizer: Any, chance: random.Random, accumulated: int) 
     return seen
 
 
-def make(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-3)
+def make(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, 0.05, momentum=0.9, weight_decay=1e-3)
+
+
+def play_alike(network: Network, seed: int = 1, accumulated: int = 1) -> Twins:
+    """Play the same without Prophet and with it, and return the twins, which must be alike."""
+    twins = twins_of(network, make, Mixed, backward_passes_per_step=accumulated)
+    seen = [play(*side, random.Random(seed), accumulated) for side in twins.sides]
+    assert same(*seen)
+    assert twins.alike()
+    return twins
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -140,20 +155,13 @@ def make(model: nn.Module) -> torch.optim.Optimizer:
 def test_another_cut_in_every_round_to_the_last_bit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, newest_first: bool
 ) -> None:
-    accumulated = 1 + seed % 2
-    truth, model = Mixed(), Mixed()
-    total = sum(param.nbytes for param in model.parameters())
+    total = sum(sizes_of(Mixed()))
     chance = random.Random(seed)
     monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10**6)
     monkeypatch.setattr(keyed_arena, "_FINE_BYTES", 100)  # so that names suffice
     pool = [some_cut(chance, total) for _ in range(7)]
-    network, control = with_cuts(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
-    optimizer = wrap(network, model, make(model), backward_passes_per_step=accumulated)
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        expected = play(truth, Plain(make(truth)), random.Random(seed), accumulated)
-        seen = play(model, optimizer, random.Random(seed), accumulated)
-    assert same(seen, expected)
-    assert same_model(model, truth)
+    network, control = cutting(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
+    play_alike(network, seed, 1 + seed % 2)
     assert not caplog.records
     assert control.asked == ["declare", "first"] + ["begins", "ends"] * ROUNDS, "every round once, whatever it had"
     sent = Counter(name for name, _ in network.pushed)
@@ -165,22 +173,20 @@ def test_workers_give_the_same_keys_to_the_same_blocks_in_any_order_of_gradients
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Keys are numbers of names in the order of declaration, and a server fixes a key's length."""
-    model = Mixed()
     chance = random.Random(5)
-    total = sum(param.nbytes for param in model.parameters())
+    total = sum(sizes_of(Mixed()))
     cuts = [some_cut(chance, total) for _ in range(5)]
     lengths: list[dict[int, list[int]]] = []
     for worker in range(2):
         with monkeypatch.context() as patches:
-            network, _ = with_cuts(patches, cuts, newest_first=bool(worker))
+            network, _ = cutting(patches, cuts, newest_first=bool(worker))
             model = Mixed()
-            optimizer = wrap(network, model, make(model))
+            optimizer = wrap(network, model, make(model.parameters()))
             pushed: dict[int, list[int]] = {}
             for number in range(5):
                 optimizer.zero_grad()
                 model.with_odd = number % 2 == worker  # A gradient that is missing leaves at the end.
-                inputs, labels = batch(number + 100 * worker)
-                nn.functional.cross_entropy(model(inputs), labels).backward()
+                loss_of(model, number + 100 * worker).backward()
                 optimizer.step()
                 for name, tensor, _ in network.flying.values():
                     pushed.setdefault(network.declared.index(name), []).append(tensor.nbytes)
@@ -200,9 +206,9 @@ def sizes_of(model: nn.Module) -> list[int]:
 def test_blocks_are_those_of_the_cut_with_ids_in_forward_order(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Mixed()
     cut = Cut((Segment(0, 2 * UNIT_BYTES), Segment(8 * UNIT_BYTES, 5 * UNIT_BYTES)))
-    network, _ = with_cuts(monkeypatch, [cut])
-    optimizer = wrap(network, model, make(model))
-    nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+    network, _ = cutting(monkeypatch, [cut])
+    optimizer = wrap(network, model, make(model.parameters()))
+    loss_of(model, 0).backward()
     pushed = {-priority - 1: name for name, priority in network.pushed}
     lengths = {id_: network.memory[name][1] - network.memory[name][0] for id_, name in pushed.items()}
     kinds = [(p.dtype if p.dtype != torch.float16 else None) for p in model.parameters()]
@@ -216,15 +222,10 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fine, coarse = Cut.uniform(UNIT_BYTES), Cut.uniform(MOST_BLOCK_BYTES)
-    truth, model = Mixed(), Mixed()
-    blocks = 2 * len(blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], coarse))
+    blocks = 2 * len(blocks_of(sizes_of(Mixed()), [p.dtype for p in Mixed().parameters()], coarse))
     monkeypatch.setattr(keyed_arena, "names_reserved", lambda sizes: blocks + 8)
-    network, control = with_cuts(monkeypatch, [fine, fine, coarse, fine])
-    optimizer = wrap(network, model, make(model))
-    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
-    seen = play(model, optimizer, random.Random(1), 1)
-    assert same(seen, expected)
-    assert same_model(model, truth)
+    network, control = cutting(monkeypatch, [fine, fine, coarse, fine])
+    play_alike(network)
     assert {cut for cut, _ in control.refused} == {fine}
     assert all(why.startswith("it takes ") for _, why in control.refused)
     assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
@@ -237,12 +238,8 @@ def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
     network = Network()
     monkeypatch.setattr(keyed_arena, "MOST_NAMES", 10)
     board = CutBoard(Cut.uniform(UNIT_BYTES))
-    install(network, monkeypatch, fusion=True, board=board)
-    truth, model = Mixed(), Mixed()
-    optimizer = wrap(network, model, make(model))
-    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
-    assert same(play(model, optimizer, random.Random(1), 1), expected)
-    assert same_model(model, truth)
+    install(monkeypatch, network, board=board)
+    model = play_alike(network).model
     blocks = blocks_of(sizes_of(model), [p.dtype for p in model.parameters()], Cut.uniform(MOST_BLOCK_BYTES))
     assert len({name for name, _ in network.pushed}) == 2 * (len(blocks) + 2), "those of half precision are apart"
     assert board.in_force.cut == Cut.uniform(MOST_BLOCK_BYTES)
@@ -253,14 +250,11 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
 ) -> None:
     """The first gradient of the round cuts anew, and so finishes the update that another one would have found."""
     cuts = [Cut.uniform(UNIT_BYTES), Cut.uniform(2 * UNIT_BYTES)]
-    network, _ = with_cuts(monkeypatch, cuts)
+    network, _ = cutting(monkeypatch, cuts)
     model = Mixed()
-    optimizer = wrap(network, model, make(model))
+    optimizer = wrap(network, model, make(model.parameters()))
     weights = [model.first.weight, model.last.weight]
-    for number in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(batch(number)[0]), batch(number)[1]).backward()
-        optimizer.step()
+    train(model, optimizer, steps=3)
     assert network.flying
 
     sums: list[torch.Tensor] = []
@@ -276,8 +270,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
     over.acquire()
     sums.append(weights[1].sum())
     assert network.flying
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        (sums[0] + sums[1]).backward()
+    (sums[0] + sums[1]).backward()
     assert "was used before its update had arrived" in caplog.text
     optimizer.step()
     assert not network.flying
@@ -286,7 +279,7 @@ def test_a_use_that_was_missed_is_noticed_in_a_round_of_another_cut_too(
 def test_many_keys_are_not_opened_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """BytePS has a thread for each tensor that is pushed for the first time."""
     monkeypatch.setattr(torch_engine, "MOST_OPENING", 4)
-    network, _ = with_cuts(monkeypatch, [Cut.uniform(UNIT_BYTES)])
+    network, _ = cutting(monkeypatch, [Cut.uniform(UNIT_BYTES)])
     most = 0
     push = network.byteps_push_pull
 
@@ -297,11 +290,7 @@ def test_many_keys_are_not_opened_all_at_once(monkeypatch: pytest.MonkeyPatch) -
         return handle
 
     monkeypatch.setattr(network, "byteps_push_pull", watched)
-    truth, model = Mixed(), Mixed()
-    optimizer = wrap(network, model, make(model))
-    expected = play(truth, Plain(make(truth)), random.Random(1), 1)
-    assert same(play(model, optimizer, random.Random(1), 1), expected)
-    assert same_model(model, truth)
+    play_alike(network)
     assert most > 4, "only the first pushes wait"
 
 
@@ -322,13 +311,11 @@ def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.M
     texts: list[str] = []
     for split in (False, True):
         with monkeypatch.context() as patches:
-            network, _ = with_cuts(patches, [Cut.uniform(UNIT_BYTES)])
+            network, _ = cutting(patches, [Cut.uniform(UNIT_BYTES)])
             patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
             if split:
                 patches.setattr(arena, "fusible_kind", lambda param, dtype: (dtype, param.numel() < 1000))
             model = Mixed()
-            optimizer = wrap(network, model, make(model))
-            nn.functional.cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
-            optimizer.step()
+            train(model, wrap(network, model, make(model.parameters())), steps=1)
     assert texts[0] != texts[1]
     assert texts[0].partition(",")[0] == texts[1].partition(",")[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import copy
 import itertools
-import logging
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,9 +26,11 @@ from support.torch_network import (
     make_model,
     pair,
     peek,
+    plain_sgd,
     same,
     same_model,
     train,
+    twins_of,
     weight_of,
     wrap,
 )
@@ -63,14 +65,10 @@ OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("make", "settings"), OPTIMIZERS)
 def test_every_optimizer_to_the_last_bit(any_order: Network, make: Any, settings: dict[str, Any]) -> None:
-    truth, model = make_model(), make_model()
-    plain = Plain(make(truth.parameters(), **settings))
-    optimizer = wrap(any_order, model, make(model.parameters(), **settings))
-    train(truth, plain)
-    train(model, optimizer)
+    twins = twins_of(any_order, lambda params: make(params, **settings))
+    twins.train()
     assert any_order.flying, "the last step must still be on its way"
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 @pytest.mark.parametrize("fusion", [False, True])
@@ -78,61 +76,47 @@ def test_groups_and_schedulers(any_order: Network, fusion: bool) -> None:
     """The scheduler runs right after step(): pending updates must not see its new rates."""
     front_end.install(any_order, fusion)
 
-    def make(model: nn.Sequential) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[2:].parameters(), "weight_decay": 0.1}],
-            0.01,
-        )
+    def make(params: Any) -> torch.optim.Optimizer:
+        first, bias, *others = params
+        return ADAMW([{"params": [first, bias], "lr": 0.05}, {"params": others, "weight_decay": 0.1}], 0.01)
 
     def scheduler(optimizer: torch.optim.Optimizer) -> Any:
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.02], total_steps=8)
 
-    truth, model = make_model(), make_model()
-    plain = Plain(make(truth))
-    optimizer = wrap(any_order, model, make(model))
-    assert isinstance(optimizer, torch.optim.AdamW)
+    truth, plain, model, optimizer = twins = twins_of(any_order, make)
+    assert isinstance(optimizer, ADAMW)
     train(truth, plain, scheduler=scheduler(plain.optimizer))
     train(model, optimizer, scheduler=scheduler(optimizer))
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 @pytest.mark.parametrize("fusion", [False, True])
 def test_half_precision_has_the_bits_of_bytepss_and_half_of_the_bytes(any_order: Network, fusion: bool) -> None:
     """Compression.fp16 rounds a gradient, BytePS averages what it rounded, and the average is put back."""
     front_end.install(any_order, fusion)
-    truth, model = make_model(), make_model()
-    plain = Plain(ADAM(truth.parameters(), lr=1e-2), half=torch.float16)
-    optimizer = wrap(any_order, model, ADAM(model.parameters(), lr=1e-2), compression=any_order.Compression.fp16)
-    train(truth, plain)
-    train(model, optimizer)
+    twins = twins_of(any_order, lambda params: ADAM(params, lr=1e-2), half=torch.float16)
+    twins.train()
     assert not any_order.fell_back
     assert {tensor.dtype for _, tensor, _ in any_order.flying.values()} == {torch.float16}
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-    assert same_model(model, truth)
+    assert twins.alike()
     ranges = set(any_order.memory.values())
-    assert sum(end - begin for begin, end in ranges) == sum(param.nbytes for param in model.parameters()) // 2
+    assert sum(end - begin for begin, end in ranges) == sum(param.nbytes for param in twins.model.parameters()) // 2
 
 
 def test_half_precision_and_gradients_that_a_program_looks_at(network: Network) -> None:
-    truth, model = make_model(), make_model()
-    plain = Plain(SGD(truth.parameters(), 0.1), half=torch.float16)
-    optimizer = wrap(network, model, SGD(model.parameters(), 0.1), compression=network.Compression.fp16)
+    twins = twins_of(network, plain_sgd, half=torch.float16)
     for number in range(4):
-        loss_of(model, number).backward()
-        loss_of(truth, number).backward()
-        optimizer.synchronize()
-        plain.synchronize()
-        for mine, other in zip(model.parameters(), truth.parameters(), strict=True):
+        for model, optimizer in twins.sides:
+            optimizer.zero_grad()
+            loss_of(model, number).backward()
+            optimizer.synchronize()
+        for mine, other in zip(twins.model.parameters(), twins.truth.parameters(), strict=True):
             assert torch.equal(gradient_of(mine), gradient_of(other))
             assert gradient_of(mine).dtype == torch.float32
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        nn.utils.clip_grad_norm_(truth.parameters(), 0.5)
-        optimizer.step()
-        plain.step()
-        optimizer.zero_grad()
-        plain.zero_grad()
-    assert same_model(model, truth)
+        for model, optimizer in twins.sides:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+    assert twins.alike()
 
 
 def test_scheduler_of_the_optimizer_before_wrapping(network: Network) -> None:
@@ -196,9 +180,9 @@ def test_one_copy_at_the_same_addresses_in_every_round(network: Network) -> None
 @pytest.mark.parametrize("set_to_none", [False, True])
 @pytest.mark.parametrize("through", ["optimizer", "model"])
 def test_clearing_gradients_waits_for_nothing(network: Network, set_to_none: bool, through: str) -> None:
-    truth, plain, model, optimizer = pair(network)
+    twins = pair(network)
     for number in range(2, 5):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             loss_of(some_model, number).backward()
             some_optimizer.step()
             flying = len(network.flying)
@@ -207,67 +191,49 @@ def test_clearing_gradients_waits_for_nothing(network: Network, set_to_none: boo
     assert network.flying
     assert all(
         (p.grad is None) if set_to_none else not gradient_of(p).any()
-        for m in model
+        for m in twins.model
         for p in m._parameters.values()
         if p is not None
     )
-    assert same_model(model, truth)
-    assert all(p.grad is None if set_to_none else not gradient_of(p).any() for p in model.parameters())
-
-
-def test_gradients_never_cleared_are_averages_after_the_update(network: Network) -> None:
-    """As with stock BytePS, backward then adds to the average."""
-    truth, plain, model, optimizer = pair(network)
-    for number in range(2, 5):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-            loss_of(some_model, number).backward()
-            some_optimizer.step()
-    assert same([p.grad for p in model.parameters()], [p.grad for p in truth.parameters()])
-    assert same_model(model, truth)
+    assert twins.alike()
+    assert all(p.grad is None if set_to_none else not gradient_of(p).any() for p in twins.model.parameters())
 
 
 def test_accumulation(any_order: Network) -> None:
-    truth, plain, model, optimizer = pair(any_order)
-    optimizer.set_backward_passes_per_step(3)
+    twins = pair(any_order)
+    twins.optimizer.set_backward_passes_per_step(3)
     for number in range(2, 6):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+        for some_model, some_optimizer in twins.sides:
             some_optimizer.zero_grad()
             for part in range(3):
                 flying = len(any_order.flying)
                 loss_of(some_model, number * 3 + part).backward()
                 assert part == 2 or len(any_order.flying) <= flying, "a gradient leaves after the last pass only"
             some_optimizer.step()
-    assert same_model(model, truth)
+    assert twins.alike()
     with pytest.raises(AssertionError, match="backward_passes_per_step"):
         for number in range(4):
-            loss_of(model, number).backward()
+            loss_of(twins.model, number).backward()
 
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_clipping(any_order: Network, skip: bool) -> None:
-    truth, plain, model, optimizer = pair(any_order)
+    twins = pair(any_order)
     pushes = len(any_order.pushed)
     for number in range(2, 6):
-        plain.zero_grad()
-        loss_of(truth, number).backward()
-        plain.synchronize()
-        norm = nn.utils.clip_grad_norm_(truth.parameters(), 0.1)
-        (plain.optimizer if skip else plain).step()
-
-        optimizer.zero_grad()
-        loss_of(model, number).backward()
-        optimizer.synchronize()
-        assert norm == nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        if skip:
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        else:
-            optimizer.step()
+        norms = []
+        for some_model, some_optimizer in twins.sides:
+            some_optimizer.zero_grad()
+            loss_of(some_model, number).backward()
+            some_optimizer.synchronize()
+            norms.append(nn.utils.clip_grad_norm_(some_model.parameters(), 0.1))
+            with some_optimizer.skip_synchronize() if skip else contextlib.nullcontext():
+                some_optimizer.step()
+        assert norms[0] == norms[1]
     assert len(any_order.pushed) == pushes + 4 * 8 * (1 if skip else 2), "as BytePS's step() does"
-    assert same_model(model, truth)
-    train(truth, plain, 6)
-    train(model, optimizer, 6)
-    assert same_model(model, truth)
+    assert twins.alike()
+    twins.train(6)
+    assert twins.alike()
 
 
 class Branches(nn.Module):
@@ -324,7 +290,7 @@ def test_freezing_later_sends_zeros_and_updates_nothing(network: Network) -> Non
 
 
 def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
+    truth, plain, model, optimizer = twins = pair(network)
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -336,17 +302,16 @@ def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
     train(truth, plain, 2, 1)
     assert torch.equal(optimizer.step(closure), expected)
     assert not network.flying
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_averages(network: Network) -> None:
     """As around BytePS's own: torch wraps the step() of its class, which calls one that torch wrapped before."""
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, optimizer = twins = pair(network)
     calls = []
     optimizer.register_step_pre_hook(lambda *_: calls.append([gradient_of(p).clone() for p in model.parameters()]))
     optimizer.register_step_post_hook(lambda *_: calls.append([p.detach().clone() for p in model.parameters()]))
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins.train(2, 1)
     assert not network.flying
     updated = [p.detach() for p in truth.parameters()]
     assert same(calls[1:], [[p.grad for p in truth.parameters()], updated, updated])
@@ -354,38 +319,29 @@ def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_avera
 
 @pytest.mark.parametrize("settings", [{}, {"fused": True}])
 def test_grad_scaler(network: Network, settings: dict[str, Any]) -> None:
-    truth, model = make_model(), make_model()
-    reference = torch.optim.SGD(truth.parameters(), 0.1, momentum=0.9, **settings)
-    plain = Plain(reference)
-    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, **settings))
-    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0), torch.amp.GradScaler("cpu", init_scale=1024.0)]
-    for number in range(5):
-        reference.zero_grad()
-        scalers[0].scale(loss_of(truth, number)).backward()
-        plain.synchronize()
-        scalers[0].unscale_(reference)
-        scalers[0].step(reference)
-        scalers[0].update()
-
-        optimizer.zero_grad()
-        scalers[1].scale(loss_of(model, number)).backward()
-        optimizer.synchronize()
-        scalers[1].unscale_(optimizer)
-        with optimizer.skip_synchronize():
-            scalers[1].step(optimizer)
-        scalers[1].update()
-    assert same_model(model, truth)
+    twins = twins_of(network, lambda params: SGD(params, 0.1, momentum=0.9, **settings))
+    for model, optimizer in twins.sides:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for number in range(5):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, number)).backward()
+            optimizer.synchronize()
+            own = optimizer.optimizer if optimizer is twins.plain else optimizer
+            scaler.unscale_(own)
+            with optimizer.skip_synchronize():
+                scaler.step(own)
+            scaler.update()
+    assert twins.alike()
 
 
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
 def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end: str) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     getattr(network, end)()
     assert network.shut_down
     assert not network.flying
-    assert torch.equal(peek(model[0]), weight_of(truth[0]))
+    assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))
 
 
 def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
@@ -395,15 +351,14 @@ def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
     handlers: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", handlers.append)
     network.init()
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     assert network.flying
     for handler in reversed(handlers):
         handler()
     assert network.shut_down
     assert not network.flying
-    assert torch.equal(peek(model[0]), weight_of(truth[0]))
+    assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))
 
 
 @pytest.mark.parametrize(
@@ -435,8 +390,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
             deliver(limit_s)
 
     monkeypatch.setattr(network, "wait_activity", wait)
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        network.shutdown()
+    network.shutdown()
     assert network.shut_down
     assert bool(network.flying) != waits
     said = ["Prophet: updates were still to come when the job ended, and nothing moved any more"]
@@ -470,24 +424,22 @@ def test_strides_of_the_parameter_are_kept(network: Network) -> None:
 
 def test_a_fused_tensor_leaves_when_its_last_member_is_ready(network: Network) -> None:
     front_end.install(network, fusion=True)
-    truth, plain, model, optimizer = pair(network)
+    twins = pair(network)
     del network.pushed[:]
-    train(truth, plain, 2, 4)
-    train(model, optimizer, 2, 4)
+    twins.train(2, 4)
     assert [priority for _, priority in network.pushed] == [-1] * 4, "all of this model fits one tensor"
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_module_that_has_its_parameters_in_another_order_or_twice_updates_each_once(network: Network) -> None:
     """As pruning leaves a layer, whose weight comes after its bias then, or tying two names of one parameter."""
-    truth, plain, model, optimizer = pair(network)
-    for network_of_layers in (truth, model):
+    twins = pair(network)
+    for network_of_layers in (twins.truth, twins.model):
         layer = network_of_layers[0]  # the first that is used: what follows it is updated with it
         assert isinstance(layer, nn.Linear)
         weight = layer._parameters.pop("weight")
         layer.register_parameter("weight", weight)
         layer.register_parameter("again", weight)
-    train(truth, plain, first=2)
-    train(model, optimizer, first=2)
-    assert list(dict(model[0].named_parameters(remove_duplicate=False))) == ["bias", "weight", "again"]
-    assert same_model(truth, model)
+    twins.train(first=2)
+    assert list(dict(twins.model[0].named_parameters(remove_duplicate=False))) == ["bias", "weight", "again"]
+    assert twins.alike()

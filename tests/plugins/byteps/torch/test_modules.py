@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from support.torch_network import (
     Network,
     NoCompression,
     Plain,
+    Twins,
     batch,
     gradient_of,
     install,
@@ -88,20 +88,46 @@ def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         if isinstance(kind, type) and "step" in vars(kind):
             monkeypatch.setattr(kind, "step", vars(kind)["step"])
     monkeypatch.setattr(steps, "_installed", False)
-    install(made, monkeypatch, fusion=request.param)
+    install(monkeypatch, made, fusion=request.param)
     yield made
     made.shutdown()
 
 
-def pair(network: Any, **more: Any) -> tuple[nn.Sequential, Plain, Any, torch.optim.Optimizer]:
+class Wrapped(Twins):
     """A model in one process, and its twin in BytePS's wrapper."""
+
+    def alike(self) -> bool:
+        return same(self.optimizer.state_dict(), self.plain.optimizer.state_dict()) and same_model(
+            self.model.module, self.truth
+        )
+
+
+def pair(network: Any, half: torch.dtype | None = None, make_model: Callable[[], nn.Module] = make_model) -> Wrapped:
     truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adam(truth.parameters(), 1e-2))
-    return truth, plain, network.parallel(model, **more), torch.optim.Adam(model.parameters(), 1e-2)
+    plain = Plain(torch.optim.Adam(truth.parameters(), 1e-2), half)
+    compression = network.Compression.none if half is None else network.Compression.fp16
+    ddp = network.parallel(model, compression=compression)
+    return Wrapped(truth, plain, ddp, torch.optim.Adam(model.parameters(), 1e-2))
+
+
+def clip(twins: Twins, number: int) -> list[torch.Tensor]:
+    """Compute gradients, and return their norms, by which they are clipped."""
+    for model, optimizer in twins.sides:
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+    twins.plain.synchronize()
+    return [nn.utils.clip_grad_norm_(model.parameters(), 0.3) for model, _ in twins.sides]
+
+
+def step(twins: Twins) -> None:
+    """Step by the gradients as they are."""
+    with twins.plain.skip_synchronize():
+        twins.plain.step()
+    twins.optimizer.step()
 
 
 def test_backward_and_step_return_while_averages_fly(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
+    truth, plain, ddp, optimizer = twins = pair(network)
     train(truth, plain)
     train(ddp, optimizer, steps=5)
     optimizer.zero_grad()
@@ -109,88 +135,64 @@ def test_backward_and_step_return_while_averages_fly(network: Any) -> None:
     assert network.flying, "backward has returned"
     optimizer.step()
     assert network.flying, "and the step"
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-    assert same_model(ddp.module, truth)
+    assert twins.alike()
     assert network.parallel.registered == 0
 
 
 def test_who_looks_at_a_gradient_waits_for_it(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
+    truth, _, ddp, _ = twins = pair(network)
     for number in range(5):
-        plain.zero_grad()
-        optimizer.zero_grad()
-        loss_of(truth, number).backward()
-        loss_of(ddp, number).backward()
-        plain.synchronize()
-        norms = [nn.utils.clip_grad_norm_(model.parameters(), 0.3) for model in (truth, ddp)]
+        norms = clip(twins, number)
         assert torch.equal(*norms)
         for mine, other in zip(ddp.parameters(), truth.parameters(), strict=True):
             assert torch.equal(gradient_of(mine), gradient_of(other))
-        plain.optimizer.step()
-        optimizer.step()
-    assert same_model(ddp.module, truth)
+        step(twins)
+    assert twins.alike()
 
 
 def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
-    rounds: Any = modules.rounds_of(ddp)
+    twins = pair(network)
+    rounds: Any = modules.rounds_of(twins.model)
     assert rounds._probation.watches
     for number in range(IN_VAIN + 2):
-        plain.zero_grad()
-        optimizer.zero_grad()
-        loss_of(truth, number).backward()
-        loss_of(ddp, number).backward()
-        plain.synchronize()
-        for model in (truth, ddp):
-            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-        plain.optimizer.step()
-        optimizer.step()
+        clip(twins, number)
+        step(twins)
     assert rounds._keyed._waits.holds and not rounds._probation.watches
-    later = STEPS + LEAST_ALIKE + 1
-    train(ddp, optimizer, IN_VAIN + 2, later)
+    twins.train(IN_VAIN + 2, STEPS + LEAST_ALIKE + 1)
     assert network.flying and not rounds._keyed._waits.holds
-    train(truth, plain, IN_VAIN + 2, later)
-    assert same_model(ddp.module, truth)
+    assert twins.alike()
 
 
 def test_gradients_within_no_sync_are_averaged_with_the_next(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
+    twins = pair(network)
     for number in range(5):
-        plain.zero_grad()
-        optimizer.zero_grad()
-        with ddp.no_sync():
-            loss_of(ddp, 2 * number).backward()
-        loss_of(ddp, 2 * number + 1).backward()
-        optimizer.step()
-        for part in (0, 1):
-            loss_of(truth, 2 * number + part).backward()
-        plain.step()
-    assert same_model(ddp.module, truth)
+        for model, optimizer in twins.sides:
+            optimizer.zero_grad()
+            with twins.model.no_sync():
+                loss_of(model, 2 * number).backward()
+            loss_of(model, 2 * number + 1).backward()
+            optimizer.step()
+    assert twins.alike()
 
 
 def test_half_precision_has_bytepss_bits(network: Any) -> None:
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1), half=torch.float16)
-    ddp = network.parallel(model, compression=network.Compression.fp16)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    train(truth, plain, steps=5)
-    train(ddp, optimizer, steps=5)
+    twins = pair(network, half=torch.float16)
+    twins.train(steps=5)
     assert {tensor.dtype for _, tensor, _ in network.flying.values()} == {torch.float16}
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_its_forward_passes_are_traced_with_the_same_bits(network: Any) -> None:
     cuts = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
     board = cuts.trace = TraceBoard("tictac", TicTac)
     front_end.install(network, fusion=False, board=cuts)
-    truth, plain, ddp, optimizer = pair(network)
+    twins = pair(network)
     last = 1 + PASSED_OVER + TRACED
-    train(ddp, optimizer, steps=last - 1)
+    twins.train(steps=last - 1)
     assert not network.flying and board.found is NOTHING, "step() waits meanwhile"
-    train(ddp, optimizer, last - 1, 4)
+    twins.train(last - 1, 4)
     assert network.flying and board.found.policy is not None
-    train(truth, plain, steps=last + 3)
-    assert same_model(ddp.module, truth)
+    assert twins.alike()
 
 
 class Branches(nn.Module):
@@ -209,35 +211,31 @@ class Branches(nn.Module):
 
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_a_branch_that_is_skipped_has_the_others_average_after_synchronize(network: Any, set_to_none: bool) -> None:
-    truth, model = Branches(), Branches()
-    plain, ddp = Plain(torch.optim.SGD(truth.parameters(), 0.1)), network.parallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    twins = pair(network, make_model=Branches)
     for number in range(6):
         inputs, labels = batch(number)
-        for each, called in ((plain, truth), (optimizer, ddp)):
+        for called, each in twins.sides:
             each.zero_grad(set_to_none=set_to_none)
             nn.functional.cross_entropy(called(inputs, number % 3 == 1), labels).backward()
         if number % 3 == 1:
-            ddp.synchronize()
-        optimizer.step()
-        plain.step()
-    assert same_model(model, truth)
+            twins.model.synchronize()
+        twins.optimizer.step()
+        twins.plain.step()
+    assert twins.alike()
 
 
 def test_gradients_of_no_sync_alone_are_averaged_by_synchronize(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
+    twins = pair(network)
     for number in range(5):
-        plain.zero_grad()
-        optimizer.zero_grad()
-        with ddp.no_sync():
-            loss_of(ddp, number).backward()
-        loss_of(truth, number).backward()
+        for model, optimizer in twins.sides:
+            optimizer.zero_grad()
+            with twins.model.no_sync():
+                loss_of(model, number).backward()
         for _ in range(1 + number % 2):
-            ddp.synchronize()
-            plain.synchronize()
-        optimizer.step()
-        plain.optimizer.step()
-    assert same_model(ddp.module, truth)
+            twins.model.synchronize()
+            twins.plain.synchronize()
+        step(twins)
+    assert twins.alike()
 
 
 def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> None:
@@ -252,11 +250,10 @@ def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> 
 def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        for _ in range(2):
-            ddp = network.parallel(make_model(), compression=object())
+    for _ in range(2):
+        ddp = network.parallel(make_model(), compression=object())
     assert network.parallel.registered == 2
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: this module keeps BytePS's barrier: it compresses gradients in a way of its own"
     ]
     with pytest.raises(AssertionError, match="BytePS's own"):
@@ -266,7 +263,7 @@ def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
 def test_a_handler_that_comes_while_an_optimizer_begins_to_step_late_finds_its_state(
     network: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth, plain, ddp, optimizer = pair(network)
+    twins = pair(network)
     seen: list[Any] = []
 
     def interrupted(optimizer: Any, updates: Any) -> None:
@@ -275,18 +272,17 @@ def test_a_handler_that_comes_while_an_optimizer_begins_to_step_late_finds_its_s
 
     begin = late_optimizer.begin
     monkeypatch.setattr(steps, "begin", interrupted)
-    train(truth, plain)
-    train(ddp, optimizer)
+    twins.train()
     assert len(seen) == 1
-    assert same_model(ddp.module, truth)
+    assert twins.alike()
 
 
 def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
     model = make_model()
     other = AwaitedRounds(model.named_parameters(), 0)
     torch_guards.watch(other, list(other.slots))
-    _, _, ddp, optimizer = pair(network)
-    train(ddp, optimizer, steps=2)
+    twins = pair(network)
+    twins.train(steps=2)
     network.suspend()
     network.resume()
     assert other in torch_guards.owners()
@@ -294,10 +290,9 @@ def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
 
 
 def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
-    truth, plain, ddp, optimizer = pair(network)
-    train(truth, plain)
-    train(ddp, optimizer, steps=3)
+    twins = pair(network)
+    twins.train(steps=3)
     network.suspend()
     network.resume()
-    train(ddp, optimizer, first=3, steps=3)
-    assert same_model(ddp.module, truth)
+    twins.train(first=3, steps=3)
+    assert twins.alike()

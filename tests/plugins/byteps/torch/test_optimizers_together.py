@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import logging
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from support.torch_network import Network, Plain, batch, install, loss_of, make_model, pair, same_model, train, wrap
+from support.torch_network import (
+    Network,
+    Plain,
+    batch,
+    install,
+    loss_of,
+    make_model,
+    pair,
+    same_model,
+    train,
+    twins_of,
+    wrap,
+)
 
 SGD = torch.optim.SGD
 
 
 def test_optimizers_with_equal_names_have_keys_of_their_own(any_order: Network) -> None:
     """Twin critics: two models alike, and rounds that know nothing of each other."""
-    pairs = [(make_model(), make_model()) for _ in range(2)]
-    plains = [Plain(SGD(truth.parameters(), 0.1 * (1 + k))) for k, (truth, _) in enumerate(pairs)]
-    optimizers = [wrap(any_order, model, SGD(model.parameters(), 0.1 * (1 + k))) for k, (_, model) in enumerate(pairs)]
+    pairs = [twins_of(any_order, lambda params, k=k: SGD(params, 0.1 * (1 + k))) for k in range(2)]  # type: ignore[misc]
     for number in range(6):
-        for k, (truth, model) in enumerate(pairs):
-            train(truth, plains[k], number + 10 * k, 1)
-            train(model, optimizers[k], number + 10 * k, 1)
+        for k, twins in enumerate(pairs):
+            twins.train(number + 10 * k, 1)
     assert len({name for name, _, _ in any_order.flying.values()}) == 16, "both are still on their way"
     assert len({priority for _, priority in any_order.pushed}) == 16
-    for truth, model in pairs:
-        assert same_model(model, truth)
+    assert all(twins.alike() for twins in pairs)
 
 
 def test_names_of_parameters_make_no_difference(network: Network) -> None:
@@ -46,7 +54,7 @@ def adversaries() -> tuple[nn.Module, nn.Module]:
     )
 
 
-def play(generator: nn.Module, critic: nn.Module, optimizers: tuple[Any, Any]) -> None:
+def play(generator: nn.Module, critic: nn.Module, optimizers: Sequence[Any]) -> None:
     """A WGAN's loop: the critic's weights are clipped through its optimizer's groups."""
     for number in range(6):
         noise, real = batch(number)[0], batch(number + 50)[0]
@@ -66,12 +74,11 @@ def play(generator: nn.Module, critic: nn.Module, optimizers: tuple[Any, Any]) -
 
 def test_a_gan_with_clipped_weights(any_order: Network) -> None:
     truths, models = adversaries(), adversaries()
-    play(*truths, (Plain(SGD(truths[0].parameters(), 0.1)), Plain(SGD(truths[1].parameters(), 0.1))))
+    play(*truths, [Plain(SGD(truth.parameters(), 0.1)) for truth in truths])
     wrapped = [wrap(any_order, model, SGD(model.parameters(), 0.1)) for model in models]
-    play(*models, (wrapped[0], wrapped[1]))
+    play(*models, wrapped)
     assert any_order.flying
-    assert same_model(models[0], truths[0])
-    assert same_model(models[1], truths[1])
+    assert all(map(same_model, models, truths))
 
 
 def test_two_optimizers_of_one_model_step_in_the_order_of_the_program(
@@ -100,7 +107,7 @@ def test_two_optimizers_of_one_model_step_in_the_order_of_the_program(
 
 
 def test_an_optimizer_outside_of_byteps_finds_the_updates(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
+    truth, plain, model, optimizer = twins = pair(network)
     local = [SGD(m.parameters(), 0.01) for m in (truth, model)]
     for number in range(2, 5):
         for k, (some_model, some_optimizer) in enumerate(((truth, plain), (model, optimizer))):
@@ -112,7 +119,7 @@ def test_an_optimizer_outside_of_byteps_finds_the_updates(network: Network) -> N
                 for p in group["params"]:
                     p.grad = torch.ones_like(p)
             local[k].step()
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_parameter_twice_in_a_group_keeps_bytepss_optimizer(
@@ -121,8 +128,7 @@ def test_a_parameter_twice_in_a_group_keeps_bytepss_optimizer(
     model = nn.Linear(6, 3)
     with pytest.warns(UserWarning, match="duplicate"):
         bare = SGD([model.weight, model.weight, model.bias], 0.1)
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        assert wrap(network, model, bare) is bare
+    assert wrap(network, model, bare) is bare
     assert "a parameter is in it twice" in caplog.text
 
 
@@ -139,22 +145,20 @@ def test_gradients_without_a_name_are_an_error_as_in_byteps(network: Network, na
 
 def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     """A worker that takes another's place begins with the first key of each gradient: so must the others."""
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 2)
-    train(model, optimizer, 2, 2)
+    twins = pair(network)
+    twins.train(2, 2)
     network.suspend()
     assert not network.flying
     assert network.resets == 1
     network.resume(2, 1, 0)
     network.declared.clear()
     before = len(network.pushed)
-    train(truth, plain, 4, 2)
-    train(model, optimizer, 4, 2)
+    twins.train(4, 2)
     names = [name for name, _ in network.pushed[before:]]
     assert len(network.declared) == 16
     assert set(names[:8]) == set(network.declared[:8])
     assert set(names[8:]) == set(network.declared[8:])
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +169,7 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
         settle=lambda topic: said.append((topic,)),
         active=lambda: None,
     )
-    install(network, monkeypatch, fusion=True, agreement=agreement)
+    install(monkeypatch, network, agreement=agreement)
     model, other = make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))

@@ -6,7 +6,6 @@ import _thread
 import copy
 import gc
 import io
-import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +20,13 @@ from support.torch_network import (
     Plain,
     batch,
     loss_of,
-    make_model,
     pair,
+    plain_sgd,
     same,
     same_model,
     train,
+    twins_of,
     weight_of,
-    wrap,
 )
 
 
@@ -46,11 +45,10 @@ from support.torch_network import (
     ],
 )
 def test_every_way_to_read_a_parameter_sees_the_update(network: Network, read: Callable[[nn.Module], Any]) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     assert network.flying
-    assert same(read(model), read(truth))
+    assert same(read(twins.model), read(twins.truth))
     assert not network.flying
 
 
@@ -73,16 +71,15 @@ def test_reading_one_parameter_waits_for_that_one_only(network: Network) -> None
 def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any]) -> None:
     """An update in a forward pass ignores the modes of the pass, both in the state it makes and in its arithmetic."""
     outputs = []
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adafactor(truth.parameters(), 0.1))
-    optimizer = wrap(network, model, torch.optim.Adafactor(model.parameters(), 0.1))
-    optimizer._prophet._probation._left = 0
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
+    twins = twins_of(network, lambda params: torch.optim.Adafactor(params, 0.1))
+    updates = twins.optimizer._prophet
+    updates._probation._left = 0
+    for some_model, some_optimizer in twins.sides:
         for number in range(4):
             some_model.train()
             some_optimizer.zero_grad()
             loss_of(some_model, number).backward()
-            for slot in optimizer._prophet._order:
+            for slot in updates._order:
                 slot.eager = False
             some_optimizer.step()
             if number % 2 == 0:
@@ -90,23 +87,19 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
                 with mode():
                     outputs.append(some_model(batch(9)[0]))
     assert same(outputs[:2], outputs[2:])
-    assert same_model(model, truth)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    assert twins.alike()
 
 
 def test_checkpoint_and_resume_between_two_steps(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 3)
-    train(model, optimizer, 2, 3)
+    _, _, model, optimizer = twins = pair(network)
+    twins.train(2, 3)
     kept = copy.deepcopy((optimizer.state_dict(), dict(model.state_dict())))
     train(model, optimizer, 5, 1)
     assert network.flying
     model.load_state_dict(kept[1])
     optimizer.load_state_dict(kept[0])
-    train(truth, plain, 5, 3)
-    train(model, optimizer, 5, 3)
-    assert same_model(model, truth)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
+    twins.train(5, 3)
+    assert twins.alike()
 
 
 class Functional(nn.Module):
@@ -126,13 +119,10 @@ class Functional(nn.Module):
 
 
 def test_functional_use_waits_too(any_order: Network) -> None:
-    truth, model = Functional(), Functional()
-    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-    optimizer = wrap(any_order, model, torch.optim.SGD(model.parameters(), 0.1))
-    train(truth, plain)
-    train(model, optimizer)
+    twins = twins_of(any_order, plain_sgd, Functional)
+    twins.train()
     assert len(any_order.flying) == 8, "no parameter of this model needs the barrier"
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 class Listed(nn.Module):
@@ -154,11 +144,8 @@ class Listed(nn.Module):
 def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    truth, model = Listed(), Listed()
-    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-    train(truth, plain, steps=4)
-    train(model, optimizer, steps=4)
+    _, _, model, optimizer = twins = twins_of(network, plain_sgd, Listed)
+    twins.train(steps=4)
     assert len(network.flying) == 4
     while network.flying:
         network.deliver()
@@ -172,14 +159,13 @@ def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
     monkeypatch.setattr(optimizer._prophet, "_step_without_hooks", noted)
     model(batch(5)[0])
     assert updates == [[4]], "not a call of the optimizer for each module, let alone parameter"
-    train(truth, plain, 6, 1)
-    train(model, optimizer, 6, 1)
+    twins.train(6, 1)
     del updates[:]
     network.newest_first = True  # Gradients appear last layer first, so the first layer's come first.
     assert optimizer.param_groups[0]["params"][0].data is not None
     assert updates == [[1]]
     assert len(network.flying) == 3
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_program_that_knows_no_modules_overlaps_too(any_order: Network) -> None:
@@ -214,9 +200,8 @@ def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog:
 
     over = _thread.allocate_lock()
     over.acquire()
-    with caplog.at_level(logging.WARNING, "prophet_scheduler"):
-        _thread.start_new_thread(use, ())
-        over.acquire()
+    _thread.start_new_thread(use, ())
+    over.acquire()
     assert "0.weight was used before its update had arrived" in caplog.text
     optimizer.step()
     assert not network.flying
@@ -235,9 +220,8 @@ def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
 
 
 def test_a_copied_optimizer_is_a_plain_one(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    truth, plain, model, optimizer = twins = pair(network)
+    twins.train(2, 1)
     both = copy.deepcopy((model, optimizer))
     file = io.BytesIO()
     torch.save(optimizer, file)
@@ -292,7 +276,7 @@ def _call(model: nn.Module) -> Callable[[torch.Tensor], Any]:
 @pytest.mark.parametrize("after_reset", [False, True])
 def test_a_compiled_function_brings_the_barrier_back(network: Network, after_reset: bool) -> None:
     """torch.compile may begin at any time; calls of what it makes of a function cannot be intercepted."""
-    truth, plain, model, optimizer = pair(network)
+    truth, plain, model, optimizer = twins = pair(network)
     train(truth, plain, 2, 6)
     train(model, optimizer, 2, 4)
     assert network.flying
@@ -304,4 +288,4 @@ def test_a_compiled_function_brings_the_barrier_back(network: Network, after_res
     finally:
         torch._dynamo.reset()
     assert not network.flying
-    assert same_model(model, truth)
+    assert twins.alike()

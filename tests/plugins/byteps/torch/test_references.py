@@ -23,13 +23,16 @@ from support.torch_network import (
     Network,
     Plain,
     batch,
+    gradient_of,
     loss_of,
     make_model,
     pair,
     peek,
+    plain_sgd,
     same,
     same_model,
     train,
+    twins_of,
     weight_of,
     wrap,
 )
@@ -74,82 +77,141 @@ EDITS = [clamp, decay, all_at_once, through_keywords, in_a_vector]
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("kept", [True, False], ids=["kept-list", "param_groups"])
 def test_edits_after_step_find_updated_values(any_order: Network, edit: Callable[[Params], None], kept: bool) -> None:
-    truth, plain, model, optimizer = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
-    waited_for = 0
-    for number in range(2, 6):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-            train(some_model, some_optimizer, number, 1)
-            waited_for += bool(any_order.flying)
-            edit(lists[id(some_model)] if kept else list(group_params(some_optimizer)))
-    assert waited_for == 4, "the updates must still have been on their way"
-    assert same_model(model, truth)
-
-
-def test_what_shares_memory_with_a_parameter_is_a_way_to_it(network: Network) -> None:
-    """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
-    truth, plain, model, optimizer = pair(network)
-    aliases = {id(m): [p.data.view(-1) for p in m.parameters()] for m in (truth, model)}
-    for number in range(2, 5):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-            train(some_model, some_optimizer, number, 1)
-            for alias in aliases[id(some_model)]:
-                alias.clamp_(-0.05, 0.05)
-    assert same_model(model, truth)
-
-
-def test_moving_averages_of_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    averages = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        mine = [p.detach().clone() for p in group_params(some_optimizer)]
+    twins = pair(any_order)
+    for some_model, some_optimizer in twins.sides:
+        params = list(some_model.parameters())
         for number in range(2, 6):
             train(some_model, some_optimizer, number, 1)
-            with torch.no_grad():
-                torch._foreach_lerp_(mine, list(group_params(some_optimizer)), 0.1)
-        averages.append(mine)
-    assert same(*averages)
+            assert bool(any_order.flying) == (some_model is twins.model), "updates must still be on their way"
+            edit(params if kept else list(group_params(some_optimizer)))
+    assert twins.alike()
 
 
-def test_lookahead_over_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        slow = [p.detach().clone() for p in group_params(some_optimizer)]
-        for number in range(2, 8):
-            train(some_model, some_optimizer, number, 1)
-            if number % 2:
-                for kept, p in zip(slow, group_params(some_optimizer), strict=True):
-                    kept.add_(p.data - kept, alpha=0.5)
-                    p.data.copy_(kept)
-    assert same_model(model, truth)
+Program = Callable[[Any, Any], Any]
+PROGRAMS: list[Program] = []
+"""What programs do with a model and its optimizer; what a program returns must be the same without Prophet."""
 
 
-def test_a_regulariser_before_the_forward_pass(any_order: Network) -> None:
-    """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
-    truth, plain, model, optimizer = pair(any_order)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
-    for number in range(2, 6):
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-            some_optimizer.zero_grad()
-            penalty = torch.stack([(p**2).sum() for p in lists[id(some_model)]]).sum()
-            (loss_of(some_model, number) + 0.01 * penalty).backward()
-            some_optimizer.step()
-    assert same_model(model, truth)
+def program(function: Program) -> Program:
+    PROGRAMS.append(function)
+    return function
 
 
-def test_the_gradient_that_was_sent_is_the_average_when_it_is_read(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    lists: dict[int, Params] = {id(m): list(m.parameters()) for m in (truth, model)}
+@program
+def shares_memory_with_parameters(model: nn.Module, optimizer: Any) -> None:
+    """Made before step(), used after it: the tensors themselves are not watched, their memory is."""
+    aliases = [p.data.view(-1) for p in model.parameters()]
     for number in range(2, 5):
-        norms = []
-        for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-            some_optimizer.zero_grad(set_to_none=False)
-            loss_of(some_model, number).backward()
-            kept: list[Any] = [p.grad for p in lists[id(some_model)]]
-            some_optimizer.step()
-            norms.append([p.grad.norm() for p in lists[id(some_model)] if p.grad is not None] + [g.sum() for g in kept])
-        assert same(*norms)
-    assert same_model(model, truth)
+        train(model, optimizer, number, 1)
+        clamp(aliases)
+
+
+@program
+def keeps_moving_averages_of_groups(model: nn.Module, optimizer: Any) -> Params:
+    averages = [p.detach().clone() for p in group_params(optimizer)]
+    for number in range(2, 6):
+        train(model, optimizer, number, 1)
+        with torch.no_grad():
+            torch._foreach_lerp_(averages, list(group_params(optimizer)), 0.1)
+    return averages
+
+
+@program
+def looks_ahead_over_groups(model: nn.Module, optimizer: Any) -> None:
+    slow = [p.detach().clone() for p in group_params(optimizer)]
+    for number in range(2, 8):
+        train(model, optimizer, number, 1)
+        if number % 2:
+            for kept, p in zip(slow, group_params(optimizer), strict=True):
+                kept.add_(p.data - kept, alpha=0.5)
+                p.data.copy_(kept)
+
+
+@program
+def regularises_before_the_forward_pass(model: nn.Module, optimizer: Any) -> None:
+    """Used before its update arrived, a parameter would be written while the graph needs it as it was."""
+    params = list(model.parameters())
+    for number in range(2, 6):
+        optimizer.zero_grad()
+        penalty = torch.stack([(p**2).sum() for p in params]).sum()
+        (loss_of(model, number) + 0.01 * penalty).backward()
+        optimizer.step()
+
+
+@program
+def reads_gradients_that_were_sent(model: nn.Module, optimizer: Any) -> Params:
+    params, read = list(model.parameters()), []
+    for number in range(2, 5):
+        optimizer.zero_grad(set_to_none=False)
+        loss_of(model, number).backward()
+        kept: list[Any] = [p.grad for p in params]
+        optimizer.step()
+        read += [*(gradient_of(p).norm() for p in params), *(g.sum() for g in kept)]
+    return read
+
+
+@program
+def never_clears_gradients(model: nn.Module, optimizer: Any) -> list[Any]:
+    """As with stock BytePS, backward then adds to the average."""
+    for number in range(2, 5):
+        loss_of(model, number).backward()
+        optimizer.step()
+    return [p.grad for p in model.parameters()]
+
+
+@program
+def transforms_functions(model: nn.Module, optimizer: Any) -> Params:
+    weight, results = next(model.parameters()), []
+    for number in range(2, 5):
+        train(model, optimizer, number, 1)
+        results.append(torch.func.grad(lambda w: (w**2).sum())(weight).clone())
+        train(model, optimizer, number + 10, 1)
+        model.eval()
+        results.append(torch.func.grad(lambda x: model(x).sum())(batch(number)[0]).clone())
+        model.train()
+    return [*results, torch.func.vmap(lambda row: row * 2)(weight).detach().clone()]
+
+
+@torch.jit.script
+def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return inputs @ weight.t()
+
+
+@program
+def runs_torchscript(model: nn.Module, optimizer: Any) -> Params:
+    weight, scripted, outputs = next(model.parameters()), torch.jit.script(model), []
+    for number in range(2, 5):
+        train(model, optimizer, number, 1)
+        outputs.append(linear(batch(9)[0], weight).detach())
+        train(model, optimizer, number + 10, 1)
+        outputs.append(scripted.eval()(batch(9)[0]).detach())
+        model.train()
+    return outputs
+
+
+@program
+def traces_without_updates(model: nn.Module, optimizer: Any) -> list[Any]:
+    train(model, optimizer, 2, 1)
+    graph = torch.jit.trace(model.eval(), batch(9)[0])
+    model.train()
+    return [graph.code, graph.inlined_graph.str().count("aten"), graph(batch(8)[0]).detach()]
+
+
+@program
+def goes_back_through_a_graph_from_before_the_step(model: nn.Module, optimizer: Any) -> None:
+    optimizer.zero_grad()
+    first, second = loss_of(model, 2), loss_of(model, 3)
+    first.backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.backward()
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.__name__))
+def test_a_program_has_the_bits_that_it_has_without_prophet(any_order: Network, program: Program) -> None:
+    twins = pair(any_order)
+    assert same(*(program(*side) for side in twins.sides))
+    assert twins.alike()
 
 
 @pytest.mark.parametrize(
@@ -181,11 +243,10 @@ def test_schedulers_and_options_of_groups_wait_for_nothing(network: Network) -> 
 
 
 def test_state_is_that_of_after_the_step(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     assert network.flying
-    assert same(list(optimizer.state.values()), list(plain.optimizer.state.values()))
+    assert same(list(twins.optimizer.state.values()), list(twins.plain.optimizer.state.values()))
     assert not network.flying
 
 
@@ -244,102 +305,42 @@ def test_a_mode_of_dispatch_does_not_see_updates(network: Network) -> None:
             self.ops.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     while network.flying:
         network.deliver()
     seen = []
-    for some_model in (truth, model):
+    for some_model in (twins.truth, twins.model):
         with torch.no_grad(), Seeing() as mode:
             some_model(batch(3)[0])
         seen.append(mode.ops)
     assert seen[0] == seen[1]
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_another_thread_reaches_modules_and_groups(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     read: list[Any] = []
     thread = threading.Thread(
-        target=lambda: read.extend(p.detach().clone() for group in optimizer.param_groups for p in group["params"])
+        target=lambda: read.extend(
+            p.detach().clone() for group in twins.optimizer.param_groups for p in group["params"]
+        )
     )
     thread.start()
     thread.join()
-    assert same(read, [p.detach() for p in truth.parameters()])
-
-
-@pytest.mark.parametrize("captured", [True, False])
-def test_transforms_of_functions(network: Network, captured: bool) -> None:
-    truth, plain, model, optimizer = pair(network)
-    results = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        params = list(some_model.parameters())
-        for number in range(2, 5):
-            train(some_model, some_optimizer, number, 1)
-            if captured:
-                some_model.eval()
-                gradient = torch.func.grad(lambda x, m=some_model: m(x).sum())(batch(number)[0])
-                some_model.train()
-            else:
-                gradient = torch.func.grad(lambda w: (w**2).sum())(params[0])
-            results.append(gradient.clone())
-        results.append(torch.func.vmap(lambda row: row * 2)(params[0]).detach().clone())
-    assert same(results[:4], results[4:])
-    assert same_model(model, truth)
-
-
-def test_torchscript_runs_on_updated_parameters(network: Network) -> None:
-    @torch.jit.script
-    def linear(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return inputs @ weight.t()
-
-    outputs = []
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        weight = next(iter(some_model.parameters()))
-        scripted = torch.jit.script(some_model)
-        for number in range(2, 5):
-            train(some_model, some_optimizer, number, 1)
-            outputs.append(linear(batch(9)[0], weight).detach())
-            train(some_model, some_optimizer, number + 10, 1)
-            outputs.append(scripted.eval()(batch(9)[0]).detach())
-            some_model.train()
-    assert same(outputs[:6], outputs[6:])
-
-
-def test_a_trace_holds_no_update(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    graphs = []
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        train(some_model, some_optimizer, 2, 1)
-        graphs.append(torch.jit.trace(some_model.eval(), batch(9)[0]))
-        some_model.train()
-    assert graphs[0].code == graphs[1].code
-    assert graphs[0].inlined_graph.str().count("aten") == graphs[1].inlined_graph.str().count("aten")
-    assert same(graphs[0](batch(8)[0]), graphs[1](batch(8)[0]))
-
-
-def test_a_graph_from_before_the_step_fails_as_it_does_without_prophet(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    for some_model, some_optimizer in ((truth, plain), (model, optimizer)):
-        some_optimizer.zero_grad()
-        first, second = loss_of(some_model, 2), loss_of(some_model, 3)
-        first.backward()
-        some_optimizer.step()
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            second.backward()
+    assert same(read, [p.detach() for p in twins.truth.parameters()])
 
 
 def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(network: Network) -> None:
     """A layer whose weight is not needed for the gradient: nothing fails, with or without Prophet."""
-    models = [nn.Linear(6, 3), nn.Linear(6, 3)]
-    models[1].load_state_dict(models[0].state_dict())
-    plain = Plain(torch.optim.SGD(models[0].parameters(), 0.1))
-    optimizer = wrap(network, models[1], torch.optim.SGD(models[1].parameters(), 0.1))
-    for some_model, some_optimizer in zip(models, (plain, optimizer), strict=True):
+
+    def layer() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Linear(6, 3)
+
+    twins = twins_of(network, plain_sgd, layer)
+    for some_model, some_optimizer in twins.sides:
         train(some_model, some_optimizer, 0, 3)
         for number in range(3, 6):
             first, second = loss_of(some_model, number), loss_of(some_model, number + 10)
@@ -347,24 +348,22 @@ def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(netw
             some_optimizer.step()
             second.backward()
             some_optimizer.step()
-    assert same_model(*models)
-    assert same(*([p.grad for p in m.parameters()] for m in models))
+    assert twins.alike()
+    assert same(*([p.grad for p in m.parameters()] for m, _ in twins.sides))
 
 
 def test_synchronize_right_after_step_sends_nothing(network: Network) -> None:
     """On one worker alone it would begin a round that the others take for their next."""
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     pushed = len(network.pushed)
-    optimizer.synchronize()
+    twins.optimizer.synchronize()
     assert len(network.pushed) == pushed
     assert not network.flying
     with references.blind():
-        assert same([p.grad for p in model.parameters()], [p.grad for p in truth.parameters()])
-    train(truth, plain, 3, 3)
-    train(model, optimizer, 3, 3)
-    assert same_model(model, truth)
+        assert same([p.grad for p in twins.model.parameters()], [p.grad for p in twins.truth.parameters()])
+    twins.train(3, 3)
+    assert twins.alike()
 
 
 def test_synchronize_without_a_gradient_takes_part_in_the_round(network: Network) -> None:
@@ -381,9 +380,8 @@ def test_synchronize_without_a_gradient_takes_part_in_the_round(network: Network
 
 
 def test_finish_updates_sends_nothing(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    truth, _, model, optimizer = twins = pair(network)
+    twins.train(2, 1)
     optimizer.zero_grad()
     pushed = len(network.pushed)
     optimizer.finish_updates()
@@ -394,10 +392,9 @@ def test_finish_updates_sends_nothing(network: Network) -> None:
 
 def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None:
     """By the thread of a queue, too, which knows no mode of ours."""
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, _ = twins = pair(network)
     params = list(model.parameters())
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins.train(2, 1)
     network.newest_first = True
     thread = threading.Thread(target=lambda: ForkingPickler(io.BytesIO()).dump([params[0], params[1].data]))
     thread.start()
@@ -410,48 +407,46 @@ def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None
 @pytest.mark.parametrize("how", ["share_memory", "sent"])
 def test_memory_shared_with_another_process_is_up_to_date_after_step(network: Network, how: str) -> None:
     """An actor in another process reads the very pages, and nobody here uses them."""
-    truth, plain, model, optimizer = pair(network)
+    truth, _, model, _ = twins = pair(network)
     if how == "share_memory":
         model.share_memory()
     else:
         ForkingPickler(io.BytesIO()).dump(list(model.parameters()))
     for number in range(2, 4):
-        train(truth, plain, number, 1)
-        train(model, optimizer, number, 1)
+        twins.train(number, 1)
         assert not network.flying
         assert torch.equal(peek(model[0]), weight_of(truth[0]))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_view_of_numpy_finds_the_updates_while_it_lives(network: Network, when: str) -> None:
+    made: list[Any] = []
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        made[:] = params
+        views[:] = [p.detach().numpy() for p in made] if when == "before" else []
+        return plain_sgd(made)
+
+    views: list[Any] = []
+    twins = twins_of(network, make)
+    twins.train(0, 2)
     if when == "after":
-        truth, plain, model, optimizer = pair(network)
-        views: list[Any] = [p.detach().numpy() for p in model.parameters()]
-    else:
-        truth, model = make_model(), make_model()
-        views = [p.detach().numpy() for p in model.parameters()]
-        plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-        optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-        train(truth, plain, 0, 2)
-        train(model, optimizer, 0, 2)
-    train(truth, plain, 2, 2)
-    train(model, optimizer, 2, 2)
-    assert all((view == p.detach().numpy()).all() for view, p in zip(views, truth.parameters(), strict=True))
+        views = [p.detach().numpy() for p in made]
+    twins.train(2, 2)
+    assert all((view == p.detach().numpy()).all() for view, p in zip(views, twins.truth.parameters(), strict=True))
     views.clear()
-    train(truth, plain, 4, 1)
-    train(model, optimizer, 4, 1)
+    twins.train(4, 1)
     # torch marks what NumPy had before like memory of NumPy's own.
     assert len(network.flying) == (8 if when == "after" else 0), "nobody holds them any more"
-    assert same_model(model, truth)
+    assert twins.alike()
 
 
 def test_a_kept_state_dict_costs_no_overlap(network: Network) -> None:
     """Its tensors share the parameters' memory, but whoever reads them asks torch."""
-    truth, plain, model, optimizer = pair(network)
-    best = [some_model.state_dict() for some_model in (truth, model)]
+    twins = pair(network)
+    best = [some_model.state_dict() for some_model in (twins.truth, twins.model)]
     for number in range(2, 4):
-        train(truth, plain, number, 1)
-        train(model, optimizer, number, 1)
+        twins.train(number, 1)
         assert len(network.flying) == 8
         assert same({k: v.clone() for k, v in best[0].items()}, {k: v.clone() for k, v in best[1].items()})
 
@@ -470,13 +465,12 @@ def test_state_has_the_order_that_the_optimizer_gives_it(any_order: Network) -> 
 
 
 def test_a_forked_child_has_the_updates(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
+    twins = pair(network)
+    twins.train(2, 1)
     child = os.fork()
     if child == 0:
         network.flying.clear()  # as if its transfers never came
-        os._exit(0 if same_model(model, truth) else 1)
+        os._exit(0 if same_model(twins.model, twins.truth) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -213,7 +213,7 @@ def run(monkeypatch: pytest.MonkeyPatch, recorder: Recorder, fusion: bool = True
     monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
     for owner, name in ((Arena, "stage"), (OptimizerRounds, "_update_here"), (OptimizerRounds, "synchronize")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), recorder))
-    install(network, monkeypatch, fusion)
+    install(monkeypatch, network, fusion=fusion)
     model = TwoStreams(recorder)
     for layer in (*model.layers, model.shared):
         for param in layer.parameters():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.frontends.torch import awaited
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
-from support.torch_network import Network, Plain, make_model, same, same_model, train, wrap
+from support.torch_network import Network, Twins, train, twins_of, wrap
 
 LAST = 1 + PASSED_OVER + TRACED
 """The step in which the trace ends: it begins with the first gradient, of an iteration whose forward pass is over."""
@@ -46,37 +44,30 @@ def hooks() -> tuple[int, int]:
     return len(torch_module._global_forward_pre_hooks), len(awaited._before)
 
 
-def both(network: Network, steps: int) -> tuple[Any, Any, Any, Any]:
-    """A model trained by plain Adam, and its twin under the front end, so many steps."""
-    truth, model = make_model(), make_model()
-    plain = Plain(torch.optim.Adam(truth.parameters(), 1e-2))
-    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 1e-2))
-    train(truth, plain, steps=steps)
-    train(model, optimizer, steps=steps)
-    return truth, plain, model, optimizer
+def both(network: Network, steps: int) -> Twins:
+    """Return twins that Adam has trained for so many steps."""
+    twins = twins_of(network, lambda params: torch.optim.Adam(params, 1e-2))
+    twins.train(steps=steps)
+    return twins
 
 
 def test_no_update_outlasts_its_step_while_it_lasts_and_the_bits_stay(any_order: Network) -> None:
     before = hooks()
     job = Job(any_order)
-    truth, plain, model, optimizer = both(any_order, LAST - 1)
+    twins = both(any_order, LAST - 1)
     assert not any_order.flying and job.board.found is NOTHING
     assert hooks() == (before[0] + 1, before[1] + 1)
-    for single, trained in ((model, optimizer), (truth, plain)):
-        train(single, trained, first=LAST - 1, steps=1)
+    twins.train(first=LAST - 1, steps=1)
     assert any_order.flying, "the last forward pass was traced"
     assert job.board.found.policy is not None and hooks() == before
-    for single, trained in ((model, optimizer), (truth, plain)):
-        train(single, trained, first=LAST, steps=3)
-    assert same(optimizer.state_dict(), plain.optimizer.state_dict())
-    assert same_model(model, truth)
+    twins.train(first=LAST, steps=3)
+    assert twins.alike()
 
 
 @pytest.mark.parametrize("fusion", [False, True])
 def test_the_graph_is_of_what_travels(network: Network, fusion: bool) -> None:
     job = Job(network, fusion=fusion)
-    _, _, _, optimizer = both(network, LAST)
-    blocks = optimizer._prophet._keyed.arena.blocks
+    blocks = both(network, LAST).optimizer._prophet._keyed.arena.blocks
     (graph,) = job.graphs
     assert [(transfer.name, transfer.size_bytes) for transfer in graph.transfers] == [
         (f"gradient{block.id}", block.data.nbytes) for block in blocks
@@ -91,22 +82,21 @@ def test_the_graph_is_of_what_travels(network: Network, fusion: bool) -> None:
 
 def test_a_policy_that_takes_no_graph_has_the_times(network: Network) -> None:
     job = Job(network, make=None)
-    _, _, _, optimizer = both(network, LAST)
+    blocks = both(network, LAST).optimizer._prophet._keyed.arena.blocks
     assert job.board.found.policy is None
-    assert set(job.board.found.forward_s) == {block.id for block in optimizer._prophet._keyed.arena.blocks}
+    assert set(job.board.found.forward_s) == {block.id for block in blocks}
 
 
 def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        both(network, LAST)
-        assert job.board.found is not NOTHING
-        both(network, 1)
-        assert job.board.found is NOTHING
-        before = hooks()
-        both(network, LAST)
+    both(network, LAST)
+    assert job.board.found is not NOTHING
+    both(network, 1)
+    assert job.board.found is NOTHING
+    before = hooks()
+    both(network, LAST)
     assert hooks() == before
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "Prophet: has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
         "another"
     ]
@@ -127,13 +117,11 @@ def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
 ) -> None:
     before = hooks()
     job = Job(network)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        truth, plain, model, optimizer = both(network, 4)
-        getattr(optimizer._prophet, method)()
+    twins = both(network, 4)
+    getattr(twins.optimizer._prophet, method)()
     assert hooks() == before and job.board.closed and len(caplog.records) == 1
-    for single, trained in ((model, optimizer), (truth, plain)):
-        train(single, trained, first=4, steps=LAST)
-    assert job.board.found is NOTHING and same_model(model, truth)
+    twins.train(first=4, steps=LAST)
+    assert job.board.found is NOTHING and twins.alike()
 
 
 def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,9 +129,8 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
         raise KeyError("gradient0")
 
     job = Job(network, make=fail)
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        truth, _, model, _ = both(network, LAST + 1)
-    assert job.board.found is NOTHING and same_model(model, truth)
+    twins = both(network, LAST + 1)
+    assert job.board.found is NOTHING and twins.alike()
     (record,) = caplog.records
     assert "KeyError: 'gradient0'; tictac takes its layers" in record.getMessage()
 
@@ -167,7 +154,6 @@ def test_a_parameter_without_a_part_in_the_loss_leaves_no_graph(
     job = Job(network)
     model = Reader()
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-    with caplog.at_level(logging.WARNING, logger="prophet_scheduler"):
-        train(model, optimizer, steps=LAST)
+    train(model, optimizer, steps=LAST)
     assert job.board.found is NOTHING and not job.graphs
     assert "2 of its 4 parameters have no part in the graph of its loss" in caplog.text

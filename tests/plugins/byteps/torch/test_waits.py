@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends.torch import guards
 from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
-from support.torch_network import Network, Plain, install, loss_of, make_model, same_model, train, wrap
+from support.torch_network import Network, install, loss_of, twins_of
 
 
 class Job:
@@ -23,28 +22,24 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.network = Network()
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES))
-        install(self.network, monkeypatch, fusion=True, board=self.board)
-        self.truth, self.model = make_model(), make_model()
-        self.plain = Plain(torch.optim.SGD(self.truth.parameters(), 0.1, momentum=0.9))
-        inner = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
-        self.optimizer: Any = wrap(self.network, self.model, inner)
+        install(monkeypatch, self.network, board=self.board)
+        self.twins = twins_of(self.network, lambda params: torch.optim.SGD(params, 0.1, momentum=0.9))
+        self.optimizer = self.twins.optimizer
         self.done = 0
 
     def clip(self, steps: int) -> None:
         for _ in range(steps):
-            for model, optimizer in ((self.truth, self.plain), (self.model, self.optimizer)):
+            for model, optimizer in self.twins.sides:
                 optimizer.zero_grad()
                 loss_of(model, self.done).backward()
                 optimizer.synchronize()
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            self.plain.optimizer.step()
-            with self.optimizer.skip_synchronize():
-                self.optimizer.step()
+                with optimizer.skip_synchronize():
+                    optimizer.step()
             self.done += 1
 
     def step(self, steps: int) -> None:
-        train(self.truth, self.plain, self.done, steps)
-        train(self.model, self.optimizer, self.done, steps)
+        self.twins.train(self.done, steps)
         self.done += steps
 
     @property
@@ -69,7 +64,7 @@ def test_clipping_by_the_norm_of_all_is_seen_and_that_it_ends(job: Job) -> None:
     assert job.board.barrier, "though its updates are not late yet"
     job.step(1)
     assert not job.board.barrier
-    assert same_model(job.model, job.truth)
+    assert job.twins.alike()
 
 
 def test_a_job_without_is_never_taken_for_one(job: Job) -> None:
@@ -90,7 +85,7 @@ def test_a_job_that_clips_is_not_watched_for_good(job: Job) -> None:
     assert job.watched, "on probation"
     job.clip(IN_VAIN)
     assert not job.watched
-    assert same_model(job.model, job.truth)
+    assert job.twins.alike()
 
 
 def test_one_that_stops_clipping_has_late_updates_soon_and_the_same_bits(job: Job) -> None:
@@ -103,4 +98,4 @@ def test_one_that_stops_clipping_has_late_updates_soon_and_the_same_bits(job: Jo
     job.step(2)
     assert job.network.flying, "and then none does"
     assert not any(slot.eager for slot in job.optimizer._prophet._order), "all uses were noted meanwhile"
-    assert same_model(job.model, job.truth)
+    assert job.twins.alike()
