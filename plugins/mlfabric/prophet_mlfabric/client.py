@@ -23,21 +23,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.conversation import Conversation, Result
-from prophet_mlfabric.messages import (
-    LENGTH_BYTES,
-    MOST_ANSWER_BYTES,
-    Bye,
-    Collect,
-    Copy,
-    Denied,
-    Hello,
-    Request,
-    Welcome,
-    decode_answer,
-    framed,
-    take_frames,
-)
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
@@ -68,7 +55,7 @@ class CoordinatorClient:
     ) -> None:
         tenant, node = settings.tenant, settings.node
         try:
-            hello = Hello(
+            hello = msg.Hello(
                 tenant=tenant,
                 worker=worker,
                 incarnation=secrets.randbits(53),
@@ -86,8 +73,8 @@ class CoordinatorClient:
         self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """Futures of awaited results, by type, sum or not, and number."""
-        self._collect: Callable[[Collect], None] = _ignore
-        self._copy: Callable[[Copy], None] = _ignore
+        self._collect: Callable[[msg.Collect], None] = _ignore
+        self._copy: Callable[[msg.Copy], None] = _ignore
         # A restart takes longer than one millisecond an update, so no number is used again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
@@ -144,7 +131,7 @@ class CoordinatorClient:
             talk.done(asking.update, size_bytes, time.monotonic())
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
+    def on_collect(self, collect: Callable[[msg.Collect], None], address: str) -> None:
         """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
         with self._talking() as talk:
             self._collect = collect
@@ -162,7 +149,7 @@ class CoordinatorClient:
         with self._talking() as talk:
             talk.done(number, size_bytes, time.monotonic(), sum=True)
 
-    def on_copy(self, copy: Callable[[Copy], None]) -> None:
+    def on_copy(self, copy: Callable[[msg.Copy], None]) -> None:
         """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
         self._copy = copy  # earlier orders are repeated
 
@@ -237,7 +224,7 @@ class CoordinatorClient:
             if made is not None:
                 with self._answered:
                     self._talk.connected()
-                owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
+                owner = Owner(msg.LENGTH_BYTES + msg.MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
                 self._connection = self._hub.adopt(made, owner)
             with self._answered:
                 self._nic.look(self._talk, now)
@@ -254,18 +241,18 @@ class CoordinatorClient:
         self._connection = None
         self._connector.start()
 
-    def _send(self, message: Request) -> None:
+    def _send(self, message: msg.Request) -> None:
         # Without a connection the message is repeated later, or given up.
         if self._connection is not None:
-            self._connection.send(framed(message))
+            self._connection.send(msg.framed(message))
 
     def _received(self, connection: Connection) -> None:
         try:
-            for data in take_frames(connection.received, MOST_ANSWER_BYTES):
-                answer = decode_answer(data)
-                if isinstance(answer, Welcome):
+            for data in msg.take_frames(connection.received, msg.MOST_ANSWER_BYTES):
+                answer = msg.decode_answer(data)
+                if isinstance(answer, msg.Welcome):
                     self._connector.is_answered()
-                if isinstance(answer, Denied):
+                if isinstance(answer, msg.Denied):
                     logger.debug("the coordinator refuses: %s", answer.text)
                 with self._answered:
                     self._talk.receive(answer, time.monotonic())
@@ -286,9 +273,9 @@ class CoordinatorClient:
     def _known(self, result: Result) -> Callable[[], None]:
         """Return the function that delivers a result."""
         match result:
-            case Collect():
+            case msg.Collect():
                 return functools.partial(self._collect, result)
-            case Copy():
+            case msg.Copy():
                 return functools.partial(self._copy, result)
             case Pass():
                 future = self._futures.pop((Pass, False, result.rounds), None)
@@ -310,7 +297,7 @@ class CoordinatorClient:
         """Let everything go that is open, since no answer will come."""
         if self._talk.welcomed:
             with contextlib.suppress(Exception):
-                self._send(Bye())  # or the coordinator would take this worker for dead
+                self._send(msg.Bye())  # or the coordinator would take this worker for dead
         with self._answered:
             self._ended = True
             self._talk.end(time.monotonic())
