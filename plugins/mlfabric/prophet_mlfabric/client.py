@@ -100,8 +100,7 @@ class CoordinatorClient:
     def wait_welcome(self, timeout_s: float) -> bool:
         """Wait until the coordinator has admitted this worker. Return True if it has.
 
-        For the start of a job. Raises UserError if the coordinator refuses, for instance a wrong token: waiting does
-        not help then.
+        Raises UserError if the coordinator refuses, for instance a wrong token: waiting does not help then.
         """
         with self._answered:
             talk = self._talk
@@ -174,9 +173,8 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
-        """Wait, at this worker's end, until all others have ended or died. Return the dead.
-
-        An engine's own end waits for all workers, too. Returns an empty tuple at once if the coordinator is away.
+        """Wait, at this worker's end, until all others have ended or died. Return the dead; none at once if the
+        coordinator is away.
         """
         with self._answered:
             talk = self._talk
@@ -196,9 +194,7 @@ class CoordinatorClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Conversation]:
-        """Change the conversation, and have the thread act on it. If the thread has ended, deliver the results at
-        once.
-        """
+        """Change the conversation, and have the thread act on it, or deliver the results at once if it has ended."""
         with self._answered:
             yield self._talk
         self._hub.wake()
@@ -241,11 +237,6 @@ class CoordinatorClient:
         self._connection = None
         self._connector.start()
 
-    def _send(self, message: msg.Request) -> None:
-        # Without a connection the message is repeated later, or given up.
-        if self._connection is not None:
-            self._connection.send(msg.framed(message))
-
     def _received(self, connection: Connection) -> None:
         try:
             for data in msg.take_frames(connection.received, msg.MOST_ANSWER_BYTES):
@@ -265,24 +256,27 @@ class CoordinatorClient:
         with self._answered:
             messages, results = self._talk.take()
             known = [self._known(result) for result in results]
-        for message in messages if not self._ended else ():
-            self._send(message)
+        for message in messages:
+            # Without a connection it is repeated later, or given up.
+            if self._connection is not None and not self._ended:
+                self._connection.send(msg.framed(message))
         for deliver in known:
             deliver()
 
     def _known(self, result: Result) -> Callable[[], None]:
         """Return the function that delivers a result."""
+        value: Any = result
+        key: tuple[type, bool, int]
         match result:
             case msg.Collect():
                 return functools.partial(self._collect, result)
             case msg.Copy():
                 return functools.partial(self._copy, result)
             case Pass():
-                future = self._futures.pop((Pass, False, result.rounds), None)
-                return functools.partial(_resolve, future, result.coordinated)
+                key, value = (Pass, False, result.rounds), result.coordinated
             case _:
-                future = self._futures.pop((type(result), result.sum, result.update), None)
-                return functools.partial(_resolve, future, result)
+                key = type(result), result.sum, result.update
+        return functools.partial(_resolve, self._futures.pop(key, None), value)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -295,9 +289,9 @@ class CoordinatorClient:
 
     def _end(self) -> None:
         """Let everything go that is open, since no answer will come."""
-        if self._talk.welcomed:
-            with contextlib.suppress(Exception):
-                self._send(msg.Bye())  # or the coordinator would take this worker for dead
+        if self._talk.welcomed and self._connection is not None:
+            with contextlib.suppress(Exception):  # or the coordinator would take this worker for dead
+                self._connection.send(msg.framed(msg.Bye()))
         with self._answered:
             self._ended = True
             self._talk.end(time.monotonic())

@@ -108,7 +108,7 @@ class Connections(Generic[C]):
         self.closed(before)
         self.closed(connection)
         self._speakers[connection], self._connections[speaker], self._nonces[connection] = speaker, connection, nonce
-        ended: list[Outgoing[C]] = [] if before == connection else [(before, None)]
+        ended: list[Outgoing[C]] = [(before, None)] if before != connection else []
         return ended + self._sent(name, said)
 
     def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing[C]]:

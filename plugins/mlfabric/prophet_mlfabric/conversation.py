@@ -3,15 +3,13 @@
 Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket, the thread and
 the futures.
 
-A question is repeated every quarter of the bound until it is answered. The coordinator remembers what it has heard, so
-repetition costs nothing and repairs a lost message, a lost connection or a restarted coordinator. If an answer takes
-longer than the bound, the coordinator is *away*: everything that waits, and everything that comes, goes in arrival
-order until the coordinator is heard again. The worker then reports what it pushed meanwhile, so that the count of
-versions stays true.
+A question is repeated every quarter of the bound until it is answered, which repairs a lost message, a lost connection
+or a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: everything that waits,
+and everything that comes, goes in arrival order until the coordinator is heard again. The worker then reports what it
+pushed meanwhile, so that the count of versions stays true.
 
-A sum of others' updates is treated like one of this worker's own updates, with three differences. The coordinator
-numbers it. It is not sent to an aggregator. A coordinator that does not know it hears nothing of it, since its members
-report what was applied.
+A sum of others' updates is treated like one of this worker's own updates, but a coordinator that does not know it hears
+nothing of it, since its members report what was applied.
 
 An answer may be late because this worker's own link is full, for instance with a model that is being read. So time in
 which the link was busy is not silence (`excuse`), up to a limit. Times called `heard_s` do not include it.
@@ -50,23 +48,17 @@ _Key: TypeAlias = tuple[bool, int]
 
 
 class _Stage(enum.Enum):
-    WAITING = enum.auto()
-    """Waiting for a grant."""
-    GRANTED = enum.auto()
-    """Waiting for the time of its start."""
-    GONE = enum.auto()
-    """Under way to the server: nothing to send until it is there."""
-    SENT = enum.auto()
-    """At an aggregator: waiting for the sum to be applied."""
-    DONE = enum.auto()
-    """At the server: waiting for the coordinator to acknowledge that."""
+    WAITING = "for a grant"
+    GRANTED = "for the time of its start"
+    GONE = "for nothing, until it is at the server"
+    SENT = "for the sum to be applied, at an aggregator"
+    DONE = "for the coordinator to acknowledge that it is at the server"
 
 
 @dataclass
 class _Waiting:
-    """A question that is repeated until it is answered, with the times of the last answer and question.
-
-    `heard_s` is first the start of the wait. Excused time is subtracted.
+    """A question that is repeated until it is answered. `heard_s` is first the start of the wait, then the time of the
+    last answer, less excused time.
     """
 
     heard_s: float
@@ -117,10 +109,6 @@ class _Patience:
         """Return the time at which a question will have waited too long."""
         return waiting.heard_s + self._excused_s + self.bound_s
 
-    def silent(self, waiting: _Waiting, now_s: float) -> bool:
-        """Return True if a question has waited too long."""
-        return self.time(now_s) - waiting.heard_s >= self.bound_s
-
 
 class Conversation:
     """One worker's conversation with one coordinator. Not safe for several threads.
@@ -153,7 +141,8 @@ class Conversation:
         self._clock: msg.Clock | None = None
         self._passing: _Waiting | None = None
         self._leaving: _Waiting | None = None
-        self._parting: msg.Parting | None = None
+        self.died: tuple[int, ...] | None = None
+        """Workers that have died, once all others have ended or died. None before."""
         self._rates: msg.NicRates | None = None
         self._said_s = -math.inf
         self._messages: list[msg.Request] = []
@@ -207,9 +196,7 @@ class Conversation:
             self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
-        """Report that the replica keeps the copy of that number, or why not. The coordinator asks again if it did not
-        hear it.
-        """
+        """Report that the replica keeps the copy of that number, or why not; the coordinator repeats its order."""
         if self.welcomed:
             self._messages.append(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
 
@@ -237,15 +224,8 @@ class Conversation:
     def end(self, now_s: float) -> None:
         """Let everything go in arrival order, now and later, since no answer will come."""
         self._be_away(now_s)
-        for entry in list(self._open.values()):
-            if entry.stage is _Stage.GRANTED:
-                self._go(entry, AWAY)
-
-    @property
-    def died(self) -> tuple[int, ...] | None:
-        """Workers that have died, once all others have ended or died. None before."""
-        parting = self._parting
-        return parting.died if parting is not None and parting.working == 0 else None
+        for entry in [entry for entry in self._open.values() if entry.stage is _Stage.GRANTED]:
+            self._go(entry, AWAY)
 
     @property
     def sending(self) -> bool:
@@ -273,11 +253,8 @@ class Conversation:
     def receive(self, answer: msg.Answer, now_s: float) -> None:
         """Handle an answer."""
         self.patience.answered()
-        entry = (
-            self._open.get((answer.sum, answer.update))
-            if isinstance(answer, msg.Wait | msg.Grant | msg.Applied)
-            else None
-        )
+        about = (answer.sum, answer.update) if isinstance(answer, msg.Wait | msg.Grant | msg.Applied) else None
+        entry = None if about is None else self._open.get(about)
         match answer:
             case msg.Challenge():
                 self.welcomed = False
@@ -317,7 +294,8 @@ class Conversation:
                 if answer.now:
                     self._pass(True)
             case msg.Parting() if self._leaving:
-                self._leaving.heard_s, self._parting = self.patience.time(now_s), answer
+                self._leaving.heard_s = self.patience.time(now_s)
+                self.died = None if answer.working else answer.died
 
     def _welcome(self, welcome: msg.Welcome, now_s: float) -> None:
         if self._proved.sums_at != self._hello.sums_at:
@@ -353,20 +331,19 @@ class Conversation:
             self._end(entry, entry.stage is _Stage.DONE, denied.text)
         elif denied.sum and entry.stage is not _Stage.GONE:
             # Nothing is left to sum.
-            entry.grant = msg.Grant(
-                update=denied.update, sum=True, dropped=True, reason=denied.text, version=self.version
-            )
-            self._go(entry, "")
+            version, reason = self.version, denied.text
+            entry.grant = msg.Grant(update=denied.update, sum=True, dropped=True, reason=reason, version=version)
+            self._go(entry)
         elif entry.stage is _Stage.WAITING:
             self._go(entry, denied.text)
 
     def _lost(self, lost: msg.Lost) -> None:
-        entry = self._open.get((False, lost.update))
-        if entry is not None and entry.stage is _Stage.SENT:
-            self._end(entry, False, lost.reason)
-        elif entry is not None and entry.stage in (_Stage.WAITING, _Stage.GRANTED):
-            self._go(entry, lost.reason)
-        # An update on its way to the server goes on: once it is done, it counts after all.
+        match self._open.get((False, lost.update)):
+            case _Open(stage=_Stage.SENT) as entry:
+                self._end(entry, False, lost.reason)
+            case _Open(stage=_Stage.WAITING | _Stage.GRANTED) as entry:
+                self._go(entry, lost.reason)
+            # An update on its way to the server goes on: once it is done, it counts after all.
 
     # The passing of time.
 
@@ -394,12 +371,12 @@ class Conversation:
                 self._later(self._said_s + BEAT_S)
 
     def _turn_entry(self, entry: _Open, now_s: float) -> None:
-        longest_s, silent = self.patience.longest_s, self.patience.silent(entry, now_s)
+        longest_s, silent = self.patience.longest_s, now_s >= self.patience.ends_s(entry)
         if entry.stage is _Stage.GRANTED:
             if now_s < entry.starts_s:
                 self._later(entry.starts_s)
             else:
-                self._go(entry, "")
+                self._go(entry)
         elif entry.stage is _Stage.WAITING and now_s - entry.asked_s >= longest_s and not silent:
             self._go(entry, f"it has waited for {longest_s:g} s")
         elif entry.stage is not _Stage.GONE:
@@ -411,7 +388,7 @@ class Conversation:
                 self._later(entry.asked_s + longest_s)
 
     def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
-        if not self.patience.silent(waiting, now_s):
+        if now_s < self.patience.ends_s(waiting):
             self._insist(waiting, messages, now_s)
         elif not self.away:
             self._be_away(now_s)
@@ -441,19 +418,18 @@ class Conversation:
             elif entry.done is not None:
                 self._not_heard(entry, entry.done)
 
-    def _go(self, entry: _Open, why: str) -> None:
+    def _go(self, entry: _Open, why: str = "") -> None:
         """Let an update or a sum go: as granted, or in arrival order for the reason `why`."""
         grant, (of_sum, number) = entry.grant, entry.key
         entry.stage = _Stage.GONE
         if why or grant is None:
             self._results.append(Permission(number, True, why, None, self.version, False, sum=of_sum))
             return
-        if grant.aggregator is not None:
+        to = grant.aggregator
+        if to is not None:
             entry.stage = _Stage.SENT
         self._results.append(
-            Permission(
-                number, not grant.dropped, grant.reason, grant.aggregator, grant.version, True, grant.address, of_sum
-            )
+            Permission(number, not grant.dropped, grant.reason, to, grant.version, True, grant.address, of_sum)
         )
         if grant.dropped:
             self._end(entry, False, grant.reason, version=grant.version)
