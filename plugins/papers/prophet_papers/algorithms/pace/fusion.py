@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from prophet_papers.algorithms.pace.schedule import (
     rises,
 )
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.graph import Graph, Operation
+from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 
 Floats = NDArray[np.float64]
@@ -243,33 +243,6 @@ def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:
     while next_start[starts[-1]] < n:
         starts.append(next_start[starts[-1]])
     return tuple(starts)
-
-
-def fuse_graph(graph: Graph, groups: Sequence[Sequence[str]]) -> Graph:
-    """The graph with one transfer for each of `groups`: it waits for the inputs of all members, and what waited for a
-    member waits for it (Algorithm 1, line 5). Its name is those of the members, joined with '+'.
-
-    A transfer in no group stays as it is. Raises UserError where a member is no transfer or is in two groups.
-    """
-    transfers = {transfer.name for transfer in graph.transfers}
-    group_of: dict[str, str] = {}
-    for group in groups:
-        for member in group:
-            if member in group_of or member not in transfers:
-                what = "is in two groups" if member in group_of else "is no transfer"
-                raise UserError(f"graph {graph.name!r}: {member!r} {what}; fuse transfers, each of them once")
-            group_of[member] = _name(group)
-    fused: dict[str, Operation] = {}
-    for operation in graph.operations:
-        inputs = tuple(dict.fromkeys(group_of.get(name, name) for name in operation.inputs))
-        name = group_of.get(operation.name, operation.name)
-        if name in fused:
-            known = fused[name]
-            inputs = tuple(dict.fromkeys((*known.inputs, *inputs)))
-            fused[name] = replace(known, inputs=inputs, size_bytes=known.size_bytes + operation.size_bytes)
-        else:
-            fused[name] = replace(operation, name=name, inputs=inputs)
-    return Graph(graph.name, tuple(fused.values()))
 
 
 def _name(members: Sequence[str]) -> str:
