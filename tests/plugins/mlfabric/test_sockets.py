@@ -14,23 +14,11 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import client as client_module
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.messages import (
-    LENGTH_BYTES,
-    MOST_REQUEST_BYTES,
-    Ask,
-    Challenge,
-    Collect,
-    Copy,
-    Hello,
-    decode_answer,
-    framed,
-    prove,
-    take_frames,
-)
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import CoordinatorSettings, coordinator_from_environ
 from prophet_mlfabric.terms import Terms
@@ -125,7 +113,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
         connect(running.address, 1) as member,
         connect(running.address, 2) as other,
     ):
-        collections: list[Collect] = []
+        collections: list[msg.Collect] = []
         for client in (busy, member, other):
             client.on_collect(collections.append, "127.0.0.1:1")
             assert client.wait_welcome(LONG_S)
@@ -192,10 +180,10 @@ def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
 
 def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
     server = Running(divergence_bound=2.0)
-    orders: list[Copy] = []
+    orders: list[msg.Copy] = []
     made = threading.Event()
 
-    def make(order: Copy) -> None:
+    def make(order: msg.Copy) -> None:
         orders.append(order)
         made.set()
 
@@ -273,21 +261,21 @@ def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
 def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running: Running) -> None:
     with connect(running.address) as client:
         assert client.wait_welcome(LONG_S)
-        for data in (b"x" * (MOST_REQUEST_BYTES + 1), b"nonsense", b""):
+        for data in (b"x" * (msg.MOST_REQUEST_BYTES + 1), b"nonsense", b""):
             with stranger(running.address) as own:
-                own.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
-                assert (b"denied" in answer_of(own)) == (len(data) <= MOST_REQUEST_BYTES), "or it is closed"
+                own.sendall(len(data).to_bytes(msg.LENGTH_BYTES, "big") + data)
+                assert (b"denied" in answer_of(own)) == (len(data) <= msg.MOST_REQUEST_BYTES), "or it is closed"
         assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
 
 def enter(address: str) -> socket.socket:
     """A connection of worker 3, which has proved that it has the token."""
-    hello = Hello(tenant="job", worker=3, incarnation=1, node="machine")
+    hello = msg.Hello(tenant="job", worker=3, incarnation=1, node="machine")
     own = stranger(address)
-    own.sendall(framed(hello))
-    challenge = decode_answer(next(take_frames(bytearray(own.recv(4096)), 4096)))
-    assert isinstance(challenge, Challenge)
-    own.sendall(framed(hello.model_copy(update={"proof": prove(TOKEN, challenge.nonce, hello)})))
+    own.sendall(msg.framed(hello))
+    challenge = msg.decode_answer(next(msg.take_frames(bytearray(own.recv(4096)), 4096)))
+    assert isinstance(challenge, msg.Challenge)
+    own.sendall(msg.framed(hello.model_copy(update={"proof": msg.prove(TOKEN, challenge.nonce, hello)})))
     assert b"welcome" in own.recv(4096)
     return own
 
@@ -350,7 +338,7 @@ def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatc
 def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Running) -> None:
     with enter(running.address) as first, enter(running.address) as second:
         until_closed(first)
-        second.sendall(framed(Ask(update=0, size_bytes=1, version=0)))
+        second.sendall(msg.framed(msg.Ask(update=0, size_bytes=1, version=0)))
         assert b"wait" in second.recv(4096)
 
 
@@ -369,7 +357,7 @@ def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running
     with connect(running.address) as client:
         assert client.wait_welcome(LONG_S)
         with enter(running.address) as own:
-            own.sendall(len(said).to_bytes(LENGTH_BYTES, "big") + said.encode())
+            own.sendall(len(said).to_bytes(msg.LENGTH_BYTES, "big") + said.encode())
             assert b"denied" in own.recv(4096)
         assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
