@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from prophet_mlfabric.studies.cluster import (
-    ASYNC,
     PS_SYNC,
     RR_SYNC,
     Method,
@@ -112,13 +111,6 @@ def test_a_block_that_one_worker_has_not_sent_goes_to_nobody() -> None:
     assert [time_s for _, time_s in learner.begun[2:]] == pytest.approx([0.1 + 0.8 + 0.08] * 2)
 
 
-def test_every_round_has_each_workers_update_once() -> None:
-    setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=5, machines=5, block_bytes=30e6, seed=2)
-    record = run(setting, PS_SYNC, iterations=6)
-    assert Counter(record.by_worker) == dict.fromkeys(range(5), 6) and record.delays == [1] * 30
-    assert record.applied_s == sorted(record.applied_s)
-
-
 def test_blocks_are_for_synchronous_servers() -> None:
     with pytest.raises(UserError, match="Blockwise is synchronous"):
         Method(Blockwise)
@@ -159,12 +151,6 @@ def test_each_worker_ends_with_its_last_update(eager: bool) -> None:
     assert len(record.applied_s) + len(record.dropped_s) == 6 * 8
     assert max(record.delays) <= 6
     assert record.end_s == max(record.applied_s[-1], *record.dropped_s, 0.0)
-
-
-def test_known_rates_are_the_rates_that_hold() -> None:
-    setting = replace(CALM, workers=1, machines=1)
-    record = run(setting, ASYNC, iterations=1, rates=slow(setting, {(0, UP): 0.1}))
-    assert record.applied_s == pytest.approx([0.1 + 0.8])
 
 
 # What makes the difference
