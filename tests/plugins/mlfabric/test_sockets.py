@@ -41,10 +41,11 @@ class Running:
         listen: str = "tcp://127.0.0.1:0",
         divergence_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stranger_s: float = LONG_S,
     ) -> None:
         connections = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
         self.job: Coordination = connections.jobs["job"]
-        self.server = CoordinatorServer(listen, connections, clock)
+        self.server = CoordinatorServer(listen, connections, clock, stranger_s=stranger_s)
         self.address = self.server.address
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
@@ -72,6 +73,10 @@ def client_of(address: str, worker: int = 0, workers: int | None = None, **more:
 
 def connect(address: str, worker: int = 0, **more: Any) -> contextlib.closing[CoordinatorClient]:
     return contextlib.closing(client_of(address, worker, **more))
+
+
+def served(client: CoordinatorClient) -> bool:
+    return client.wait_welcome(LONG_S) and client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
 
 def stranger(address: str) -> socket.socket:
@@ -265,7 +270,7 @@ def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running:
             with stranger(running.address) as own:
                 own.sendall(len(data).to_bytes(msg.LENGTH_BYTES, "big") + data)
                 assert (b"denied" in answer_of(own)) == (len(data) <= msg.MOST_REQUEST_BYTES), "or it is closed"
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+        assert served(client)
 
 
 def enter(address: str) -> socket.socket:
@@ -296,19 +301,14 @@ ZMTP = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
     ids=["nothing", "a byte", "half a length", "all but a byte", "a huge length", "ZeroMQ", "HTTP"],
 )
 def test_a_stranger_is_disconnected_in_time_and_a_worker_beside_it_is_served(opening: bytes) -> None:
-    connections = coordinator({"job": TOKEN}, Terms(rate=1e9))
-    server = CoordinatorServer("tcp://127.0.0.1:0", connections, stranger_s=0.3)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
+    server = Running(stranger_s=0.3)
     try:
         with stranger(server.address) as own, connect(server.address) as client:
             own.sendall(opening)
-            assert client.wait_welcome(LONG_S)
-            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            assert served(client)
             until_closed(own)
     finally:
         server.stop()
-        thread.join(LONG_S)
 
 
 def test_endless_frames_of_a_stranger_end_its_connection(running: Running) -> None:
@@ -319,7 +319,7 @@ def test_endless_frames_of_a_stranger_end_its_connection(running: Running) -> No
             own.sendall(ZMTP)
             while True:
                 own.sendall(256 * frame)
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+        assert served(client)
 
 
 def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,8 +327,7 @@ def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatc
     strangers = [stranger(running.address) for _ in range(40)]
     try:
         with connect(running.address) as client:
-            assert client.wait_welcome(LONG_S)
-            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            assert served(client)
             assert len(running.server._hub) <= 8 + 1
     finally:
         for own in strangers:
@@ -355,11 +354,10 @@ def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Runni
 )
 def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running: Running, said: str) -> None:
     with connect(running.address) as client:
-        assert client.wait_welcome(LONG_S)
         with enter(running.address) as own:
             own.sendall(len(said).to_bytes(msg.LENGTH_BYTES, "big") + said.encode())
             assert b"denied" in own.recv(4096)
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+        assert served(client)
 
 
 def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
