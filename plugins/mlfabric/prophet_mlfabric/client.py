@@ -2,9 +2,8 @@
 
 Rule of this file: one connection, one thread, futures. conversation.py decides what is sent and when waiting ends.
 
-Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. A second,
-short-lived thread resolves names and connects, which may take long. An exception in the thread ends it with one
-warning, and all updates go in arrival order from then on.
+Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. An exception in
+the thread ends it with one warning, and all updates go in arrival order from then on.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class CoordinatorClient:
     """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
     block.
 
-    `worker` is the number of this worker, and `workers` the number of the job's workers. With `watch_nic` the NIC's
-    rate is measured while updates travel, and reported. Raises UserError for an impossible address, tenant or number.
-    Nothing is connected yet when the constructor returns.
+    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates travel, and reported.
+    Raises UserError for an impossible address, tenant or number. Nothing is connected yet when the constructor returns.
     """
 
     def __init__(
@@ -158,10 +156,8 @@ class CoordinatorClient:
             talk.copied(number, reason)
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Report finished rounds and read models, the first ones included.
-
-        If the two are equal, the future ends when the next model may be read: True if the slowest worker is near
-        enough, False if the coordinator is away and nobody is waited for.
+        """Report finished rounds and read models, the first ones included. If the two are equal, the future ends when
+        the next model may be read: True if the slowest worker is near enough, False if nobody is waited for.
         """
         future: Future[bool] = Future()
         with self._talking() as talk:

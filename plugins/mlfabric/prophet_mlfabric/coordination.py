@@ -9,9 +9,9 @@ updates in a batch give a better order, but a wait with an idle NIC costs time.
 An update counts as applied when its pusher reports that the server has all of it, and counts once. Updates without a
 grant count too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none.
 
-Grants of a dead worker are released. A worker is dead if it is silent for `dead_s`, starts anew, or has a transfer that
-is `lease_s` late. The updates in a sum are lost with their aggregator. If the sum has reached the server all the same,
-their workers see it in the model and report it. Then these updates count.
+Grants of a dead worker are released: one that is silent for `dead_s`, starts anew, or has a transfer that is `lease_s`
+late. The updates in a sum are lost with their aggregator. If it has reached the server all the same, their workers see
+it in the model and report it.
 
 With bounded staleness workers report their progress after each round; leads.py decides who may go on. With a replica of
 the model, lag.py decides what may go before the replica has another copy.
@@ -89,8 +89,8 @@ class Coordination:
         self._updates = OpenUpdates()
         self._collections: dict[int, OpenCollection] = {}
         self._first_number = self._next_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
-        self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._first_number)
-        """Lag of the replica of the model; None without one."""
+        self.lag = ReplicaLag(most, self._first_number)
+        """Lag of the replica of the model; its bound is infinite without one."""
         self._waits_for_copy = False
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
@@ -101,6 +101,11 @@ class Coordination:
     def version(self) -> int:
         """Updates applied: the model's version (Eq. 9)."""
         return self._job.version
+
+    @property
+    def replicated(self) -> bool:
+        """True if a replica of the model is bounded."""
+        return self.terms.divergence_bound is not None
 
     # What is received.
 
@@ -142,8 +147,7 @@ class Coordination:
         """Begin another job, with another model. A former worker that comes back finds a restarted coordinator."""
         self.epoch += bool(self._job.workers)
         self._job = CoordinatedJob()
-        if self.lag is not None:
-            self.lag.begin()
+        self.lag.begin()
 
     def _other_manner(self, hello: msg.Hello, others: Manner | None) -> str:
         """Return why a worker cannot train with the others; empty if it can."""
@@ -152,7 +156,7 @@ class Coordination:
             return f"{manner}, and others of this job say {others}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
             return f"{manner}: worker {hello.worker} of so many cannot be"
-        if hello.replicates and self.lag is None:
+        if hello.replicates and not self.replicated:
             return "PROPHET_REPLICA is set, and the coordinator knows no bound: start it with --divergence-bound"
         if staleness == 0 and self.terms.delay_bound is not None:
             return f"{manner}: in step no update is late, so leave --delay-bound of the coordinator out"
@@ -183,8 +187,7 @@ class Coordination:
             case msg.Clock():
                 self._clock(known, request)
             case msg.Copied():
-                if self.lag is not None:
-                    self.lag.answered(request.number, worker, request.reason, now_s)
+                self.lag.answered(request.number, worker, request.reason, now_s)
             case msg.Beat():
                 pass
             case msg.Bye():
@@ -239,8 +242,7 @@ class Coordination:
 
     def _apply(self, worker: JobWorker, number: int, version: int, norm: float, granted: bool) -> None:
         counts = self.counts
-        if self.lag is not None:
-            self.lag.changed(norm)
+        self.lag.changed(norm)
         self._job.version += 1
         delay = max(1, self.version - version)
         counts.applied += 1
@@ -390,29 +392,23 @@ class Coordination:
 
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
         """Return True if the replica is near enough for this transfer; if not, no later one may start either."""
-        lag = self.lag
-        if lag is None or not any(worker.alive and worker.replicates for worker in self._job.workers.values()):
+        if not self._job.replicating():
             return True
         under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
-        if self._waits_for_copy or not lag.admits(transfer.norm, under_way):
-            self._waits_for_copy = True
+        self._waits_for_copy = self._waits_for_copy or not self.lag.admits(transfer.norm, under_way)
         return not self._waits_for_copy
 
     def _order_copy(self, now_s: float) -> None:
         """Have a worker hand the model to the replica if that is due, preferably one that sends nothing."""
-        lag = self.lag
-        if lag is None or not lag.due(self._waits_for_copy, now_s):
-            return
-        able = [worker for worker in self._job.workers.values() if worker.alive and worker.replicates]
-        if able:
+        lag, able = self.lag, self._job.replicating()
+        if able and lag.due(self._waits_for_copy, now_s):
             lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
             self._say_copy()
 
     def _say_copy(self) -> None:
-        lag = self.lag
-        if lag is not None and lag.order is not None:
-            worker = self._job.workers[lag.order.worker]
-            self._say(worker, msg.Copy(number=lag.order.number, bound=lag.bound))
+        if (order := self.lag.order) is not None:
+            worker = self._job.workers[order.worker]
+            self._say(worker, msg.Copy(number=order.number, bound=self.lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
@@ -433,8 +429,7 @@ class Coordination:
     def _forget(self, worker: JobWorker, reason: str) -> None:
         """Release the grants of a worker. Its finished updates stay known: it may come back and repeat its reports."""
         worker.alive, worker.proceeds_at = False, None
-        if self.lag is not None:
-            self.lag.gone(worker.number)
+        self.lag.gone(worker.number)
         self._job.leads.gone(worker.number)
         self._look_at_leads()
         for entry in list(worker.open.values()):
@@ -461,7 +456,7 @@ class Coordination:
     def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
         granted = entry.grant if entry.collection is None else entry.collection.grant
-        if self.lag is not None and granted is not None:  # it may be at the server, and nobody has reported it
+        if granted is not None:  # it may be at the server, and nobody has reported it
             self.lag.changed(entry.ask.norm)
         self._close(entry)
         self._finish(entry.worker, msg.Lost(update=entry.ask.update, reason=reason))
@@ -477,7 +472,7 @@ class Coordination:
             return
         collection.members.remove(entry)
         transfer = collection.transfer
-        transfer.updates = tuple(update for update in transfer.updates if update is not entry.update)
+        transfer.updates = tuple(member.update for member in collection.members)
         transfer.after = tuple(leg for leg in transfer.after if leg is not entry.transfer)
         if not collection.members:
             del self._collections[collection.number]

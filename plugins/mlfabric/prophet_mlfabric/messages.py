@@ -76,6 +76,15 @@ class _Item(_Message):
     sum: bool = False
 
 
+class _Measured(_Item):
+    """Message with the values of an update: the version of the model from which it was computed (v(g) of Eq. 9), and
+    its norm. For a sum they mean nothing.
+    """
+
+    version: _Whole = 0
+    norm: _Norm = 1.0
+
+
 class Hello(_Message):
     """First message of a connection: the worker that speaks on it.
 
@@ -100,28 +109,18 @@ class Hello(_Message):
     proof: _Proof = ""
 
 
-class Ask(_Item):
-    """Request for an update of `size_bytes`, computed from `version` of the model (v(g) of Eq. 9), with its norm.
-
-    For a sum it means that all updates are there; the other values mean nothing.
-    """
+class Ask(_Measured):
+    """Request for an update of `size_bytes`. For a sum it means that all updates are there."""
 
     kind: Literal["ask"] = "ask"
     size_bytes: _Size = 0
-    version: _Whole = 0
-    norm: _Norm = 1.0
 
 
-class Done(_Item):
-    """Report that the server has applied the whole update of `size_bytes`, also one without a grant (arrival order).
-
-    The other values are those of its Ask.
-    """
+class Done(_Measured):
+    """Report that the server has applied the whole update of `size_bytes`, also one without a grant (arrival order)."""
 
     kind: Literal["done"] = "done"
     size_bytes: _Size
-    version: _Whole = 0
-    norm: _Norm = 1.0
 
 
 class NicRates(_Message):

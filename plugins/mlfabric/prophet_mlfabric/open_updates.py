@@ -132,6 +132,10 @@ class CoordinatedJob:
     left_behind: set[int] = field(default_factory=set)
     """Dead workers that the others were told not to wait for."""
 
+    def replicating(self) -> list[JobWorker]:
+        """Return the workers that can hand copies of the model to a replica."""
+        return [worker for worker in self.workers.values() if worker.alive and worker.replicates]
+
     def aggregators(self, server: Node) -> dict[Node, JobWorker]:
         """Return the summing worker of each node except the server's; none unless all live workers can send to one."""
         alive = [worker for worker in self.workers.values() if worker.alive]

@@ -112,7 +112,7 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     job.turn(2.0)
     assert job.grants() == [(0, 2), (1, 0)]
     lag = job.coordination.lag
-    assert lag is not None and lag.greatest == 3.0 and lag.copies == 2
+    assert lag.greatest == 3.0 and lag.copies == 2
 
 
 def test_what_is_under_way_counts() -> None:
@@ -131,7 +131,6 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     job = begun()
     job.ask(0, 0, norm=3.0)
     assert job.grants() == [(0, 0)]
-    assert job.coordination.lag is not None
     job.said += job.coordination.join(hello(0, incarnation=2), job.now_s)
     assert job.coordination.lag.lag == 3.0
     job.ask(1, 0, norm=1.5)
@@ -143,7 +142,7 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
 def test_an_update_that_nobody_granted_counts_with_the_norm_that_its_worker_says() -> None:
     job = begun()
     job.done(0, 0, norm=3.5)
-    assert job.coordination.lag is not None and job.coordination.lag.lag == 3.5
+    assert job.coordination.lag.lag == 3.5
     job.ask(1, 0)
     assert job.grants() == []
 
@@ -157,7 +156,7 @@ def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_i
     ((worker, second),) = job.copies()
     assert worker == 1 and second.number != first.number
     job.hear(0, msg.Copied(number=first.number))
-    assert job.coordination.lag is not None and job.coordination.lag.copies == 0
+    assert job.coordination.lag.copies == 0
 
 
 def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
@@ -171,7 +170,7 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     job.turn(1.0)
     ((worker, _),) = job.copies()
     assert worker == 1, "worker 0 has something under way"
-    assert job.coordination.lag is not None and len(job.coordination.lag.notices) == 1
+    assert len(job.coordination.lag.notices) == 1
 
 
 def test_workers_that_make_no_copies_wait_for_none() -> None:

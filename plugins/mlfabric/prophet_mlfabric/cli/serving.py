@@ -55,7 +55,7 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
                 f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
                 f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
                 f"{counts.refused} requests refused"
-                + ("" if job.lag is None else f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed")
+                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.replicated else "")
             )
     return lines
 
@@ -69,7 +69,8 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     tenants: dict[str, dict[str, float]] = {}
     for tenant, job in jobs.items():
         tenants[tenant] = {"version": job.version, **asdict(job.counts)}
-        if (lag := job.lag) is not None:
+        if job.replicated:
+            lag = job.lag
             tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
 

@@ -100,10 +100,8 @@ class WholePulls:
 
 @dataclass
 class Tally:
-    """Totals of a worker's rounds. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
-
-    `lost` updates were sent but are not in the model. `pulled_again` counts blocks asked for once more, and `alone`
-    rounds that waited for nobody though a lead is bounded.
+    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model, `pulled_again`
+    counts blocks asked for once more, `alone` rounds that waited for nobody though a lead is bounded.
     """
 
     sent: int = 0
@@ -118,9 +116,9 @@ class Tally:
 class AsynchronousRounds:
     """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `staleness` is the number of rounds it may lead the slowest worker, None for
-    any number. `version` is that of its weights, `own_updates` the number of its own in them, `delay` that of its last
-    update, and `resumed` the number of updates in the model that the job began with.
+    `coordinator` None is order of arrival. `staleness` is in rounds, None for any lead. `version` is that of its
+    weights, `own_updates` the number of its own in them, `delay` that of its last update, and `resumed` the number of
+    updates in the model that the job began with.
     """
 
     def __init__(
@@ -222,10 +220,8 @@ class AsynchronousRounds:
         return has_model
 
     def _see_lost(self) -> None:
-        """Count updates that were reported lost but are in the model, and tell the coordinator.
-
-        An aggregator or the coordinator may have died after the sum had reached the server and before anybody was told.
-        The model's counts are the truth.
+        """Count updates that were reported lost but are in the model, and tell the coordinator: an aggregator or the
+        coordinator may have died after the sum had reached the server and before anybody was told.
         """
         more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
         for _ in range(min(more, len(self._lost))):
@@ -246,10 +242,7 @@ class AsynchronousRounds:
         return self._with_coordinator(lambda it: it.clock(self._rounds, self._rounds + unread).result(), False)
 
     def _with_coordinator(self, act: Callable[[CoordinatorClient], T], otherwise: T) -> T:
-        """Return what `act` does with the coordinator, `otherwise` without one.
-
-        No failure of it, or of its client, is a reason to stop.
-        """
+        """Return what `act` does with the coordinator, `otherwise` without one. No failure of it stops a job."""
         if self._coordinator is None:
             return otherwise
         try:
@@ -269,11 +262,8 @@ class AsynchronousRounds:
 
     def _give_up(self, error: Exception) -> None:
         self._coordinator = None
-        logger.warning(
-            "the coordinator is of no use any more (%s: %s); updates go in order of arrival",
-            type(error).__name__,
-            error,
-        )
+        what = f"{type(error).__name__}: {error}"
+        logger.warning("the coordinator is of no use any more (%s); updates go in order of arrival", what)
 
     def _take(self) -> None:
         counts = self.blocks.take()
