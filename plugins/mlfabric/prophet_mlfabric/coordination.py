@@ -180,10 +180,7 @@ class Coordination:
             case msg.Done():
                 (self._done_sum if request.sum else self._done)(known, request, now_s)
             case msg.NicRates():
-                if request.up is not None:
-                    self._network.uplinks[known.node] = Link.constant(request.up)
-                if request.down is not None:
-                    self._network.downlinks[known.node] = Link.constant(request.down)
+                self._network.uplinks[known.node] = Link.constant(request.up)
             case msg.Clock():
                 self._clock(known, request)
             case msg.Copied():

@@ -124,11 +124,10 @@ class Done(_Measured):
 
 
 class NicRates(_Message):
-    """Available rates of the NIC of this worker's node, each way; None if unknown."""
+    """Available rate of the uplink of this worker's node."""
 
     kind: Literal["rates"] = "rates"
-    up: _Rate | None = None
-    down: _Rate | None = None
+    up: _Rate
 
 
 class Beat(_Message):

@@ -100,8 +100,8 @@ class WholePulls:
 
 @dataclass
 class Tally:
-    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model, `pulled_again`
-    counts blocks asked for once more, `alone` rounds that waited for nobody though a lead is bounded.
+    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model.
+    `pulled_again` counts blocks asked for once more, `alone` rounds that waited for nobody though a lead is bounded.
     """
 
     sent: int = 0

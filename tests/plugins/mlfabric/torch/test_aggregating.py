@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -249,7 +251,7 @@ def test_what_nobody_awaits_takes_little_memory(monkeypatch: pytest.MonkeyPatch)
     with ExitStack() as stack:
         for number in range(4):
             stack.enter_context(sent(job, 1, number, size))
-            until(lambda number=number: (1, number) in came)
+            until(partial(operator.contains, came, (1, number)))
         until(lambda: came.keys() == {(1, 0), (1, 2), (1, 3)})
     monkeypatch.setattr(aggregating, "LAST_S", 0.01)
     worker.summing.close()
