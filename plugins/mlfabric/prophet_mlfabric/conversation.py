@@ -182,8 +182,7 @@ class Conversation:
         """
         if not sum and (ask := self._lost_asks.pop(number, None)) is not None:
             self._unheard[number] = _done(ask, size_bytes)
-            if self.welcomed:
-                self._messages.append(self._unheard[number])
+            self._say(self._unheard[number])
         entry = self._open.get((sum, number))
         if entry is None or entry.stage is _Stage.SENT or entry.done is not None:
             return
@@ -197,25 +196,22 @@ class Conversation:
 
     def copied(self, number: int, reason: str) -> None:
         """Report that the replica keeps the copy of that number, or why not; the coordinator repeats its order."""
-        if self.welcomed:
-            self._messages.append(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
+        self._say(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
 
     def report(self, up: float) -> None:
         """Report the rate of the NIC's uplink in bytes per second."""
         self._rates = msg.NicRates(up=up)
-        if self.welcomed:
-            self._messages.append(self._rates)
+        self._say(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
         """Report finished rounds and read models. If they are equal, a Pass for the next model comes in `take`."""
         self._clock = msg.Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
+        self._say(self._clock)
         if self.away:
             self._pass(False)
-        elif self.welcomed:
-            self._messages.append(self._clock)
-            if self._passing is not None:
-                self._passing.said_s = now_s
+        elif self.welcomed and self._passing is not None:
+            self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
         """Begin to leave: ask for nothing more and wait for `died`."""
@@ -346,6 +342,11 @@ class Conversation:
             # An update on its way to the server goes on: once it is done, it counts after all.
 
     # The passing of time.
+
+    def _say(self, message: msg.Request) -> None:
+        # Without a welcome it is said later, if it still matters.
+        if self.welcomed:
+            self._messages.append(message)
 
     def turn(self, now_s: float) -> None:
         """Repeat questions, start what may start, and stop waiting for late answers."""

@@ -2,10 +2,9 @@
 
 Rule of this file: aggregation in reverse. Nothing here knows what a model is.
 
-In reversed time the distribution of a model is a collection of updates: every transfer goes the other way. So
-Algorithms 1 and 3 order and group the workers on the reversed network. The groups then go out in reverse order: the
-model goes to the last distributor, which serves its workers while the server sends to the one before. The first group
-gets it from the server itself.
+In reversed time the distribution of a model is a collection of updates. So Algorithms 1 and 3 order and group the
+workers on the reversed network, and the groups then go out in reverse order. The first group gets the model from the
+server itself.
 """
 
 from __future__ import annotations

@@ -119,14 +119,16 @@ class AsynchronousAgent:
 
     def take_coordinator(self) -> CoordinatorClient | None:
         """Return the coordinator to the first optimizer that asks, which alone has it: it counts one model."""
-        first, self._taken = not self._taken, True
-        if not first and self.staleness is not None:
+        if not self._taken:
+            self._taken = True
+            return self._coordinator
+        if self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
-        if not first and self.replica is not None and self.replica.is_of_one_model:
+        if self.replica is not None and self.replica.is_of_one_model:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
-        if not first and self._coordinator is not None:
+        if self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
-        return self._coordinator if first else None
+        return None
 
     @property
     def staleness(self) -> int | None:

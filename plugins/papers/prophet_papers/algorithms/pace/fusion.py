@@ -50,12 +50,9 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
 
         best(s, R) = max over c > s of min(bytes from s to c, best(c, R - 1)),
 
-    and of equally good partitions the one with the shorter first group. The paper goes through all c: O(n^2) for each
-    R, with what was computed kept. But the first term rises with c and the second does not, so the maximum is
-    where they cross, and of the two places there it is the earlier one if its first term is not below the second of the
-    later one. That is a binary search for each s: O(n log n) for each R, and the same partitions.
-
-    `sizes` are above 0. Raises UserError where there are none.
+    and of equally good partitions the one with the shorter first group. The first term rises with c and the second does
+    not, so the maximum is where they cross. That is a binary search for each s: O(n log n) for each R in place of the
+    paper's O(n^2), and the same partitions. `sizes` are above 0. Raises UserError where there are none.
     """
     n = len(sizes)
     if n == 0 or min(sizes) <= 0:
@@ -156,10 +153,9 @@ def balanced_fusion(graph: Graph, network: Network) -> Fusion:
     """Algorithm 1: the number of groups whose balanced partition has the shortest iteration, and its schedule.
 
     The chain is the transfers in order of release (Lemma 2). An all-reduce of s bytes takes `network.transfer_s(s)`,
-    whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, which for large n has a
-    stochastic search instead. That is not needed: R groups never end before (first release) + R overheads + (all
-    bytes) + (least tail). This rises with R, so once it exceeds the best iteration so far, all larger R are worse. The
-    search also ends once no partition at all can be better.
+    whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, but its stochastic search for
+    large n is not needed: R groups never end before (first release) + R overheads + (all bytes) + (least tail), so once
+    that exceeds the best iteration so far, all larger R are worse.
 
     O(n^2 log n) for n transfers where what is released later is the more urgent too, as in a chain of layers
     (`least_time_of_chain` is the oracle). Elsewhere each R takes a schedule, O(R log R) in Python; there, of the
