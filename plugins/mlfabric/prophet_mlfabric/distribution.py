@@ -43,7 +43,7 @@ def distribute(
 
     `network` stays unchanged.
     """
-    mirror = network.reversed()
+    mirror = NetworkState(network.downlinks, network.uplinks)
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
     order = order_updates(requests, mirror, server, now_s).updates
     groups = aggregate(order, mirror, server, distributors, now_s).groups

@@ -185,7 +185,7 @@ class Listener:
             connection.close()
 
 
-class Asked:
+class Asked(contextlib.AbstractContextManager["Asked"]):
     """A request on its way to `address` from construction on, and its answer. Use it in `with`.
 
     Each step may take `timeout_s`. Construction raises OSError if nobody takes the request.
@@ -213,9 +213,6 @@ class Asked:
         except OSError:
             self._socket.close()
             raise
-
-    def __enter__(self) -> Asked:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self._socket.close()

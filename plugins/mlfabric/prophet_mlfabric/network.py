@@ -189,10 +189,6 @@ class NetworkState:
     def copy(self) -> NetworkState:
         return NetworkState(self.uplinks, self.downlinks)
 
-    def reversed(self) -> NetworkState:
-        """Return the network with every transfer reversed, as the distribution of a model needs it (section 10.3)."""
-        return NetworkState(self.downlinks, self.uplinks)
-
     def forget(self, before_s: float) -> None:
         """Drop the past, so that links do not grow while a job runs."""
         self.uplinks = [link.since(before_s) for link in self.uplinks]

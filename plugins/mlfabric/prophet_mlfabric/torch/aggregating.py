@@ -50,10 +50,10 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class SummingWorker:
-    """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator.
+    """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator, until `close`.
 
     It listens at `host`, this worker's address for others, who prove with `key`. Without a bound on leads, members get
-    the model that has their sum; otherwise they read the server's. `close` ends its threads.
+    the model that has their sum; otherwise they read the server's.
     """
 
     def __init__(self, rounds: AsynchronousRounds, coordinator: CoordinatorClient, key: bytes, host: str) -> None:
