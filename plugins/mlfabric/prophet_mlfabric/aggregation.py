@@ -9,9 +9,8 @@ so that NIC never waits (figure 6). For each length n of the first run the rest 
 arrives first wins. An aggregator with an empty run is passed over. A case that needs more aggregators than there are
 does not count; n = |U| always counts.
 
-Cost: the first n + 1 transfers of case n + 1 begin with those of case n, so one state grows from case to case. A case
-stops when it is worse than the best, or when the last aggregator's NIC is too slow for the rest. All cases stop when
-sending n straight is worse than the best. The minimum is the paper's.
+Cost: the first transfers of case n + 1 are those of case n, so one state grows from case to case. A case stops when it
+is worse than the best, and all stop when sending n straight is. The minimum is the paper's.
 """
 
 from __future__ import annotations
@@ -19,15 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
-from prophet_mlfabric.network import FREE, NetworkState, Node, end_of
+from prophet_mlfabric.network import NetworkState, Node
 from prophet_mlfabric.ordering import Update
-
-SLACK_S = 1e-6
-"""Seconds by which rounding may exceed a bound."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,7 @@ class Group:
         return max(update.size_bytes for update in self.updates)
 
 
-@dataclass(frozen=True)
-class Aggregation:
+class Aggregation(NamedTuple):
     """The groups in order, the time when the last is applied, and the network with all their transfers reserved."""
 
     groups: tuple[Group, ...]
@@ -76,7 +71,6 @@ def aggregate(
     single update. Raises UserError if a transfer would never end.
     """
     cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
-    loads = _loads(order, aggregators)
     latest_s = max(now_s, busy_until_s)
     best = None if order else Aggregation((), latest_s, network.copy())
     straight: list[Group] = []
@@ -86,7 +80,7 @@ def aggregate(
         if latest_s >= limit_s:
             break
         rest = state.copy()
-        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts, loads)
+        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts)
         if sums is not None:
             best = Aggregation((*straight, *sums), sums[-1].applied_s if sums else latest_s, rest)
         if direct < len(order):
@@ -105,14 +99,6 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
 
 
-def _loads(order: Sequence[Update], aggregators: Sequence[Node]) -> list[float]:
-    """Return the bytes that the last aggregator would receive with all updates from each place on."""
-    if not aggregators:
-        return []
-    sizes = [0.0 if update.node == aggregators[-1] else update.size_bytes for update in reversed(order)]
-    return [*reversed(list(accumulate(sizes))), 0.0]
-
-
 def _sums(
     order: Sequence[Update],
     start: int,
@@ -123,7 +109,6 @@ def _sums(
     latest_s: float,
     limit_s: float,
     cuts: Sequence[int],
-    loads: Sequence[float],
 ) -> list[Group] | None:
     """Return the runs from place `start` on, reserved in `state` (DetAgg from line 8 on).
 
@@ -131,13 +116,9 @@ def _sums(
     """
     groups: list[Group] = []
     place, count = start, len(order)
-    for which, node in enumerate(aggregators, start=1):
+    for node in aggregators:
         if place == count:
             break
-        load = loads[place] if which == len(aggregators) else 0.0
-        # Updates of the aggregator's own node do not need its NIC, however busy that is.
-        if load > 0 and end_of(FREE, state.downlinks[node], load, now_s) > latest_s + SLACK_S:
-            return None
         first, cut = place, cuts[place]
         arrivals: list[float] = []
         while place < cut:

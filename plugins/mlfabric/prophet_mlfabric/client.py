@@ -2,9 +2,8 @@
 
 Rule of this file: one connection, one thread, futures. conversation.py decides what is sent and when waiting ends.
 
-Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. A second,
-short-lived thread resolves names and connects, which may take long. An exception in the thread ends it with one
-warning, and all updates go in arrival order from then on.
+Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. An exception in
+the thread ends it with one warning, and all updates go in arrival order from then on.
 """
 
 from __future__ import annotations
@@ -23,21 +22,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.conversation import Conversation, Result
-from prophet_mlfabric.messages import (
-    LENGTH_BYTES,
-    MOST_ANSWER_BYTES,
-    Bye,
-    Collect,
-    Copy,
-    Denied,
-    Hello,
-    Request,
-    Welcome,
-    decode_answer,
-    framed,
-    take_frames,
-)
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
@@ -58,9 +44,8 @@ class CoordinatorClient:
     """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
     block.
 
-    `worker` is the number of this worker, and `workers` the number of the job's workers. With `watch_nic` the NIC's
-    rate is measured while updates travel, and reported. Raises UserError for an impossible address, tenant or number.
-    Nothing is connected yet when the constructor returns.
+    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates travel, and reported.
+    Raises UserError for an impossible address, tenant or number. Nothing is connected yet when the constructor returns.
     """
 
     def __init__(
@@ -68,7 +53,7 @@ class CoordinatorClient:
     ) -> None:
         tenant, node = settings.tenant, settings.node
         try:
-            hello = Hello(
+            hello = msg.Hello(
                 tenant=tenant,
                 worker=worker,
                 incarnation=secrets.randbits(53),
@@ -86,8 +71,8 @@ class CoordinatorClient:
         self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """Futures of awaited results, by type, sum or not, and number."""
-        self._collect: Callable[[Collect], None] = _ignore
-        self._copy: Callable[[Copy], None] = _ignore
+        self._collect: Callable[[msg.Collect], None] = _ignore
+        self._copy: Callable[[msg.Copy], None] = _ignore
         # A restart takes longer than one millisecond an update, so no number is used again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
@@ -113,8 +98,7 @@ class CoordinatorClient:
     def wait_welcome(self, timeout_s: float) -> bool:
         """Wait until the coordinator has admitted this worker. Return True if it has.
 
-        For the start of a job. Raises UserError if the coordinator refuses, for instance a wrong token: waiting does
-        not help then.
+        Raises UserError if the coordinator refuses, for instance a wrong token: waiting does not help then.
         """
         with self._answered:
             talk = self._talk
@@ -144,7 +128,7 @@ class CoordinatorClient:
             talk.done(asking.update, size_bytes, time.monotonic())
         return asking.outcome
 
-    def on_collect(self, collect: Callable[[Collect], None], address: str) -> None:
+    def on_collect(self, collect: Callable[[msg.Collect], None], address: str) -> None:
         """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
         with self._talking() as talk:
             self._collect = collect
@@ -162,7 +146,7 @@ class CoordinatorClient:
         with self._talking() as talk:
             talk.done(number, size_bytes, time.monotonic(), sum=True)
 
-    def on_copy(self, copy: Callable[[Copy], None]) -> None:
+    def on_copy(self, copy: Callable[[msg.Copy], None]) -> None:
         """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
         self._copy = copy  # earlier orders are repeated
 
@@ -172,10 +156,8 @@ class CoordinatorClient:
             talk.copied(number, reason)
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Report finished rounds and read models, the first ones included.
-
-        If the two are equal, the future ends when the next model may be read: True if the slowest worker is near
-        enough, False if the coordinator is away and nobody is waited for.
+        """Report finished rounds and read models, the first ones included. If the two are equal, the future ends when
+        the next model may be read: True if the slowest worker is near enough, False if nobody is waited for.
         """
         future: Future[bool] = Future()
         with self._talking() as talk:
@@ -187,9 +169,8 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
-        """Wait, at this worker's end, until all others have ended or died. Return the dead.
-
-        An engine's own end waits for all workers, too. Returns an empty tuple at once if the coordinator is away.
+        """Wait, at this worker's end, until all others have ended or died. Return the dead; none at once if the
+        coordinator is away.
         """
         with self._answered:
             talk = self._talk
@@ -209,9 +190,7 @@ class CoordinatorClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Conversation]:
-        """Change the conversation, and have the thread act on it. If the thread has ended, deliver the results at
-        once.
-        """
+        """Change the conversation, and have the thread act on it, or deliver the results at once if it has ended."""
         with self._answered:
             yield self._talk
         self._hub.wake()
@@ -237,7 +216,7 @@ class CoordinatorClient:
             if made is not None:
                 with self._answered:
                     self._talk.connected()
-                owner = Owner(LENGTH_BYTES + MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
+                owner = Owner(msg.LENGTH_BYTES + msg.MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
                 self._connection = self._hub.adopt(made, owner)
             with self._answered:
                 self._nic.look(self._talk, now)
@@ -254,18 +233,13 @@ class CoordinatorClient:
         self._connection = None
         self._connector.start()
 
-    def _send(self, message: Request) -> None:
-        # Without a connection the message is repeated later, or given up.
-        if self._connection is not None:
-            self._connection.send(framed(message))
-
     def _received(self, connection: Connection) -> None:
         try:
-            for data in take_frames(connection.received, MOST_ANSWER_BYTES):
-                answer = decode_answer(data)
-                if isinstance(answer, Welcome):
+            for data in msg.take_frames(connection.received, msg.MOST_ANSWER_BYTES):
+                answer = msg.decode_answer(data)
+                if isinstance(answer, msg.Welcome):
                     self._connector.is_answered()
-                if isinstance(answer, Denied):
+                if isinstance(answer, msg.Denied):
                     logger.debug("the coordinator refuses: %s", answer.text)
                 with self._answered:
                     self._talk.receive(answer, time.monotonic())
@@ -278,24 +252,27 @@ class CoordinatorClient:
         with self._answered:
             messages, results = self._talk.take()
             known = [self._known(result) for result in results]
-        for message in messages if not self._ended else ():
-            self._send(message)
+        for message in messages:
+            # Without a connection it is repeated later, or given up.
+            if self._connection is not None and not self._ended:
+                self._connection.send(msg.framed(message))
         for deliver in known:
             deliver()
 
     def _known(self, result: Result) -> Callable[[], None]:
         """Return the function that delivers a result."""
+        value: Any = result
+        key: tuple[type, bool, int]
         match result:
-            case Collect():
+            case msg.Collect():
                 return functools.partial(self._collect, result)
-            case Copy():
+            case msg.Copy():
                 return functools.partial(self._copy, result)
             case Pass():
-                future = self._futures.pop((Pass, False, result.rounds), None)
-                return functools.partial(_resolve, future, result.coordinated)
+                key, value = (Pass, False, result.rounds), result.coordinated
             case _:
-                future = self._futures.pop((type(result), result.sum, result.update), None)
-                return functools.partial(_resolve, future, result)
+                key = type(result), result.sum, result.update
+        return functools.partial(_resolve, self._futures.pop(key, None), value)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -308,9 +285,9 @@ class CoordinatorClient:
 
     def _end(self) -> None:
         """Let everything go that is open, since no answer will come."""
-        if self._talk.welcomed:
-            with contextlib.suppress(Exception):
-                self._send(Bye())  # or the coordinator would take this worker for dead
+        if self._talk.welcomed and self._connection is not None:
+            with contextlib.suppress(Exception):  # or the coordinator would take this worker for dead
+                self._connection.send(msg.framed(msg.Bye()))
         with self._answered:
             self._ended = True
             self._talk.end(time.monotonic())

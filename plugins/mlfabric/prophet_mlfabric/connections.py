@@ -28,17 +28,11 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class Connections(Generic[C]):
-    """All jobs behind one socket. Not safe for several threads.
-
-    `jobs` are the tenants' coordinators, which share nothing. `refused` counts messages refused before they reached a
-    job.
-    """
+    """All jobs behind one socket. `refused` counts messages refused before they reached a job."""
 
     def __init__(self, tokens: Mapping[str, str], jobs: Mapping[str, Coordination]) -> None:
         """Both are by tenant."""
-        self.jobs = jobs
-        self.refused = 0
-        self._tokens = tokens
+        self.jobs, self.refused, self._tokens = jobs, 0, tokens
         self._nonces: dict[C, str] = {}
         self._speakers: dict[C, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], C] = {}
@@ -81,11 +75,9 @@ class Connections(Generic[C]):
 
     def notices(self) -> list[str]:
         """Return new lines for the operator about a job, each once."""
-        lines: list[str] = []
-        for name, job in self.jobs.items():
-            if job.lag is not None:
-                lines += [f"{name}: {line}" for line in job.lag.notices]
-                job.lag.notices.clear()
+        lines = [f"{name}: {line}" for name, job in self.jobs.items() for line in job.lag.notices]
+        for job in self.jobs.values():
+            job.lag.notices.clear()
         return lines
 
     def _hello(self, connection: C, hello: Hello, now_s: float) -> list[Outgoing[C]]:
@@ -108,7 +100,7 @@ class Connections(Generic[C]):
         self.closed(before)
         self.closed(connection)
         self._speakers[connection], self._connections[speaker], self._nonces[connection] = speaker, connection, nonce
-        ended: list[Outgoing[C]] = [] if before == connection else [(before, None)]
+        ended: list[Outgoing[C]] = [(before, None)] if before != connection else []
         return ended + self._sent(name, said)
 
     def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing[C]]:

@@ -3,15 +3,13 @@
 Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket, the thread and
 the futures.
 
-A question is repeated every quarter of the bound until it is answered. The coordinator remembers what it has heard, so
-repetition costs nothing and repairs a lost message, a lost connection or a restarted coordinator. If an answer takes
-longer than the bound, the coordinator is *away*: everything that waits, and everything that comes, goes in arrival
-order until the coordinator is heard again. The worker then reports what it pushed meanwhile, so that the count of
-versions stays true.
+A question is repeated every quarter of the bound until it is answered, which repairs a lost message, a lost connection
+or a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: everything that waits,
+and everything that comes, goes in arrival order until the coordinator is heard again. The worker then reports what it
+pushed meanwhile, so that the count of versions stays true.
 
-A sum of others' updates is treated like one of this worker's own updates, with three differences. The coordinator
-numbers it. It is not sent to an aggregator. A coordinator that does not know it hears nothing of it, since its members
-report what was applied.
+A sum of others' updates is treated like one of this worker's own updates, but a coordinator that does not know it hears
+nothing of it, since its members report what was applied.
 
 An answer may be late because this worker's own link is full, for instance with a model that is being read. So time in
 which the link was busy is not silence (`excuse`), up to a limit. Times called `heard_s` do not include it.
@@ -25,31 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from prophet_mlfabric.messages import (
-    MOST_REASON,
-    Answer,
-    Applied,
-    Ask,
-    Beat,
-    Bye,
-    Challenge,
-    Clock,
-    Collect,
-    Copied,
-    Copy,
-    Denied,
-    Done,
-    Grant,
-    Hello,
-    Lost,
-    NicRates,
-    Parting,
-    Proceed,
-    Request,
-    Wait,
-    Welcome,
-    prove,
-)
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
@@ -68,29 +42,23 @@ MOST_LOST = 64
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was started anew"
 
-Result: TypeAlias = Permission | Outcome | Collect | Pass | Copy
+Result: TypeAlias = Permission | Outcome | msg.Collect | Pass | msg.Copy
 _Key: TypeAlias = tuple[bool, int]
 """True for a sum, and its number."""
 
 
 class _Stage(enum.Enum):
-    WAITING = enum.auto()
-    """Waiting for a grant."""
-    GRANTED = enum.auto()
-    """Waiting for the time of its start."""
-    GONE = enum.auto()
-    """Under way to the server: nothing to send until it is there."""
-    SENT = enum.auto()
-    """At an aggregator: waiting for the sum to be applied."""
-    DONE = enum.auto()
-    """At the server: waiting for the coordinator to acknowledge that."""
+    WAITING = "for a grant"
+    GRANTED = "for the time of its start"
+    GONE = "for nothing, until it is at the server"
+    SENT = "for the sum to be applied, at an aggregator"
+    DONE = "for the coordinator to acknowledge that it is at the server"
 
 
 @dataclass
 class _Waiting:
-    """A question that is repeated until it is answered, with the times of the last answer and question.
-
-    `heard_s` is first the start of the wait. Excused time is subtracted.
+    """A question that is repeated until it is answered. `heard_s` is first the start of the wait, then the time of the
+    last answer, less excused time.
     """
 
     heard_s: float
@@ -101,12 +69,12 @@ class _Waiting:
 class _Open(_Waiting):
     """An update or a sum."""
 
-    ask: Ask
+    ask: msg.Ask
     asked_s: float
     stage: _Stage = _Stage.WAITING
     starts_s: float = math.inf
-    grant: Grant | None = None
-    done: Done | None = None
+    grant: msg.Grant | None = None
+    done: msg.Done | None = None
 
     @property
     def key(self) -> _Key:
@@ -141,10 +109,6 @@ class _Patience:
         """Return the time at which a question will have waited too long."""
         return waiting.heard_s + self._excused_s + self.bound_s
 
-    def silent(self, waiting: _Waiting, now_s: float) -> bool:
-        """Return True if a question has waited too long."""
-        return self.time(now_s) - waiting.heard_s >= self.bound_s
-
 
 class Conversation:
     """One worker's conversation with one coordinator. Not safe for several threads.
@@ -153,7 +117,9 @@ class Conversation:
     the newest known version.
     """
 
-    def __init__(self, hello: Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S) -> None:
+    def __init__(
+        self, hello: msg.Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S
+    ) -> None:
         """`hello` identifies this worker."""
         self.patience = _Patience(bound_s, longest_s)
         self.version = hello.version
@@ -170,15 +136,16 @@ class Conversation:
         self._knocked_s = -math.inf
         """Time of the last hello."""
         self._open: dict[_Key, _Open] = {}
-        self._unheard: dict[int, Done] = {}
-        self._lost_asks: dict[int, Ask] = {}
-        self._clock: Clock | None = None
+        self._unheard: dict[int, msg.Done] = {}
+        self._lost_asks: dict[int, msg.Ask] = {}
+        self._clock: msg.Clock | None = None
         self._passing: _Waiting | None = None
         self._leaving: _Waiting | None = None
-        self._parting: Parting | None = None
-        self._rates: NicRates | None = None
+        self.died: tuple[int, ...] | None = None
+        """Workers that have died, once all others have ended or died. None before."""
+        self._rates: msg.NicRates | None = None
         self._said_s = -math.inf
-        self._messages: list[Request] = []
+        self._messages: list[msg.Request] = []
         self._results: list[Result] = []
 
     # Calls of the worker.
@@ -186,7 +153,7 @@ class Conversation:
     def ask(self, number: int, size_bytes: int, version: int, norm: float, now_s: float) -> None:
         """Ask for an update. Its Permission comes with `take`. Raises UserError for impossible numbers."""
         try:
-            ask = Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
+            ask = msg.Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
         except ValueError:
             raise UserError(
                 f"update {number}: {size_bytes} bytes of version {version} with norm {norm}; give numbers of 0 or more"
@@ -197,9 +164,9 @@ class Conversation:
     def collected(self, number: int, now_s: float) -> None:
         """Note that all updates of a collection are here. The Permission of their sum comes with `take`."""
         if (True, number) not in self._open:
-            self._begin(Ask(update=number, sum=True), now_s)
+            self._begin(msg.Ask(update=number, sum=True), now_s)
 
-    def _begin(self, ask: Ask, now_s: float) -> None:
+    def _begin(self, ask: msg.Ask, now_s: float) -> None:
         entry = _Open(self.patience.time(now_s), ask=ask, asked_s=now_s)
         self._open[entry.key] = entry
         if self.away:
@@ -215,8 +182,7 @@ class Conversation:
         """
         if not sum and (ask := self._lost_asks.pop(number, None)) is not None:
             self._unheard[number] = _done(ask, size_bytes)
-            if self.welcomed:
-                self._messages.append(self._unheard[number])
+            self._say(self._unheard[number])
         entry = self._open.get((sum, number))
         if entry is None or entry.stage is _Stage.SENT or entry.done is not None:
             return
@@ -229,28 +195,23 @@ class Conversation:
             self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
-        """Report that the replica keeps the copy of that number, or why not. The coordinator asks again if it did not
-        hear it.
-        """
-        if self.welcomed:
-            self._messages.append(Copied(number=number, reason=reason[:MOST_REASON]))
+        """Report that the replica keeps the copy of that number, or why not; the coordinator repeats its order."""
+        self._say(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
 
     def report(self, up: float) -> None:
         """Report the rate of the NIC's uplink in bytes per second."""
-        self._rates = NicRates(up=up)
-        if self.welcomed:
-            self._messages.append(self._rates)
+        self._rates = msg.NicRates(up=up)
+        self._say(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
         """Report finished rounds and read models. If they are equal, a Pass for the next model comes in `take`."""
-        self._clock = Clock(rounds=rounds, models=models)
+        self._clock = msg.Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
+        self._say(self._clock)
         if self.away:
             self._pass(False)
-        elif self.welcomed:
-            self._messages.append(self._clock)
-            if self._passing is not None:
-                self._passing.said_s = now_s
+        elif self.welcomed and self._passing is not None:
+            self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
         """Begin to leave: ask for nothing more and wait for `died`."""
@@ -259,15 +220,8 @@ class Conversation:
     def end(self, now_s: float) -> None:
         """Let everything go in arrival order, now and later, since no answer will come."""
         self._be_away(now_s)
-        for entry in list(self._open.values()):
-            if entry.stage is _Stage.GRANTED:
-                self._go(entry, AWAY)
-
-    @property
-    def died(self) -> tuple[int, ...] | None:
-        """Workers that have died, once all others have ended or died. None before."""
-        parting = self._parting
-        return parting.died if parting is not None and parting.working == 0 else None
+        for entry in [entry for entry in self._open.values() if entry.stage is _Stage.GRANTED]:
+            self._go(entry, AWAY)
 
     @property
     def sending(self) -> bool:
@@ -292,52 +246,54 @@ class Conversation:
 
     # Answers of the coordinator.
 
-    def receive(self, answer: Answer, now_s: float) -> None:
+    def receive(self, answer: msg.Answer, now_s: float) -> None:
         """Handle an answer."""
         self.patience.answered()
-        entry = self._open.get((answer.sum, answer.update)) if isinstance(answer, Wait | Grant | Applied) else None
+        about = (answer.sum, answer.update) if isinstance(answer, msg.Wait | msg.Grant | msg.Applied) else None
+        entry = None if about is None else self._open.get(about)
         match answer:
-            case Challenge():
+            case msg.Challenge():
                 self.welcomed = False
                 hello = self._hello.model_copy(update={"version": self.version})
-                self._proved = hello.model_copy(update={"proof": prove(self._token, answer.nonce, hello)})
+                self._proved = hello.model_copy(update={"proof": msg.prove(self._token, answer.nonce, hello)})
                 self._messages.append(self._proved)
                 self._knocked_s = now_s
-            case Welcome():
+            case msg.Welcome():
                 self._welcome(answer, now_s)
-            case Denied():
+            case msg.Denied():
                 self._denied(answer, now_s)
-            case Wait() if entry is not None:
+            case msg.Wait() if entry is not None:
                 entry.heard_s = self.patience.time(now_s)
-            case Grant():
+            case msg.Grant():
                 self.version = max(self.version, answer.version)
                 if entry is not None:
                     entry.heard_s = self.patience.time(now_s)
                     if entry.stage is _Stage.WAITING:
                         entry.grant, entry.stage = answer, _Stage.GRANTED
                         entry.starts_s = now_s if answer.dropped else now_s + answer.start_s
-            case Applied():
+            case msg.Applied():
                 self.version = max(self.version, answer.version)
                 if not answer.sum:
                     self._unheard.pop(answer.update, None)
                 if entry is not None and entry.stage in (_Stage.SENT, _Stage.DONE):
                     self._end(entry, True, delay=answer.delay, version=answer.version)
-            case Lost():
+            case msg.Lost():
                 self._lost(answer)
-            case Collect():
+            case msg.Collect():
                 self._results.append(answer)
                 if not answer.members:
-                    self._denied(Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
-            case Copy():
+                    self._denied(msg.Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
+            case msg.Copy():
                 self._results.append(answer)
-            case Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
+            case msg.Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
                 self._passing.heard_s = self.patience.time(now_s)
                 if answer.now:
                     self._pass(True)
-            case Parting() if self._leaving:
-                self._leaving.heard_s, self._parting = self.patience.time(now_s), answer
+            case msg.Parting() if self._leaving:
+                self._leaving.heard_s = self.patience.time(now_s)
+                self.died = None if answer.working else answer.died
 
-    def _welcome(self, welcome: Welcome, now_s: float) -> None:
+    def _welcome(self, welcome: msg.Welcome, now_s: float) -> None:
         if self._proved.sums_at != self._hello.sums_at:
             return  # the proof is outdated, and the coordinator has yet to get the newer hello
         anew = self._hello.epoch not in (None, welcome.epoch)
@@ -356,7 +312,7 @@ class Conversation:
             elif entry.ask.sum and entry.stage is not _Stage.GONE:
                 self._go(entry, ANEW)
 
-    def _denied(self, denied: Denied, now_s: float) -> None:
+    def _denied(self, denied: msg.Denied, now_s: float) -> None:
         if denied.update is None:
             if not self.welcomed:
                 self.refused = denied.text
@@ -371,20 +327,26 @@ class Conversation:
             self._end(entry, entry.stage is _Stage.DONE, denied.text)
         elif denied.sum and entry.stage is not _Stage.GONE:
             # Nothing is left to sum.
-            entry.grant = Grant(update=denied.update, sum=True, dropped=True, reason=denied.text, version=self.version)
-            self._go(entry, "")
+            version, reason = self.version, denied.text
+            entry.grant = msg.Grant(update=denied.update, sum=True, dropped=True, reason=reason, version=version)
+            self._go(entry)
         elif entry.stage is _Stage.WAITING:
             self._go(entry, denied.text)
 
-    def _lost(self, lost: Lost) -> None:
-        entry = self._open.get((False, lost.update))
-        if entry is not None and entry.stage is _Stage.SENT:
-            self._end(entry, False, lost.reason)
-        elif entry is not None and entry.stage in (_Stage.WAITING, _Stage.GRANTED):
-            self._go(entry, lost.reason)
-        # An update on its way to the server goes on: once it is done, it counts after all.
+    def _lost(self, lost: msg.Lost) -> None:
+        match self._open.get((False, lost.update)):
+            case _Open(stage=_Stage.SENT) as entry:
+                self._end(entry, False, lost.reason)
+            case _Open(stage=_Stage.WAITING | _Stage.GRANTED) as entry:
+                self._go(entry, lost.reason)
+            # An update on its way to the server goes on: once it is done, it counts after all.
 
     # The passing of time.
+
+    def _say(self, message: msg.Request) -> None:
+        # Without a welcome it is said later, if it still matters.
+        if self.welcomed:
+            self._messages.append(message)
 
     def turn(self, now_s: float) -> None:
         """Repeat questions, start what may start, and stop waiting for late answers."""
@@ -397,42 +359,42 @@ class Conversation:
             self._later(self._knocked_s + knock_s)
         for entry in list(self._open.values()):
             self._turn_entry(entry, now_s)
-        for waiting, message in ((self._passing, self._clock), (self._leaving, Bye())):
+        for waiting, message in ((self._passing, self._clock), (self._leaving, msg.Bye())):
             if waiting is not None and message is not None:
                 self._insist_or_give_up(waiting, [message], now_s)
         if self.welcomed:
             if self._messages:
                 self._said_s = now_s
             elif now_s - self._said_s >= BEAT_S and self._leaving is None:
-                self._messages.append(Beat())
+                self._messages.append(msg.Beat())
                 self._said_s = now_s
             if self._leaving is None:
                 self._later(self._said_s + BEAT_S)
 
     def _turn_entry(self, entry: _Open, now_s: float) -> None:
-        longest_s, silent = self.patience.longest_s, self.patience.silent(entry, now_s)
+        longest_s, silent = self.patience.longest_s, now_s >= self.patience.ends_s(entry)
         if entry.stage is _Stage.GRANTED:
             if now_s < entry.starts_s:
                 self._later(entry.starts_s)
             else:
-                self._go(entry, "")
+                self._go(entry)
         elif entry.stage is _Stage.WAITING and now_s - entry.asked_s >= longest_s and not silent:
             self._go(entry, f"it has waited for {longest_s:g} s")
         elif entry.stage is not _Stage.GONE:
-            messages: list[Request] = [entry.done or entry.ask]
+            messages: list[msg.Request] = [entry.done or entry.ask]
             if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
                 messages.insert(0, self._clock)  # perhaps the coordinator did not hear it, and so waits
             self._insist_or_give_up(entry, messages, now_s)
             if entry.stage is _Stage.WAITING:
                 self._later(entry.asked_s + longest_s)
 
-    def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
-        if not self.patience.silent(waiting, now_s):
+    def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
+        if now_s < self.patience.ends_s(waiting):
             self._insist(waiting, messages, now_s)
         elif not self.away:
             self._be_away(now_s)
 
-    def _insist(self, waiting: _Waiting, messages: Sequence[Request], now_s: float) -> None:
+    def _insist(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
         """Repeat a question if that is due, and plan the next repetition."""
         if self.welcomed and now_s - waiting.said_s >= self.patience.again_s:
             waiting.said_s = now_s
@@ -457,24 +419,23 @@ class Conversation:
             elif entry.done is not None:
                 self._not_heard(entry, entry.done)
 
-    def _go(self, entry: _Open, why: str) -> None:
+    def _go(self, entry: _Open, why: str = "") -> None:
         """Let an update or a sum go: as granted, or in arrival order for the reason `why`."""
         grant, (of_sum, number) = entry.grant, entry.key
         entry.stage = _Stage.GONE
         if why or grant is None:
             self._results.append(Permission(number, True, why, None, self.version, False, sum=of_sum))
             return
-        if grant.aggregator is not None:
+        to = grant.aggregator
+        if to is not None:
             entry.stage = _Stage.SENT
         self._results.append(
-            Permission(
-                number, not grant.dropped, grant.reason, grant.aggregator, grant.version, True, grant.address, of_sum
-            )
+            Permission(number, not grant.dropped, grant.reason, to, grant.version, True, grant.address, of_sum)
         )
         if grant.dropped:
             self._end(entry, False, grant.reason, version=grant.version)
 
-    def _not_heard(self, entry: _Open, done: Done) -> None:
+    def _not_heard(self, entry: _Open, done: msg.Done) -> None:
         if not done.sum and len(self._unheard) < MOST_UNHEARD:
             self._unheard[done.update] = done  # repeated after every welcome, until it is answered
         self._end(entry, True, self.refused or AWAY)
@@ -497,12 +458,12 @@ class Conversation:
             Outcome(number, applied, self.version if version is None else version, delay, reason, of_sum)
         )
 
-    def take(self) -> tuple[list[Request], list[Result]]:
+    def take(self) -> tuple[list[msg.Request], list[Result]]:
         """Return the messages to send and the results, each in order and once."""
         taken = self._messages, self._results
         self._messages, self._results = [], []
         return taken
 
 
-def _done(ask: Ask, size_bytes: int) -> Done:
-    return Done(update=ask.update, sum=ask.sum, version=ask.version, size_bytes=size_bytes, norm=ask.norm)
+def _done(ask: msg.Ask, size_bytes: int) -> msg.Done:
+    return msg.Done(update=ask.update, sum=ask.sum, version=ask.version, size_bytes=size_bytes, norm=ask.norm)

@@ -3,17 +3,15 @@
 Rule of this file: answers to workers, and the count of applied updates. scheduler.py decides orders, aggregators and
 drops; timetable.py decides starts; connections.py knows whose connection it is.
 
-A worker asks for an update, which gets its place in a batch, is granted, and is done. A batch is decided every
-`batch_s` (section 7: 100 ms), or sooner if the server's NIC would run out of work. More updates in a batch give a
-better order, but a wait with an idle NIC costs time. So small updates, which take less time on the wire, wait less.
+A batch is decided every `batch_s` (section 7: 100 ms), or sooner if the server's NIC would run out of work: more
+updates in a batch give a better order, but a wait with an idle NIC costs time.
 
-The coordinator counts the versions of the model. An update counts as applied when its pusher reports that the server
-has all of it. A repeated report, for instance after a lost connection, counts once. Updates without a grant count too:
-their workers found the coordinator away or too slow. The delay bound holds as long as there are none.
+An update counts as applied when its pusher reports that the server has all of it, and counts once. Updates without a
+grant count too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none.
 
-Grants of a dead worker are released. A worker is dead if it is silent for `dead_s`, starts anew, or has a transfer that
-is `lease_s` late. The updates in a sum are lost with their aggregator. If the sum has reached the server all the same,
-their workers see it in the model and report it. Then these updates count.
+Grants of a dead worker are released: one that is silent for `dead_s`, starts anew, or has a transfer that is `lease_s`
+late. The updates in a sum are lost with their aggregator. If it has reached the server all the same, their workers see
+it in the model and report it.
 
 With bounded staleness workers report their progress after each round; leads.py decides who may go on. With a replica of
 the model, lag.py decides what may go before the replica has another copy.
@@ -22,34 +20,14 @@ the model, lag.py decides what may go before the replica has another copy.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TypeAlias
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.lag import ReplicaLag
 from prophet_mlfabric.leads import LeadBound
-from prophet_mlfabric.messages import (
-    Applied,
-    Ask,
-    Beat,
-    Bye,
-    Clock,
-    Collect,
-    Copied,
-    Copy,
-    Denied,
-    Done,
-    Grant,
-    Hello,
-    Lost,
-    NicRates,
-    Parting,
-    Proceed,
-    Request,
-    Wait,
-    Welcome,
-)
 from prophet_mlfabric.network import Link, NetworkState, Node
 from prophet_mlfabric.open_updates import (
-    Collections,
     CoordinatedJob,
     JobWorker,
     Manner,
@@ -57,12 +35,12 @@ from prophet_mlfabric.open_updates import (
     OpenUpdate,
     OpenUpdates,
 )
+from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable
 
-Said: TypeAlias = Applied | Collect | Copy | Denied | Grant | Lost | Parting | Proceed | Wait | Welcome
-Addressed: TypeAlias = tuple[int, Said]
+Addressed: TypeAlias = tuple[int, msg.Answer]
 """Worker, and the message to it."""
 
 MOST_OPEN = 64
@@ -109,9 +87,10 @@ class Coordination:
         self._scheduler = Scheduler(server, (), terms.delay_bound, divergence_bound=most)
         self._timetable = Timetable(server, terms.delay_bound)
         self._updates = OpenUpdates()
-        self._collections = Collections((epoch & 0xFFFFFFFF) * COLLECTIONS)
-        self.lag = None if terms.divergence_bound is None else ReplicaLag(most, self._collections.first)
-        """Lag of the replica of the model; None without one."""
+        self._collections: dict[int, OpenCollection] = {}
+        self._first_number = self._next_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
+        self.lag = ReplicaLag(most, self._first_number)
+        """Lag of the replica of the model; its bound is infinite without one."""
         self._waits_for_copy = False
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
@@ -123,9 +102,14 @@ class Coordination:
         """Updates applied: the model's version (Eq. 9)."""
         return self._job.version
 
+    @property
+    def replicated(self) -> bool:
+        """True if a replica of the model is bounded."""
+        return self.terms.divergence_bound is not None
+
     # What is received.
 
-    def join(self, hello: Hello, now_s: float) -> list[Addressed]:
+    def join(self, hello: msg.Hello, now_s: float) -> list[Addressed]:
         """Admit a worker whose connection has proved the token. A refusal changes nothing."""
         known = self._job.workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
@@ -143,41 +127,36 @@ class Coordination:
             del self._job.workers[hello.worker]  # first, so that nothing of its past is said to the new one
             self._forget(known, "its worker started anew")
             known = None
-        node = self._node(hello.node)
         if known is None:
-            known = JobWorker(hello.worker, hello.incarnation, node, hello.sums_at, now_s, hello.replicates)
-            self._job.workers[hello.worker] = known
+            known = JobWorker(hello.worker, hello.incarnation, now_s, hello.replicates)
+            self._job.workers[known.number] = known
         if self._job.manner is None:
             self._job.manner = Manner.of(hello)
             if hello.staleness is not None and hello.workers is not None:
                 self._job.leads, self._job.leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
-        known.node, known.sums_at, known.ended = node, hello.sums_at, False
+        known.node, known.sums_at, known.ended = self._node(hello.node), hello.sums_at, False
         self._lives(known, now_s)
         # A restarted coordinator goes on with the newest version that its workers know.
         if hello.epoch != self.epoch and hello.version > self._job.base:
             self._job.version += hello.version - self._job.base
             self._job.base = hello.version
-        self._say(known, Welcome(epoch=self.epoch, version=self.version))
+        self._say(known, msg.Welcome(epoch=self.epoch, version=self.version))
         return self._said()
 
     def _begin(self) -> None:
-        """Begin another job, with another model: none of the former workers is left.
-
-        A former worker that comes back finds what looks like a restarted coordinator.
-        """
+        """Begin another job, with another model. A former worker that comes back finds a restarted coordinator."""
         self.epoch += bool(self._job.workers)
         self._job = CoordinatedJob()
-        if self.lag is not None:
-            self.lag.begin()
+        self.lag.begin()
 
-    def _other_manner(self, hello: Hello, others: Manner | None) -> str:
+    def _other_manner(self, hello: msg.Hello, others: Manner | None) -> str:
         """Return why a worker cannot train with the others; empty if it can."""
         staleness, workers = manner = Manner.of(hello)
         if others not in (None, manner):
             return f"{manner}, and others of this job say {others}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
             return f"{manner}: worker {hello.worker} of so many cannot be"
-        if hello.replicates and self.lag is None:
+        if hello.replicates and not self.replicated:
             return "PROPHET_REPLICA is set, and the coordinator knows no bound: start it with --divergence-bound"
         if staleness == 0 and self.terms.delay_bound is not None:
             return f"{manner}: in step no update is late, so leave --delay-bound of the coordinator out"
@@ -187,50 +166,46 @@ class Coordination:
         worker.heard_s, worker.alive = now_s, True
         self._job.leads.lives(worker.number)
 
-    def receive(self, worker: int, request: Request, now_s: float) -> list[Addressed]:
+    def receive(self, worker: int, request: msg.Request, now_s: float) -> list[Addressed]:
         """Handle a request of `worker`. A refused one changes nothing."""
         known = self._job.workers.get(worker)
         if known is None:
             return [self._refusal(worker, f"worker {worker} has not said hello")]
-        leaves = isinstance(request, Bye)
+        leaves = isinstance(request, msg.Bye)
         first, known.ended = leaves and not known.ended, leaves
         self._lives(known, now_s)
         match request:
-            case Ask():
+            case msg.Ask():
                 (self._ask_sum if request.sum else self._ask)(known, request, now_s)
-            case Done():
+            case msg.Done():
                 (self._done_sum if request.sum else self._done)(known, request, now_s)
-            case NicRates():
-                if request.up is not None:
-                    self._network.uplinks[known.node] = Link.constant(request.up)
-                if request.down is not None:
-                    self._network.downlinks[known.node] = Link.constant(request.down)
-            case Clock():
+            case msg.NicRates():
+                self._network.uplinks[known.node] = Link.constant(request.up)
+            case msg.Clock():
                 self._clock(known, request)
-            case Copied():
-                if self.lag is not None:
-                    self.lag.answered(request.number, worker, request.reason, now_s)
-            case Beat():
+            case msg.Copied():
+                self.lag.answered(request.number, worker, request.reason, now_s)
+            case msg.Beat():
                 pass
-            case Bye():
+            case msg.Bye():
                 self._forget(known, "it has ended")
                 self._part(known, first, now_s)
         return self._said()
 
-    def _ask(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
+    def _ask(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
         number = ask.update
         if number in worker.finished:
             self._say(worker, worker.finished[number])
         elif number in worker.open:
             self._repeat(worker.open[number], now_s)
         elif number < worker.forgotten:
-            self._refuse(worker, f"update {number} was finished long ago", number)
+            self._refuse(worker, f"update {number} was finished long ago", ask)
         elif ask.version > self.version:
-            self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", number)
+            self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", ask)
         elif len(worker.open) >= MOST_OPEN:
-            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", number)
+            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", ask)
         elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
-            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", number)
+            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", ask)
         else:
             held = not self._job.leads.may_send(worker.number)
             self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
@@ -242,78 +217,72 @@ class Coordination:
             return
         begin_s = math.inf if entry.transfer is None else entry.transfer.begin_s
         start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._timetable.busy_until_s - now_s)
-        self._say(entry.worker, Wait(update=entry.ask.update, start_s=start_s))
+        self._say(entry.worker, msg.Wait(update=entry.ask.update, start_s=start_s))
 
-    def _done(self, worker: JobWorker, done: Done, now_s: float) -> None:
-        number = done.update
+    def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
+        number, norm, granted = done.update, done.norm, False
         said = worker.finished.get(number)
-        if isinstance(said, Applied):
+        if isinstance(said, msg.Applied):
             self._say(worker, said)
             return
         if number < worker.forgotten:
-            self._refuse(worker, f"update {number} was finished long ago", number)
+            self._refuse(worker, f"update {number} was finished long ago", done)
             return
-        entry = worker.open.get(number)
-        if entry is not None:
-            granted = entry.grant is not None and entry.collection is None
+        # One that is not open was never asked for, or it was lost or dropped and went all the same.
+        if (entry := worker.open.get(number)) is not None:
+            norm, granted = entry.ask.norm, entry.grant is not None and entry.collection is None
             if granted and entry.transfer is not None:
                 self._timetable.ended(entry.transfer, now_s)
             self._close(entry)
-        else:
-            # It was never asked for, or it was lost or dropped and went all the same.
-            granted = False
-        norm = done.norm if entry is None else entry.ask.norm
-        self._apply(worker, number, done.version, norm, done.size_bytes, granted)
+        self.counts.applied_bytes += done.size_bytes
+        self._apply(worker, number, done.version, norm, granted)
 
-    def _apply(self, worker: JobWorker, number: int, version: int, norm: float, size_bytes: int, granted: bool) -> None:
+    def _apply(self, worker: JobWorker, number: int, version: int, norm: float, granted: bool) -> None:
         counts = self.counts
-        if self.lag is not None:
-            self.lag.changed(norm)
+        self.lag.changed(norm)
         self._job.version += 1
         delay = max(1, self.version - version)
         counts.applied += 1
-        counts.applied_bytes += size_bytes
         if granted:
             counts.greatest_delay = max(counts.greatest_delay, delay)
         else:
             counts.ungranted += 1
             counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
-        self._finish(worker, number, Applied(update=number, version=self.version, delay=delay))
+        self._finish(worker, msg.Applied(update=number, version=self.version, delay=delay))
 
-    def _ask_sum(self, worker: JobWorker, ask: Ask, now_s: float) -> None:
+    def _ask_sum(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
         """Note that all updates of a collection are at their aggregator."""
-        collection = self._collections.open.get(ask.update)
+        collection = self._collections.get(ask.update)
         if collection is None or collection.aggregator is not worker:
-            self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask.update, True)
-            return
-        if collection.grant is not None:
+            self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask)
+        elif collection.grant is not None:
             self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
-            return
-        self._say(worker, Wait(update=ask.update, sum=True))
-        collection.transfer.ready = True
-        for member in collection.members:
-            if member.transfer is not None:
-                self._timetable.withdraw(member.transfer)
+        else:
+            self._say(worker, msg.Wait(update=ask.update, sum=True))
+            collection.transfer.ready = True
+            for member in collection.members:
+                if member.transfer is not None:
+                    self._timetable.withdraw(member.transfer)
 
-    def _done_sum(self, worker: JobWorker, done: Done, now_s: float) -> None:
-        collection = self._collections.open.get(done.update)
-        if not self._collections.known(done.update) or (collection is not None and collection.aggregator is not worker):
-            self._refuse(worker, f"there is no collection {done.update} of worker {worker.number}", done.update, True)
+    def _done_sum(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
+        number = done.update
+        collection = self._collections.get(number)
+        known = self._first_number <= number < self._next_number
+        if not known or (collection is not None and collection.aggregator is not worker):
+            self._refuse(worker, f"there is no collection {number} of worker {worker.number}", done)
             return
         if collection is not None:
-            granted = collection.grant is not None
-            del self._collections.open[done.update]
+            del self._collections[number]
             self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
-            size_bytes = done.size_bytes
+            self.counts.applied_bytes += done.size_bytes  # what is summed travels once
             for member in collection.members:
                 self._close(member)
-                asked = member.ask
-                self._apply(member.worker, asked.update, asked.version, asked.norm, size_bytes, granted)
-                size_bytes = 0  # what is summed travels once
-        self._say(worker, Applied(update=done.update, sum=True, version=self.version))
+                asked, granted = member.ask, collection.grant is not None
+                self._apply(member.worker, asked.update, asked.version, asked.norm, granted)
+        self._say(worker, msg.Applied(update=number, sum=True, version=self.version))
 
-    def _clock(self, worker: JobWorker, clock: Clock) -> None:
+    def _clock(self, worker: JobWorker, clock: msg.Clock) -> None:
         leads = self._job.leads
         if not leads.bounded:
             self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
@@ -322,27 +291,27 @@ class Coordination:
         worker.proceeds_at = clock.rounds if leads.waits(worker.number) else None
         self._look_at_leads()
         if worker.proceeds_at is not None:
-            self._say(worker, Proceed(rounds=clock.rounds, now=False))
+            self._say(worker, msg.Proceed(rounds=clock.rounds, now=False))
 
     def _look_at_leads(self) -> None:
         """Let workers go on if the ones they waited for have progressed or died."""
         leads = self._job.leads
         for worker in self._job.workers.values():
             if worker.proceeds_at is not None and leads.may_read(worker.number):
-                self._say(worker, Proceed(rounds=worker.proceeds_at, now=True))
+                self._say(worker, msg.Proceed(rounds=worker.proceeds_at, now=True))
                 worker.proceeds_at = None
-        self._updates.let_go(lambda entry: leads.may_send(entry.worker.number))
+        self._updates.let_go(leads.may_send)
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
         """Tell a worker that has ended how many others still work, and which have died. Tell all once none works."""
-        left = [other for other in self._job.workers.values() if not other.ended]
-        working = [other for other in left if now_s - other.heard_s <= MOURNED * self.terms.dead_s]
-        died = self._job.left_behind.union(other.number for other in left) - {other.number for other in working}
+        workers = self._job.workers.values()
+        left = {other.number: other for other in workers if not other.ended}
+        working = {number for number, other in left.items() if now_s - other.heard_s <= MOURNED * self.terms.dead_s}
+        died = (self._job.left_behind | left.keys()) - working
         if not working:
-            self._job.left_behind |= died
-        all_hear = first and not working
-        for other in [other for other in self._job.workers.values() if other.ended] if all_hear else [worker]:
-            self._say(other, Parting(working=len(working), died=tuple(sorted(died))))
+            self._job.left_behind = died
+        for other in [other for other in workers if other.ended] if first and not working else [worker]:
+            self._say(other, msg.Parting(working=len(working), died=tuple(sorted(died))))
 
     # What is due.
 
@@ -370,84 +339,73 @@ class Coordination:
         """Plan the transfers of one batch as the scheduler orders them."""
         batch, self._updates.ready = self._updates.ready[:MOST_BATCH], self._updates.ready[MOST_BATCH:]
         network = self._timetable.book(self._network, now_s, None)
-        aggregators = self._job.aggregators(self._scheduler.server)
         scheduler = self._scheduler
+        aggregators = self._job.aggregators(scheduler.server)
         # Scheduled updates may have been lost since, and others may have come without a grant.
         scheduler.version = self.version + self._timetable.outstanding
         scheduler.aggregators = tuple(aggregators)
         schedule = scheduler.schedule([entry.update for entry in batch], network, now_s, self._timetable.busy_until_s)
         self.counts.batches += 1
-        for update in schedule.dropped:
-            self._drop(self._updates.by_id[update.id], f"its delay would be above {self.terms.delay_bound} versions")
+        self._drop(schedule.dropped)
         for transfer in schedule.transfers:
+            members = self._entries(transfer.updates)
             if transfer.kind is Kind.SUM:
-                self._gather(transfer, aggregators[transfer.source])
+                collection = OpenCollection(self._next_number, aggregators[transfer.source], transfer, members)
+                self._collections[self._next_number] = collection
+                self._next_number += 1
+                for member, leg in zip(members, transfer.after, strict=True):
+                    member.transfer, member.collection = leg, collection
+                self._say_collect(collection)
             elif transfer.kind is Kind.DIRECT:
-                self._updates.by_id[transfer.updates[0].id].transfer = transfer
+                members[0].transfer = transfer
         self._timetable.planned += schedule.transfers
-
-    def _gather(self, transfer: PlannedTransfer, aggregator: JobWorker) -> None:
-        members = [self._updates.by_id[update.id] for update in transfer.updates]
-        collection = self._collections.add(aggregator, transfer, members)
-        for member, leg in zip(members, transfer.after, strict=True):
-            member.transfer, member.collection = leg, collection
-        self._say_collect(collection)
 
     def _let_go(self, now_s: float) -> bool:
         """Grant the transfers that may start. Return True if some were dropped instead, which changes later starts."""
         starting, hopeless = self._timetable.due(self.version, now_s)
         for transfer in hopeless:
-            reason = f"its delay would be above {self.terms.delay_bound} versions"
-            for entry in self._entries(transfer):
-                self._drop(entry, reason)
+            self._drop(transfer.updates)
         if hopeless:
             return True
         self._waits_for_copy = False
         for transfer in starting:
             if transfer.commits and not self._replica_allows(transfer):
                 continue
-            start_s = max(0.0, transfer.begin_s - now_s)
+            grant = msg.Grant(update=0, start_s=max(0.0, transfer.begin_s - now_s), version=self.version)
             self._timetable.start(transfer, now_s)
             if transfer.kind is Kind.SUM:
-                collection = next(c for c in self._collections.open.values() if c.transfer is transfer)
-                grant = Grant(update=collection.number, sum=True, start_s=start_s, version=self.version)
-                collection.grant = grant
-                self._say(collection.aggregator, grant)
-            else:
-                entry = self._updates.by_id[transfer.updates[0].id]
-                entry.grant = Grant(update=entry.ask.update, start_s=start_s, version=self.version)
-                if entry.collection is not None:
-                    to = entry.collection.aggregator
-                    more = {"aggregator": to.number, "address": to.sums_at or ""}
-                    entry.grant = entry.grant.model_copy(update=more)
-                self._say(entry.worker, entry.grant)
+                collection = next(c for c in self._collections.values() if c.transfer is transfer)
+                collection.grant = grant.model_copy(update={"update": collection.number, "sum": True})
+                self._say(collection.aggregator, collection.grant)
+                continue
+            (entry,) = self._entries(transfer.updates)
+            grant = grant.model_copy(update={"update": entry.ask.update})
+            if entry.collection is not None:
+                to = entry.collection.aggregator
+                grant = grant.model_copy(update={"aggregator": to.number, "address": to.sums_at or ""})
+            entry.grant = grant
+            self._say(entry.worker, grant)
         return False
 
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
         """Return True if the replica is near enough for this transfer; if not, no later one may start either."""
-        lag = self.lag
-        if lag is None or not any(worker.alive and worker.replicates for worker in self._job.workers.values()):
+        if not self._job.replicating():
             return True
         under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
-        if self._waits_for_copy or not lag.admits(transfer.norm, under_way):
-            self._waits_for_copy = True
+        self._waits_for_copy = self._waits_for_copy or not self.lag.admits(transfer.norm, under_way)
         return not self._waits_for_copy
 
     def _order_copy(self, now_s: float) -> None:
         """Have a worker hand the model to the replica if that is due, preferably one that sends nothing."""
-        lag = self.lag
-        if lag is None or not lag.due(self._waits_for_copy, now_s):
-            return
-        able = [worker for worker in self._job.workers.values() if worker.alive and worker.replicates]
-        if able:
+        lag, able = self.lag, self._job.replicating()
+        if able and lag.due(self._waits_for_copy, now_s):
             lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
             self._say_copy()
 
     def _say_copy(self) -> None:
-        lag = self.lag
-        if lag is not None and lag.order is not None:
-            worker = self._job.workers[lag.order.worker]
-            self._say(worker, Copy(number=lag.order.number, bound=lag.bound))
+        if (order := self.lag.order) is not None:
+            worker = self._job.workers[order.worker]
+            self._say(worker, msg.Copy(number=order.number, bound=self.lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
@@ -459,7 +417,7 @@ class Coordination:
                 self.counts.died += 1
                 self._forget(worker, f"nothing was heard from it for {self.terms.dead_s:g} s")
         for transfer in self._timetable.overdue(now_s - self.terms.lease_s):
-            for entry in self._entries(transfer):
+            for entry in self._entries(transfer.updates):
                 self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
         self._look_at_leads()
 
@@ -468,8 +426,7 @@ class Coordination:
     def _forget(self, worker: JobWorker, reason: str) -> None:
         """Release the grants of a worker. Its finished updates stay known: it may come back and repeat its reports."""
         worker.alive, worker.proceeds_at = False, None
-        if self.lag is not None:
-            self.lag.gone(worker.number)
+        self.lag.gone(worker.number)
         self._job.leads.gone(worker.number)
         self._look_at_leads()
         for entry in list(worker.open.values()):
@@ -477,28 +434,29 @@ class Coordination:
             if collection is None or not collection.transfer.ready:
                 self._lose(entry, reason)
             # Otherwise it is in the sum already and will be applied with it.
-        for collection in [c for c in self._collections.open.values() if c.aggregator is worker]:
+        for collection in [c for c in self._collections.values() if c.aggregator is worker]:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
-    def _drop(self, entry: OpenUpdate, reason: str) -> None:
-        """Keep an update at its worker. If it has gone to an aggregator already, it is lost instead."""
-        if entry.grant is not None:
-            self._lose(entry, reason)
-            return
-        self.counts.dropped += 1
-        self._close(entry)
-        number = entry.ask.update
-        self._finish(entry.worker, number, Grant(update=number, dropped=True, reason=reason, version=self.version))
+    def _drop(self, updates: Iterable[Update]) -> None:
+        """Keep updates that would be too late at their workers. What has gone to an aggregator is lost instead."""
+        reason = f"its delay would be above {self.terms.delay_bound} versions"
+        for entry in self._entries(updates):
+            if entry.grant is not None:
+                self._lose(entry, reason)
+                continue
+            self.counts.dropped += 1
+            self._close(entry)
+            grant = msg.Grant(update=entry.ask.update, dropped=True, reason=reason, version=self.version)
+            self._finish(entry.worker, grant)
 
     def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
         granted = entry.grant if entry.collection is None else entry.collection.grant
-        if self.lag is not None and granted is not None:  # it may be at the server, and nobody has reported it
+        if granted is not None:  # it may be at the server, and nobody has reported it
             self.lag.changed(entry.ask.norm)
         self._close(entry)
-        number = entry.ask.update
-        self._finish(entry.worker, number, Lost(update=number, reason=reason))
+        self._finish(entry.worker, msg.Lost(update=entry.ask.update, reason=reason))
 
     def _close(self, entry: OpenUpdate) -> None:
         """Remove an open update from its batch, its transfer and its collection."""
@@ -507,19 +465,19 @@ class Coordination:
         if entry.transfer is not None:
             self._timetable.withdraw(entry.transfer)
         collection = entry.collection
-        if collection is None or collection.number not in self._collections.open:
+        if collection is None or collection.number not in self._collections:
             return
         collection.members.remove(entry)
         transfer = collection.transfer
-        transfer.updates = tuple(update for update in transfer.updates if update is not entry.update)
+        transfer.updates = tuple(member.update for member in collection.members)
         transfer.after = tuple(leg for leg in transfer.after if leg is not entry.transfer)
         if not collection.members:
-            del self._collections.open[collection.number]
+            del self._collections[collection.number]
             self._timetable.withdraw(transfer)
         self._say_collect(collection)
 
-    def _finish(self, worker: JobWorker, number: int, said: Applied | Grant | Lost) -> None:
-        worker.finished[number] = said
+    def _finish(self, worker: JobWorker, said: msg.Applied | msg.Grant | msg.Lost) -> None:
+        worker.finished[said.update] = said
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
             del worker.finished[oldest]
@@ -539,13 +497,13 @@ class Coordination:
 
     def _say_collect(self, collection: OpenCollection) -> None:
         members = tuple((member.worker.number, member.ask.update) for member in collection.members)
-        self._say(collection.aggregator, Collect(number=collection.number, members=members))
+        self._say(collection.aggregator, msg.Collect(number=collection.number, members=members))
 
-    def _entries(self, transfer: PlannedTransfer) -> list[OpenUpdate]:
-        """Return a transfer's updates that are still open: the end of one may have ended others."""
-        return [self._updates.by_id[update.id] for update in transfer.updates if update.id in self._updates.by_id]
+    def _entries(self, updates: Iterable[Update]) -> list[OpenUpdate]:
+        """Return the updates that are still open: the end of one may have ended others."""
+        return [self._updates.by_id[update.id] for update in updates if update.id in self._updates.by_id]
 
-    def _say(self, worker: JobWorker, said: Said) -> None:
+    def _say(self, worker: JobWorker, said: msg.Answer) -> None:
         # A restarted worker uses the same numbers for other updates.
         if self._job.workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
@@ -554,9 +512,10 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: JobWorker, text: str, update: int | None = None, of_sum: bool = False) -> None:
-        self._to_say.append(self._refusal(worker.number, text, update, of_sum))
+    def _refuse(self, worker: JobWorker, text: str, about: msg.Ask | msg.Done | None = None) -> None:
+        self._to_say.append(self._refusal(worker.number, text, about))
 
-    def _refusal(self, worker: int, text: str, update: int | None = None, of_sum: bool = False) -> Addressed:
+    def _refusal(self, worker: int, text: str, about: msg.Ask | msg.Done | None = None) -> Addressed:
         self.counts.refused += 1
-        return worker, Denied(text=text, update=update, sum=of_sum)
+        update, of_sum = (None, False) if about is None else (about.update, about.sum)
+        return worker, msg.Denied(text=text, update=update, sum=of_sum)

@@ -2,10 +2,9 @@
 
 Rule of this file: aggregation in reverse. Nothing here knows what a model is.
 
-In reversed time the distribution of a model is a collection of updates: every transfer goes the other way. So
-Algorithms 1 and 3 order and group the workers on the reversed network. The groups then go out in reverse order: the
-model goes to the last distributor, which serves its workers while the server sends to the one before. The first group
-gets it from the server itself.
+In reversed time the distribution of a model is a collection of updates. So Algorithms 1 and 3 order and group the
+workers on the reversed network, and the groups then go out in reverse order. The first group gets the model from the
+server itself.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def distribute(
 
     `network` stays unchanged.
     """
-    mirror = network.reversed()
+    mirror = NetworkState(network.downlinks, network.uplinks)
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
     order = order_updates(requests, mirror, server, now_s).updates
     groups = aggregate(order, mirror, server, distributors, now_s).groups

@@ -2,8 +2,7 @@
 
 Rule of this file: sockets, proofs and limits. torch/aggregating.py sends updates to sum, and replica.py models.
 
-It has sockets of its own. Sends of torch.distributed need all workers in one process group, whose members may not die.
-They also need a posted receive for each send, and here nobody knows who will send next.
+It has sockets of its own, as torch.distributed's need a group whose members may not die.
 
 The listener sends a nonce to whoever connects. A message is a head (kind, sender, number, length, BLAKE2b of the bytes
 (RFC 7693), nonce for the answer), a keyed BLAKE2b over nonce and head, and the bytes. The key is made from the token,
@@ -94,14 +93,6 @@ class Request:
     """Takes the kind, the number and the bytes of the answer, and returns at once."""
 
 
-@dataclass
-class _Incoming:
-    """A connection's nonce, and the head whose bytes come next."""
-
-    nonce: bytes
-    head: Head | None = None
-
-
 class Listener:
     """Takes requests at `host` from construction on; they wait until `serve`, which calls `handle` with each.
 
@@ -118,14 +109,14 @@ class Listener:
         handle: Callable[[Request], None],
         stranger_s: float = TIMEOUT_S,
     ) -> None:
-        self._key = key
-        self._largest_bytes = largest_bytes
-        self._handle = handle
+        self._key, self._largest_bytes, self._handle = key, largest_bytes, handle
         listener = listener_at(host, port)
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self._hub = Hub(MOST_STRANGERS, stranger_s)
         self._hub.listen(listener, Owner(HEAD_BYTES, self._made, self._received, self._closed))
-        self._incoming: dict[Connection, _Incoming] = {}
+        self._nonces: dict[Connection, bytes] = {}
+        self._heads: dict[Connection, Head] = {}
+        """Heads whose bytes come next."""
         self._answers: queue.SimpleQueue[tuple[Connection, bytes]] = queue.SimpleQueue()
         self._stopping = False
 
@@ -148,18 +139,18 @@ class Listener:
         self._hub.close()
 
     def _made(self, connection: Connection) -> None:
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        self._incoming[connection] = _Incoming(nonce)
+        nonce = self._nonces[connection] = secrets.token_bytes(NONCE_BYTES)
         lives_or_ends(connection.socket)
         connection.send(nonce)
 
     def _closed(self, connection: Connection) -> None:
-        del self._incoming[connection]
+        del self._nonces[connection]
+        self._heads.pop(connection, None)
 
     def _received(self, connection: Connection) -> None:
-        incoming, received = self._incoming[connection], connection.received
-        if incoming.head is None and len(received) == HEAD_BYTES:
-            head = _head(self._key, incoming.nonce, bytes(received))
+        received, head = connection.received, self._heads.get(connection)
+        if head is None and len(received) == HEAD_BYTES:
+            head = _head(self._key, self._nonces[connection], bytes(received))
             received.clear()
             if head is None:
                 # The sender lacks the token; this answer tells it so.
@@ -170,10 +161,10 @@ class Listener:
                 logger.debug("a message of %d bytes; %d is the most", head.length, self._largest_bytes)
                 connection.close()
                 return
-            incoming.head = head
+            self._heads[connection] = head
             connection.admit(max(head.length, 1), self._largest_bytes)
-        if incoming.head is not None and len(received) == incoming.head.length:
-            head, incoming.head = incoming.head, None
+        if head is not None and len(received) == head.length:
+            del self._heads[connection]
             payload = bytes(received)
             received.clear()
             connection.admit(HEAD_BYTES, self._largest_bytes)
@@ -194,7 +185,7 @@ class Listener:
             connection.close()
 
 
-class Asked:
+class Asked(contextlib.AbstractContextManager["Asked"]):
     """A request on its way to `address` from construction on, and its answer. Use it in `with`.
 
     Each step may take `timeout_s`. Construction raises OSError if nobody takes the request.
@@ -223,9 +214,6 @@ class Asked:
             self._socket.close()
             raise
 
-    def __enter__(self) -> Asked:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._socket.close()
 
@@ -236,10 +224,10 @@ class Asked:
         """
         said = self._read(HEAD_BYTES)
         head = _head(self._key, self._nonce, said)
+        if head is None and said[0] == REFUSED:
+            raise UserError("the token is wrong")
         if head is None:
-            raise UserError(
-                "the token is wrong" if said[0] == REFUSED else "what answers there has not the job's token"
-            )
+            raise UserError("what answers there has not the job's token")
         if head.length > most_bytes:
             raise UserError(f"an answer of {head.length} bytes; {most_bytes:g} is the most")
         payload = self._read(head.length)

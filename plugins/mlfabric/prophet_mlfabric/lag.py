@@ -4,10 +4,9 @@ Rule of this file: norms, ordered copies and their outcomes in; whether an updat
 out. coordination.py has updates and workers, and a worker has the bytes of a copy.
 
 A real server only adds: momentum is in the updates. So Eq. 11 holds with g = 0, and server and replica differ by at
-most the norms of the updates that only one of them has, in any order. A copy is a whole version of the model, read
-after it was ordered. It has all updates that were counted before. So the replica may lack three things: updates applied
-since then, updates that may have been applied unreported, and updates under way to the server. An update may go if
-these and its own norm stay within Div_max. Otherwise it and all updates behind it wait for a copy.
+most the norms of the updates that only one of them has, in any order. A copy has all updates that were counted before
+it was ordered. The replica may lack updates applied since then, perhaps unreported, and updates under way to the
+server. An update may go if these and its own norm stay within Div_max. Otherwise it and all behind it wait for a copy.
 
 A single update above Div_max goes when the replica lacks nothing else. If no copy reaches the replica, nobody waits for
 it.
@@ -16,7 +15,7 @@ it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from prophet_mlfabric.replication import ROUNDING
 
@@ -26,8 +25,7 @@ EARLY = 0.5
 """Fraction of the bound at which a copy is ordered, so that updates rarely have to wait."""
 
 
-@dataclass(frozen=True)
-class CopyOrder:
+class CopyOrder(NamedTuple):
     """Order of a copy from worker `worker`; `changed` is the sum of norms at that time."""
 
     number: int
@@ -47,19 +45,17 @@ class ReplicaLag:
         """Numbers of copies that the replica has kept, and of those that did not reach it."""
         self.greatest = 0.0
         """Maximum lag at any time while the replica was reachable."""
-        self.order: CopyOrder | None = None
-        """Copy under way."""
         self._changed = 0.0
-        self._kept: float | None = None
-        """Sum of norms when the replica's newest copy was ordered."""
         self._number = first_number
-        self._away = self._told_size = False
-        self._retry_s = -math.inf
         self._last_worker = -1
+        self.begin()
 
     def begin(self) -> None:
         """Begin another job: the replica's content is unknown."""
-        self.order = self._kept = None
+        self.order: CopyOrder | None = None
+        """Copy under way."""
+        self._kept: float | None = None
+        """Sum of norms when the replica's newest copy was ordered."""
         self._away = self._told_size = False
         self._retry_s = -math.inf
 
@@ -109,20 +105,19 @@ class ReplicaLag:
     def answered(self, number: int, worker: int, reason: str, now_s: float) -> None:
         """Note that a copy is kept, or did not get there for `reason`. Answers of other workers change nothing."""
         order = self.order
-        if order is None or (order.number, order.worker) != (number, worker):
+        if order is None or order[:2] != (number, worker):
             return
         self.order = None
+        was_away, self._away = self._away, bool(reason)
         if reason:
             self.failed += 1
             self._retry_s = now_s + RETRY_S
-            if not self._away:
-                self._away = True
+            if not was_away:
                 self.notices.append(f"no copy of the model reaches the replica ({reason}): updates go on without it")
             return
         self.copies += 1
         self._kept = order.changed
-        if self._away:
-            self._away = False
+        if was_away:
             self.notices.append("the replica has a copy of the model again")
 
     def gone(self, worker: int) -> None:

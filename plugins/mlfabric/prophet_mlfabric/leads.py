@@ -3,9 +3,8 @@
 Rule of this file: finished rounds and read models in, permission to go on out. coordination.py tells the workers.
 
 A worker that has finished c rounds may read the next model once every other has finished at least c - K rounds; K is
-the staleness (Ho et al., stale synchronous parallel, 2013). So the model that it reads has all updates of the first c -
-K rounds. With K = 0 workers are in step, and all read the same model: an update of the next round is kept away from the
-server until every worker has read.
+the staleness (Ho et al., stale synchronous parallel, 2013). With K = 0 workers are in step, and all read the same
+model: an update of the next round is kept away from the server until every worker has read.
 
 A worker that nobody has heard of yet is in its first round, until it is absent. Nobody waits for workers that have
 ended or died.
@@ -14,13 +13,11 @@ ended or died.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 
 class LeadBound:
-    """Rounds and models of the workers 0 to `workers` - 1; by default any lead is allowed. Not safe for several
-    threads.
-    """
+    """Rounds and models of the workers 0 to `workers` - 1; by default any lead is allowed."""
 
     def __init__(self, staleness: float = math.inf, workers: int = 0) -> None:
         self.bounded = staleness < math.inf
@@ -30,9 +27,7 @@ class LeadBound:
         self._gone: set[int] = set()
 
     def heard(self, worker: int, rounds: int, models: int) -> None:
-        """Note the numbers of rounds that a worker has finished and of models that it has read, the first ones
-        included.
-        """
+        """Note a worker's numbers of finished rounds and of read models, the first ones included."""
         self._rounds[worker], self._models[worker] = rounds, models
 
     def lives(self, worker: int) -> None:
@@ -53,12 +48,11 @@ class LeadBound:
 
     def may_read(self, worker: int) -> bool:
         """Return True if a worker may read the next model."""
-        slowest = min((rounds for other, rounds in self._rounds.items() if other not in self._gone), default=0)
-        return self._rounds.get(worker, 0) - slowest <= self._staleness
+        return self._rounds.get(worker, 0) - self._least(self._rounds) <= self._staleness
 
     def may_send(self, worker: int) -> bool:
         """Return True if an update of a worker's present round may reach the server."""
-        if self._staleness > 0:
-            return True
-        fewest = min((models for other, models in self._models.items() if other not in self._gone), default=0)
-        return fewest > self._rounds.get(worker, 0)
+        return self._staleness > 0 or self._least(self._models) > self._rounds.get(worker, 0)
+
+    def _least(self, counts: Mapping[int, int]) -> int:
+        return min((count for worker, count in counts.items() if worker not in self._gone), default=0)

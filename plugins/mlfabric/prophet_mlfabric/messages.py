@@ -2,11 +2,10 @@
 
 Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide who sends what when.
 
-A message is its length (four bytes, big-endian) and one JSON object with its `kind`. JSON can be read on the wire, a
-message has some hundred bytes, and pydantic parses and checks it in one pass of compiled code. Everything received has
-a limit, so a sender cannot make the coordinator keep much. Unknown messages are refused.
+A message is its length (four bytes, big-endian) and one JSON object with its `kind`. Everything received has a limit,
+so a sender cannot make the coordinator keep much. Unknown messages are refused.
 
-A worker numbers its own updates. It never uses a number twice, not even after a restart. The coordinator numbers the
+A worker numbers its own updates and never uses a number twice, not even after a restart. The coordinator numbers the
 sums that a worker makes. Worker, number and `sum` together identify an update or a sum, so every message may be sent
 twice and counts once. Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of
 updates applied to the server's model.
@@ -26,9 +25,7 @@ An aggregator gets Collect with the updates to sum. It asks for the sum when it 
 update of its own. Lost withdraws a grant: the aggregator died and took the update with it.
 
 With bounded staleness a worker sends Clock after each round and gets Proceed: wait, or read the model. At its end it
-sends Bye and gets Parting: who still works and who has died.
-
-With a replica a worker gets Copy, hands the model to the replica, and sends Copied.
+sends Bye and gets Parting. With a replica a worker gets Copy, hands the model to the replica, and sends Copied.
 """
 
 from __future__ import annotations
@@ -50,18 +47,17 @@ MOST_REASON = 200
 """Maximum letters of a reason."""
 MOST_WORKERS = 1 << 20
 """Limit of worker numbers, exclusive."""
-
 LENGTH_BYTES = 4
 """Bytes of the length before each message."""
 
 T = TypeVar("T")
+# 2**53 is the limit of integers that are exact as JSON numbers everywhere. A coordinator counts up from its first
+# version and stays within it. The limit of norms is far above 32-bit numbers, and sums of squares are still finite.
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
-"""Maximum integer that is exact as a JSON number everywhere."""
 _FirstVersion: TypeAlias = Annotated[int, Field(ge=0, le=2**52)]
-"""Limit of epochs: a coordinator counts up from its first one and stays within `_Whole`."""
 _Size: TypeAlias = Annotated[int, Field(ge=0, le=2**44)]
 _Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
-"""Maximum norm: far above any norm of 32-bit numbers, with sums and squares that are still finite."""
+_Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 _Address: TypeAlias = Annotated[str, Field(pattern=r"^[^\s]{1,256}:[0-9]{1,5}$")]
@@ -73,16 +69,30 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class _Item(_Message):
+    """Message about an update of this worker, or about the sum with that number."""
+
+    update: _Whole
+    sum: bool = False
+
+
+class _Measured(_Item):
+    """Message with the values of an update: the version of the model from which it was computed (v(g) of Eq. 9), and
+    its norm. For a sum they mean nothing.
+    """
+
+    version: _Whole = 0
+    norm: _Norm = 1.0
+
+
 class Hello(_Message):
     """First message of a connection: the worker that speaks on it.
 
     `incarnation` differs between two starts of one worker: a reconnection keeps its updates, a restart does not. `node`
-    names the machine and so the NIC. `version` is the newest version that this worker knows, from the coordinator of
-    `epoch` if from any; a restarted coordinator counts on from it. `sums_at` is the address at which this worker sums
-    updates of others; None if it neither sums nor sends updates to be summed. `workers` is the number of the job's
-    workers. `staleness` is the number of rounds by which one may lead the slowest: None for any number, 0 for training
-    in step. `replicates` is True if it can hand copies of the model to a replica. `proof` is `prove`'s answer to a
-    Challenge, empty before one came.
+    names the NIC. `version` is the newest that this worker knows, from the coordinator of `epoch` if from any. At
+    `sums_at` it sums updates of others; None if it neither sums nor sends updates to be summed. `workers` is the number
+    of the job's workers, `staleness` the rounds by which one may lead the slowest: None for any, 0 in step.
+    `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s, empty before a Challenge.
     """
 
     kind: Literal["hello"] = "hello"
@@ -99,43 +109,25 @@ class Hello(_Message):
     proof: _Proof = ""
 
 
-class _Item(_Message):
-    """Message about an update of this worker, or about the sum with that number."""
-
-    update: _Whole
-    sum: bool = False
-
-
-class Ask(_Item):
-    """Request for an update of `size_bytes`, computed from `version` of the model (v(g) of Eq. 9), with its norm.
-
-    For a sum it means that all updates are there; the other values mean nothing.
-    """
+class Ask(_Measured):
+    """Request for an update of `size_bytes`. For a sum it means that all updates are there."""
 
     kind: Literal["ask"] = "ask"
     size_bytes: _Size = 0
-    version: _Whole = 0
-    norm: _Norm = 1.0
 
 
-class Done(_Item):
-    """Report that the server has applied the whole update, also one without a grant (arrival order).
-
-    `size_bytes` is the size that was pushed; the other values are those of its Ask.
-    """
+class Done(_Measured):
+    """Report that the server has applied the whole update of `size_bytes`, also one without a grant (arrival order)."""
 
     kind: Literal["done"] = "done"
     size_bytes: _Size
-    version: _Whole = 0
-    norm: _Norm = 1.0
 
 
 class NicRates(_Message):
-    """Available rates of the NIC of this worker's node, each way, in bytes per second; None if unknown."""
+    """Available rate of the uplink of this worker's node."""
 
     kind: Literal["rates"] = "rates"
-    up: _Rate | None = None
-    down: _Rate | None = None
+    up: _Rate
 
 
 class Beat(_Message):
@@ -145,8 +137,8 @@ class Beat(_Message):
 
 
 class Clock(_Message):
-    """Progress of a worker in a job with bounded staleness: `rounds` finished and `models` read, the first ones
-    included. If the two are equal, it waits to read the next model.
+    """Progress with bounded staleness: `rounds` finished and `models` read, the first ones included. If the two are
+    equal, the worker waits to read the next model.
     """
 
     kind: Literal["clock"] = "clock"
@@ -176,8 +168,8 @@ class Challenge(_Message):
 
 
 class Welcome(_Message):
-    """Admission of the worker. `version` is the number of updates applied so far. A coordinator that lost its memory
-    has another `epoch`, and every open update must be asked for again.
+    """Admission of the worker; `version` is the present one. A coordinator that lost its memory has another `epoch`,
+    and every open update must be asked for again.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -189,18 +181,18 @@ class Wait(_Item):
     """Acknowledgement of an Ask: it will start in about `start_s` seconds."""
 
     kind: Literal["wait"] = "wait"
-    start_s: Annotated[float, Field(ge=0)] = 0.0
+    start_s: _Seconds = 0.0
 
 
 class Grant(_Item):
-    """Decision about an update or a sum.
+    """Decision about an update or a sum, at the present `version`.
 
     It starts `start_s` seconds from receipt: to the server, or to worker `aggregator` at `address`. If `dropped`, it is
-    not sent at all, for `reason`. `version` is the number of updates applied so far.
+    not sent at all, for `reason`.
     """
 
     kind: Literal["grant"] = "grant"
-    start_s: Annotated[float, Field(ge=0)] = 0.0
+    start_s: _Seconds = 0.0
     aggregator: _Worker | None = None
     address: str = ""
     dropped: bool = False
@@ -329,7 +321,7 @@ def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
 def prove(token: str, nonce: str, hello: Hello) -> str:
     """Return the proof that the sender of `hello` has the tenant's token: HMAC-SHA256 (RFC 2104) over nonce and sender.
 
-    The token itself never travels. Another connection has another nonce, so a proof is worth nothing there.
+    Another connection has another nonce, so a proof is worth nothing there.
     """
     who = f"{nonce}|{hello.tenant}|{hello.worker}|{hello.incarnation}|{hello.node}"
     return hmac.new(token.encode(), who.encode(), hashlib.sha256).hexdigest()

@@ -2,11 +2,9 @@
 
 Rule of this file: bandwidths, transfers and reservations. It knows nothing of updates, servers or orders.
 
-Each node has an uplink and a downlink. The core has no congestion, so the path of a transfer is the uplink of its
-source and the downlink of its destination. A link is a step function: the bytes per second that are left from each time
-on. A transfer always takes the whole rate of the narrower of its two links (figure 4b), so its end follows from size
-and start. A reservation subtracts that rate from both links (figure 4c). Nothing travels between two transfers on one
-node.
+The core has no congestion, so the path of a transfer is the uplink of its source and the downlink of its destination. A
+link is a step function: the bytes per second that are left from each time on. A transfer always takes the whole rate of
+the narrower of its two links (figure 4b). A reservation subtracts that rate from both links (figure 4c).
 
 Links are values. A reservation replaces two of them, so copying a state or undoing a reservation costs nothing.
 """
@@ -61,10 +59,8 @@ class Link:
 
     def first_free(self, since_s: float) -> float:
         """Return the first time from `since_s` on at which anything is left."""
-        for place in range(bisect_right(self.times, since_s) - 1, len(self.rates)):
-            if self.rates[place] > 0:
-                return max(since_s, self.times[place])
-        return math.inf
+        begun = bisect_right(self.times, since_s) - 1
+        return next((max(since_s, self.times[i]) for i in range(begun, len(self.rates)) if self.rates[i] > 0), math.inf)
 
     def most_since(self, since_s: float) -> float:
         """Return the highest rate from `since_s` on."""
@@ -75,34 +71,25 @@ class Link:
         times, rates = self.times, self.rates
         place = bisect_right(times, pieces[0][0]) - 1
         new_times, new_rates = times[:place], rates[:place]
-        last = new_rates[-1] if new_rates else -1.0
+
+        def step(begin: float, end: float, rate: float) -> None:
+            if begin < end and (not new_rates or rate != new_rates[-1]):
+                new_times.append(begin)
+                new_rates.append(rate)
+
         cursor = times[place]
         for begin, end, rate in pieces:
             while times[place + 1] <= begin:
-                if cursor < times[place + 1] and rates[place] != last:
-                    last = rates[place]
-                    new_times.append(cursor)
-                    new_rates.append(last)
+                step(cursor, times[place + 1], rates[place])
                 place += 1
                 cursor = times[place]
-            if cursor < begin and rates[place] != last:
-                last = rates[place]
-                new_times.append(cursor)
-                new_rates.append(last)
+            step(cursor, begin, rates[place])
             left = rates[place] - rate
-            if left <= ROUNDING * rates[place]:
-                left = 0.0
-            if left != last:
-                last = left
-                new_times.append(begin)
-                new_rates.append(left)
+            step(begin, end, left if left > ROUNDING * rates[place] else 0.0)
             cursor = end
-        if cursor < times[place + 1] and rates[place] != last:
-            last = rates[place]
-            new_times.append(cursor)
-            new_rates.append(last)
+        step(cursor, times[place + 1], rates[place])
         place += 1
-        if place < len(rates) and rates[place] == last:
+        if place < len(rates) and rates[place] == new_rates[-1]:
             place += 1
         return Link(new_times + times[place:], new_rates + rates[place:])
 
@@ -110,9 +97,6 @@ class Link:
         """Return the link from `time_s` on, without its past."""
         place = bisect_right(self.times, time_s) - 1
         return self if place == 0 else Link([-math.inf, *self.times[place + 1 :]], self.rates[place:])
-
-
-FREE = Link.constant(math.inf)
 
 
 def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list[Piece] | None = None) -> float:
@@ -204,10 +188,6 @@ class NetworkState:
 
     def copy(self) -> NetworkState:
         return NetworkState(self.uplinks, self.downlinks)
-
-    def reversed(self) -> NetworkState:
-        """Return the network with every transfer reversed, as the distribution of a model needs it (section 10.3)."""
-        return NetworkState(self.downlinks, self.uplinks)
 
     def forget(self, before_s: float) -> None:
         """Drop the past, so that links do not grow while a job runs."""

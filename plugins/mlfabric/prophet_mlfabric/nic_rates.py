@@ -3,8 +3,7 @@
 Rule of this file: times and meaning of samples; learn/nic.py reads the counters.
 
 A counter shows the available rate only while there is always something to send: from an update's start to its end. The
-scheduler usually gives a NIC to one transfer at a time, so the bytes sent in that time are the rate. The highest rate
-in the newest WINDOW_S of such time is used: a sample with a pause is too low, and none is too high.
+highest rate in the newest WINDOW_S of such time is used: a sample with a pause is too low, and none is too high.
 """
 
 from __future__ import annotations
@@ -35,12 +34,7 @@ class NicEstimate:
         self._last: NicSample | None = None
         self._periods: deque[tuple[float, float]] = deque()
         """Length in seconds, and rate."""
-        self._reported: float | None = None
-
-    @property
-    def up(self) -> float | None:
-        """Available rate; None before anything was sent."""
-        return max((rate for _, rate in self._periods), default=None)
+        self._reported = 0.0
 
     def observe(self, sample: NicSample, sending: bool) -> None:
         """Take a sample; `sending` is True if there was something to send all the time since the last one."""
@@ -56,8 +50,8 @@ class NicEstimate:
 
     def news(self) -> float | None:
         """Return the rate if it has changed enough to report it, else None. It then counts as reported."""
-        up = self.up
-        if up is None or (self._reported is not None and abs(up - self._reported) <= NEWS * self._reported):
+        up = max((rate for _, rate in self._periods), default=0.0)
+        if abs(up - self._reported) <= NEWS * self._reported:
             return None
         self._reported = up
         return up

@@ -23,10 +23,10 @@ class JobWorker:
 
     number: int
     incarnation: int
-    node: Node
-    sums_at: str | None
     heard_s: float
-    replicates: bool = False
+    replicates: bool
+    node: Node = -1
+    sums_at: str | None = None
     alive: bool = True
     ended: bool = False
     open: dict[int, OpenUpdate] = field(default_factory=dict)
@@ -85,11 +85,11 @@ class OpenUpdates:
         (self.held if held else self.ready).append(entry)
         return entry
 
-    def let_go(self, may_send: Callable[[OpenUpdate], bool]) -> None:
-        """Make held updates ready if they may be sent now."""
+    def let_go(self, may_send: Callable[[int], bool]) -> None:
+        """Make held updates ready whose workers may send them now."""
         held, self.held = self.held, []
         for entry in held:
-            (self.ready if may_send(entry) else self.held).append(entry)
+            (self.ready if may_send(entry.worker.number) else self.held).append(entry)
 
     def remove(self, entry: OpenUpdate) -> None:
         """Forget an update. While its batch is decided it is in no list."""
@@ -97,24 +97,6 @@ class OpenUpdates:
         for waiting in (self.ready, self.held):
             if entry in waiting:
                 waiting.remove(entry)
-
-
-class Collections:
-    """Open collections, by number from `first` on."""
-
-    def __init__(self, first: int) -> None:
-        self.first = self._next = first
-        self.open: dict[int, OpenCollection] = {}
-
-    def add(self, aggregator: JobWorker, transfer: PlannedTransfer, members: list[OpenUpdate]) -> OpenCollection:
-        """Open a collection of these updates."""
-        collection = self.open[self._next] = OpenCollection(self._next, aggregator, transfer, members)
-        self._next += 1
-        return collection
-
-    def known(self, number: int) -> bool:
-        """Return True if this number is or was in use."""
-        return self.first <= number < self._next
 
 
 class Manner(NamedTuple):
@@ -125,7 +107,6 @@ class Manner(NamedTuple):
 
     @classmethod
     def of(cls, hello: Hello) -> Manner:
-        """Return the way of training in `hello`."""
         return cls(hello.staleness, None if hello.staleness is None else hello.workers)
 
     def __str__(self) -> str:
@@ -150,6 +131,10 @@ class CoordinatedJob:
     leads_since_s: float = -math.inf
     left_behind: set[int] = field(default_factory=set)
     """Dead workers that the others were told not to wait for."""
+
+    def replicating(self) -> list[JobWorker]:
+        """Return the workers that can hand copies of the model to a replica."""
+        return [worker for worker in self.workers.values() if worker.alive and worker.replicates]
 
     def aggregators(self, server: Node) -> dict[Node, JobWorker]:
         """Return the summing worker of each node except the server's; none unless all live workers can send to one."""

@@ -10,10 +10,9 @@ place is taken even if others are shorter. If the next one would end before it, 
 one is dropped later, the one after it is applied with the kept update, still at its own place. Ties go to the worker
 that is faster on its own, then to the update that comes first in the batch.
 
-Cost: the paper evaluates every remaining update in every round, which is quadratic. Three lower bounds leave few to
+Cost: the paper evaluates every remaining update in every round, which is quadratic. Two lower bounds leave few to
 evaluate. Ends only grow while bandwidth is taken, so an old value bounds the new one. No transfer ends sooner than at
-its worker's full rate from the moment when the server has anything left. None ends sooner than its bytes take on the
-server's link alone. The first update that meets a bound ends the search.
+its worker's full rate from the moment when the server has anything left.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from prophet_mlfabric.network import FREE, Link, NetworkState, Node, Piece, end_of
+from prophet_mlfabric.network import NetworkState, Node, Piece, end_of
 from prophet_scheduler.core.errors import UserError
 
 
@@ -50,8 +50,7 @@ class Update:
             )
 
 
-@dataclass(frozen=True)
-class Ordering:
+class Ordering(NamedTuple):
     """The order O(U) of the updates, and the dropped ones."""
 
     updates: tuple[Update, ...]
@@ -83,10 +82,7 @@ class _Round:
     def __init__(
         self, updates: Sequence[Update], network: NetworkState, server: Node, now_s: float, deadlines: Sequence[int]
     ) -> None:
-        self.updates = updates
-        self.network = network.copy()
-        self.server = server
-        self.now_s = now_s
+        self.updates, self.network, self.server, self.now_s = updates, network.copy(), server, now_s
         count = len(updates)
         rates = {node: network.uplinks[node].most_since(now_s) for node in {update.node for update in updates}}
         # Best time of each at its own node, a lower bound whatever is reserved. Updates at the server's node are there
@@ -94,8 +90,6 @@ class _Round:
         self.alone = [-math.inf if u.node == server else u.size_bytes / rates[u.node] for u in updates]
         self.ends = [0.0] * count
         self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
-        self.by_size = sorted(range(count), key=lambda place: -updates[place].size_bytes)
-        self.gone = [False] * count
         due = np.clip(np.array(deadlines, int), 0, count + 1)
         self.deadlines: list[int] = due.tolist()
         self.slack = np.arange(count + 1) - np.cumsum(np.bincount(due, minlength=count + 2))[: count + 1]
@@ -109,18 +103,18 @@ class _Round:
             forced = self._forced(len(order) + 1)
             place, end, pieces = known or self._shortest(forced)
             known = None
-            self._remove(place)
+            self.candidates.remove(place)
             node = self.updates[place].node
             before = self.network.uplinks[node], self.network.downlinks[self.server], self.ends.copy()
             self.network.take(node, self.server, pieces)
-            self._use_places(place, 1)
+            # One place fewer for everyone, and one update fewer that waits for a place up to its own deadline.
+            self.slack[: self.deadlines[place]] -= 1
             # The next update cannot overtake the shortest of all: only a deadline makes looking ahead worth it.
             if forced is not None and self.candidates:
                 known = self._shortest(self._forced(len(order) + 2))
                 if end > known[1]:
                     self.network.uplinks[node], self.network.downlinks[self.server], self.ends = before
-                    self._use_places(place, -1)
-                    self._leave_out(place)
+                    self.slack += 1  # it needs no place up to any deadline
                     dropped.append(self.updates[place])
                     known = None
                     continue
@@ -133,18 +127,16 @@ class _Round:
         """
         uplinks, down = self.network.uplinks, self.network.downlinks[self.server]
         updates, ends, alone, deadlines = self.updates, self.ends, self.alone, self.deadlines
-        free_s = down.first_free(self.now_s)
-        floor = self._floor(down)
-        best, best_end = -1, math.inf
+        free_s, best, best_end = down.first_free(self.now_s), -1, math.inf
         for place in self.candidates:
             if deadline is not None and deadlines[place] > deadline:
                 continue
             update = updates[place]
-            local = update.node == self.server
-            if best >= 0 and (free_s + alone[place] >= best_end or best_end <= floor):
+            if best >= 0 and free_s + alone[place] >= best_end:
                 break
             if ends[place] >= best_end:
                 continue
+            local = update.node == self.server
             end = self.now_s if local else end_of(uplinks[update.node], down, update.size_bytes, self.now_s)
             ends[place] = end
             if end < best_end or best < 0:
@@ -153,33 +145,18 @@ class _Round:
         end, pieces = self.network.pieces(chosen.node, self.server, chosen.size_bytes, self.now_s)
         return best, end, pieces
 
-    def _floor(self, down: Link) -> float:
-        """Return a time before which no remaining transfer ends."""
-        while self.by_size and self.gone[self.by_size[-1]]:
-            self.by_size.pop()
-        if not self.by_size:
-            return self.now_s
-        smallest = self.updates[self.by_size[-1]]
-        return self.now_s if smallest.size_bytes <= 0 else end_of(FREE, down, smallest.size_bytes, self.now_s)
-
-    def _remove(self, place: int) -> None:
-        self.candidates.remove(place)
-        self.gone[place] = True
-
     def _drop_hopeless(self) -> list[Update]:
         """Drop and return what cannot be in time in any order."""
+
+        def ends(place: int) -> tuple[float, int]:
+            update = self.updates[place]
+            return self.network.end(update.node, self.server, update.size_bytes, self.now_s), place
+
         dropped: list[Update] = []
         while (late := np.flatnonzero(self.slack < 0)).size:
-            limit = int(late[0])
-            place = max(
-                (place for place in self.candidates if self.deadlines[place] <= limit),
-                key=lambda place: (
-                    self.network.end(self.updates[place].node, self.server, self.updates[place].size_bytes, self.now_s),
-                    place,
-                ),
-            )
-            self._remove(place)
-            self._leave_out(place)
+            place = max((place for place in self.candidates if self.deadlines[place] <= late[0]), key=ends)
+            self.candidates.remove(place)
+            self.slack[self.deadlines[place] :] += 1
             dropped.append(self.updates[place])
         return dropped
 
@@ -187,13 +164,3 @@ class _Round:
         """Return the deadline by which the update at `position` has to be due; None if any may go there."""
         tight = np.flatnonzero(self.slack[position:] == 0)
         return position + int(tight[0]) if tight.size else None
-
-    def _use_places(self, place: int, count: int) -> None:
-        """Have one fewer place for everyone, and one fewer update that waits for a place up to its own deadline.
-
-        A `count` of -1 takes that back.
-        """
-        self.slack[: self.deadlines[place]] -= count
-
-    def _leave_out(self, place: int) -> None:
-        self.slack[self.deadlines[place] :] += 1

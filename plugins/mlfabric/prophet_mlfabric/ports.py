@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Permission:
-    """Decision about an update or, with `sum`, about the sum of that number. It comes when the update may start: there
-    is nothing left to wait for.
+    """Decision about an update or, with `sum`, about the sum of that number. It comes when the update may start.
 
     `goes` is False if the update is dropped, for `reason`, before it costs a byte. `aggregator` is the worker to send
-    it to, at `address`; None for the server. `version` is the minimum number of updates in the server's model at the
-    decision. `coordinated` is False if the coordinator is away or slow, and the update goes in arrival order.
+    it to, at `address`; None for the server. The server's model then had at least `version` updates. `coordinated` is
+    False if the coordinator is away or slow, and the update goes in arrival order.
     """
 
     update: int

@@ -65,17 +65,14 @@ class KeptModel:
         """Answer a request of a worker."""
         data = b""
         try:
-            match request.kind:
-                case RequestKind.KEEP:
-                    self.take(request.payload, request.number)
-                case RequestKind.MODEL if self.updates is None:
-                    raise UserError("it has no model yet")
-                case RequestKind.MODEL:
-                    data = self.path.read_bytes()
-                case RequestKind.STATE:
-                    pass
-                case _:
-                    raise UserError("there is no such request")
+            if request.kind not in list(RequestKind):
+                raise UserError("there is no such request")
+            if request.kind == RequestKind.KEEP:
+                self.take(request.payload, request.number)
+            elif request.kind == RequestKind.MODEL and self.updates is None:
+                raise UserError("it has no model yet")
+            elif request.kind == RequestKind.MODEL:
+                data = self.path.read_bytes()
         except UserError as error:
             request.answer(REFUSED, 0, str(error).encode())
         else:
@@ -93,8 +90,7 @@ def replica_server(host: str, port: int, tenant: str, token: str, kept: KeptMode
 class ReplicaStore:
     """The replica of `tenant` at an address. Any thread may use it; each call makes its own connection.
 
-    Raises OSError if it cannot be reached or does not answer for `timeout_s`, and UserError if it refuses or lacks the
-    job's token.
+    Raises OSError if it does not answer for `timeout_s`, and UserError if it refuses or lacks the job's token.
     """
 
     def __init__(self, host: str, port: int, tenant: str, token: str, timeout_s: float = TIMEOUT_S) -> None:

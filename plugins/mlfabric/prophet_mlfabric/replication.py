@@ -3,10 +3,9 @@
 Rule of this file: norms in, positions and transfers out. It sees no model, so its bound holds for every model whose
 updates have these norms. docs/policies/mlfabric.md names the differences from the paper.
 
-The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2). Server and replica apply the same updates
-in the same order. H_t = momentum * H_(t-1) + |u_t| bounds the t-th step. The two differ by at most the steps that only
-one of them has (Eq. 11): a difference of two entries of one running sum. A binary search in that sum answers "how far
-must the replica be before update t may be applied".
+The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2), so H_t = momentum * H_(t-1) + |u_t| bounds
+the t-th step. Server and replica, which apply the same updates in the same order, differ by at most the steps that only
+one of them has (Eq. 11): a difference of two entries of one running sum.
 
 A sum moves its model by all its updates at once, so a run's steps may add up to at most Div_max. Then the one of the
 two that is behind may always go on, and neither waits for ever.
@@ -17,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node
@@ -40,12 +40,9 @@ class DivergenceLedger:
             raise UserError(f"divergence bound {bound}: give a positive number")
         if not 0 <= momentum < 1:
             raise UserError(f"momentum {momentum}: give a number from 0 to below 1")
-        self.bound = bound
-        self.momentum = momentum
-        self._per_step = updates_per_step
+        self.bound, self.momentum, self._per_step = bound, momentum, updates_per_step
         self._count = 0
-        self._gathered = 0.0
-        self._step = 0.0
+        self._gathered = self._step = 0.0
         self._sums = [0.0]
 
     def add(self, norm: float) -> None:
@@ -113,42 +110,31 @@ def replicate(
     """Return the transfers to the replica that start with this batch (section 5.3).
 
     `pending` are the updates that the replica lacks, in order: those punted before, then those of `server`, the batch's
-    tentative schedule (an update may be in both lists only once). The ledger has all of them. `busy_until_s` is when
-    earlier transfers to the replica end. Updates that the bound needs travel now, and so do those that arrive before
-    the batch's last update is applied at the server. The rest is punted.
-
-    The paper checks the bound when the batch's last update is applied, and may delay that one. Here every update is
-    checked, since the replica may lag in the middle of a batch and catch up at its end.
+    tentative schedule. The ledger has all of them. `busy_until_s` is when earlier transfers to the replica end. Updates
+    that the bound needs travel now, and so do those that arrive before the batch's last update is applied at the
+    server. The rest is punted. Every update is checked (in the paper only the batch's last), since the replica may lag
+    in the middle of a batch and catch up at its end.
     """
-    position = len(ledger) - sum(len(group.updates) for group in server.groups)
-    needed: list[int] = []
-    for group in server.groups:
-        position += len(group.updates)
-        needed.append(ledger.needed(position))
-    # The replica will have `there` updates when all transfers under way to it have arrived.
-    start = there = len(ledger) - len(pending)
-    tentative = aggregate(
-        pending, server.network, replica, aggregators, now_s, busy_until_s, ledger.weights(there), ledger.bound
-    )
-    reached: list[int] = []
-    for group in tentative.groups:
-        there += len(group.updates)
-        reached.append(there)
-    most = max(needed, default=0)
-    frozen = 0
-    for place, group in enumerate(tentative.groups):
-        before = reached[place - 1] if place else start
-        if before < most or group.applied_s <= server.end_s:
-            frozen = place + 1
-        else:
-            break
-    kept = 0
+    scheduled = len(ledger) - sum(len(group.updates) for group in server.groups)
+    needed = [ledger.needed(position) for position in _positions(scheduled, server.groups)[1:]]
+    # The replica will have `start` updates when all transfers under way to it have arrived.
+    start = len(ledger) - len(pending)
+    weights = ledger.weights(start)
+    groups = aggregate(pending, server.network, replica, aggregators, now_s, busy_until_s, weights, ledger.bound).groups
+    reached = _positions(start, groups)
+    most, frozen, kept = max(needed, default=0), 0, 0
+    while frozen < len(groups) and (reached[frozen] < most or groups[frozen].applied_s <= server.end_s):
+        frozen += 1
     for group, need in zip(server.groups, needed, strict=True):
-        if need > start and tentative.groups[bisect_left(reached, need)].applied_s > group.applied_s:
+        if need > start and groups[bisect_left(reached, need) - 1].applied_s > group.applied_s:
             break
         kept += 1
-    sent = reached[frozen - 1] - start if frozen else 0
-    return Replication(tentative.groups[:frozen], tuple(pending[sent:]), tuple(needed), kept)
+    return Replication(groups[:frozen], tuple(pending[reached[frozen] - start :]), tuple(needed), kept)
+
+
+def _positions(start: int, groups: Sequence[Group]) -> list[int]:
+    """Return how many updates there are before the first group and after each."""
+    return list(accumulate((len(group.updates) for group in groups), initial=start))
 
 
 def reserve_groups(

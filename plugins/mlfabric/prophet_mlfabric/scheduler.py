@@ -4,8 +4,7 @@ Rule of this file: the decision about one batch, and its consequences for the ne
 with the network's state and the time, and transfers go out.
 
 A schedule lists transfers in the order of their reservations, which is also their priority on the wire: each gets what
-the earlier ones leave. A network that turns out slower or faster changes times, but neither orders nor bounds: delays
-are places in an order, and a commit names the position that the replica must have reached.
+the earlier ones leave. A network that turns out slower or faster changes times, but neither orders nor bounds.
 """
 
 from __future__ import annotations
@@ -144,67 +143,53 @@ class Scheduler:
         `replica_busy_until_s` are the expected ends of the last of those at the server and replica. Raises UserError
         for a node that is not in the network, before anything is changed.
         """
-        self._check_nodes(updates, network)
-        ordering = order_updates(updates, network, self.server, now_s, self.delay_bound, self.version)
-        order = ordering.updates
+        server, replica, ledger = self.server, self.replica, self._ledger
+        own = (server, *self.aggregators, server if replica is None else replica)
+        for node in (*(update.node for update in updates), *own):
+            if not 0 <= node < len(network):
+                raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
+        order, dropped = order_updates(updates, network, server, now_s, self.delay_bound, self.version)
         ranked = self._ranked(network, now_s)
         self.version += len(order)
+        weights = [update.norm for update in order]
+        if ledger is not None:
+            for norm in weights:
+                ledger.add(norm)
+            weights = ledger.weights(self.version - len(order))
+        tentative = aggregate(order, network, server, ranked, now_s, busy_until_s, weights, self._divergence_bound)
         transfers: list[PlannedTransfer] = []
-        if self.replica is None or self._ledger is None:
-            norms = [update.norm for update in order]
-            most = self._divergence_bound
-            tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, norms, most)
-            commits = [_arrival(group, self.server, transfers) for group in tentative.groups]
-            return BatchSchedule(tuple(transfers), tuple(commits), (), ordering.dropped)
+        if replica is None or ledger is None:
+            commits = [_arrival(group, server, transfers) for group in tentative.groups]
+            return BatchSchedule(tuple(transfers), tuple(commits), (), dropped)
 
-        for update in order:
-            self._ledger.add(update.norm)
-        weights = self._ledger.weights(self.version - len(order))
-        tentative = aggregate(order, network, self.server, ranked, now_s, busy_until_s, weights, self._ledger.bound)
-        copied_to = len(self._ledger) - len(order) - len(self.punted)
-        replication = replicate(
-            (*self.punted, *order),
-            tentative,
-            self._ledger,
-            self.replica,
-            self._ranked(network, now_s),
-            now_s,
-            replica_busy_until_s,
-        )
+        copied_to = len(ledger) - len(order) - len(self.punted)
+        pending, ranked = (*self.punted, *order), self._ranked(network, now_s)
+        replication = replicate(pending, tentative, ledger, replica, ranked, now_s, replica_busy_until_s)
         self.punted = replication.punted
         kept, needed = replication.kept, replication.needed
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
             # Updates that give way are reserved after the replica's transfers, which then come first on the wire.
             state = network.copy()
-            early, latest = reserve_groups(groups[:kept], state, self.server, now_s, max(now_s, busy_until_s))
-            copied, _ = reserve_groups(copied, state, self.replica, now_s, max(now_s, replica_busy_until_s))
-            late, _ = reserve_groups(groups[kept:], state, self.server, now_s, latest)
+            early, latest = reserve_groups(groups[:kept], state, server, now_s, max(now_s, busy_until_s))
+            copied, _ = reserve_groups(copied, state, replica, now_s, max(now_s, replica_busy_until_s))
+            late, _ = reserve_groups(groups[kept:], state, server, now_s, latest)
             groups = (*early, *late)
-        commits = [_arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept)]
+        placed = list(zip(groups, needed, strict=True))
+        commits = [_arrival(group, server, transfers, needs) for group, needs in placed[:kept]]
         copies = []
         for group in copied:
             copied_to += len(group.updates)
-            copies.append(_arrival(group, self.replica, transfers, self._ledger.needed(copied_to)))
-        commits += [
-            _arrival(groups[place], self.server, transfers, needed[place]) for place in range(kept, len(groups))
-        ]
-        return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), ordering.dropped)
-
-    def _check_nodes(self, updates: Sequence[Update], network: NetworkState) -> None:
-        own = (self.server, self.replica, *self.aggregators)
-        for node in (*(update.node for update in updates), *(node for node in own if node is not None)):
-            if not 0 <= node < len(network):
-                raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
+            copies.append(_arrival(group, replica, transfers, ledger.needed(copied_to)))
+        commits += [_arrival(group, server, transfers, needs) for group, needs in placed[kept:]]
+        return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), dropped)
 
     def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
-        nodes = self.aggregators
-        shuffled = [nodes[place] for place in self._random.permutation(len(nodes))]
-        speed = {
-            node: min(network.uplinks[node].most_since(now_s), network.downlinks[node].most_since(now_s))
-            for node in nodes
-        }
-        return sorted(shuffled, key=lambda node: -speed[node])
+        def speed(node: Node) -> float:
+            return min(network.uplinks[node].most_since(now_s), network.downlinks[node].most_since(now_s))
+
+        shuffled = [self.aggregators[place] for place in self._random.permutation(len(self.aggregators))]
+        return sorted(shuffled, key=speed, reverse=True)
 
 
 def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
@@ -213,16 +198,12 @@ def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], 
     if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # there is nothing to sum
         last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
-        legs = [
-            PlannedTransfer(
-                Kind.TO_AGGREGATOR, update.node, group.aggregator, update.size_bytes, (update,), end_s=end_s
-            )
-            for update, end_s in zip(group.updates, group.arrivals_s, strict=True)
-        ]
-        transfers += legs
-        size, end_s = group.size_bytes, group.end_s
-        last = PlannedTransfer(
-            Kind.SUM, group.aggregator, destination, size, group.updates, tuple(legs), ready=False, end_s=end_s
+        to, size, end_s = group.aggregator, group.size_bytes, group.end_s
+        legs = tuple(
+            PlannedTransfer(Kind.TO_AGGREGATOR, update.node, to, update.size_bytes, (update,), end_s=arrival_s)
+            for update, arrival_s in zip(group.updates, group.arrivals_s, strict=True)
         )
+        transfers += legs
+        last = PlannedTransfer(Kind.SUM, to, destination, size, group.updates, legs, ready=False, end_s=end_s)
     transfers.append(last)
     return Arrival(last, needs)

@@ -61,9 +61,7 @@ class CoordinatorServer:
 
         Raises UserError if nothing can listen there.
         """
-        self._connections = connections
-        self._clock = clock
-        self._say = say
+        self._connections, self._clock, self._say = connections, clock, say
         self._stopped = False
         try:
             self._listener = listener_at(*host_and_port(listen, "--listen", 0))
@@ -121,9 +119,7 @@ def _send(outgoing: Iterable[Outgoing[Connection]]) -> None:
 
 
 def _most_files() -> int:
-    """Return the maximum number of connections. Each needs a file descriptor; many systems allow 1,024 unless a process
-    asks for more.
-    """
+    """Return the maximum number of connections; many systems allow 1,024 files unless a process asks for more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

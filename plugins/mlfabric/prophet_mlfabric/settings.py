@@ -30,7 +30,9 @@ DEFAULT_COORDINATOR_BOUND_S = 2.0
 MOST_STALENESS = 10**6
 LEAST_TOKEN = 16
 """Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
-_LINE = re.compile(r"(?P<tenant>[A-Za-z0-9._:-]{1,128})\s+(?P<token>\S+)")
+MOST_TOKENS_BYTES = 1 << 20
+"""Maximum bytes of a file of tokens; a device may have no end."""
+_LINE = re.compile(r"([A-Za-z0-9._:-]{1,128})\s+(\S+)")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,7 @@ class CoordinatorSettings:
     """Place of a worker's coordinator, and what this worker says to it.
 
     `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
-    the NIC; None is the host's name. `staleness` is the number of rounds by which a worker may lead the slowest; None
-    for any. `replica` is the host and port of the replica to which it can hand copies of the model; None without one.
+    the NIC; None is the host's name. `staleness` is in rounds; None for any lead. `replica` is its host and port.
     """
 
     address: str
@@ -79,11 +80,10 @@ def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings 
     address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
     if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
         raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
-    if staleness and not address:
-        raise UserError(f"{STALENESS} is set, and {COORDINATOR} is not: name the coordinator that is to keep it")
-    if not address and environ.get(REPLICA):
-        raise UserError(f"{REPLICA} is set, and {COORDINATOR} is not: name the coordinator that is to order copies")
     if not address:
+        for name, work in ((STALENESS, "keep it"), (REPLICA, "order copies")):
+            if environ.get(name):
+                raise UserError(f"{name} is set, and {COORDINATOR} is not: name the coordinator that is to {work}")
         return None
     host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
@@ -105,23 +105,26 @@ def load_tokens(path: Path) -> dict[str, str]:
     count. Raises UserError, which never contains a token.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            text = file.read(MOST_TOKENS_BYTES + 1).decode()
+        reason = f"more than {MOST_TOKENS_BYTES} bytes" if len(text) > MOST_TOKENS_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
+        reason = str(error.strerror) if isinstance(error, OSError) else "not UTF-8 text"
+    if reason:
+        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`")
     tokens: dict[str, str] = {}
-    for place, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
+    for place, line in enumerate(map(str.strip, text.splitlines()), start=1):
+        if not line or line.startswith("#"):
             continue
-        match = _LINE.fullmatch(stripped)
+        match = _LINE.fullmatch(line)
         if match is None:
             raise UserError(f"{path}, line {place}: write `TENANT TOKEN`, a name and a token without spaces")
-        if len(match["token"]) < LEAST_TOKEN:
+        tenant, token = match.groups()
+        if len(token) < LEAST_TOKEN:
             raise UserError(f"{path}, line {place}: a token has at least {LEAST_TOKEN} characters")
-        if match["tenant"] in tokens:
-            raise UserError(f"{path}, line {place}: tenant {match['tenant']} has a token already")
-        tokens[match["tenant"]] = match["token"]
+        if tenant in tokens:
+            raise UserError(f"{path}, line {place}: tenant {tenant} has a token already")
+        tokens[tenant] = token
     if not tokens:
         raise UserError(f"{path} has no tenant: write a line `TENANT TOKEN`")
     return tokens

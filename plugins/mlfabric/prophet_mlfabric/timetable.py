@@ -3,13 +3,12 @@
 Rule of this file: transfers, the network's rates and the time in; starts out. scheduler.py decides which transfers
 there are, and coordination.py tells the workers.
 
-The scheduler reserves time for each transfer (MLfabric, section 5.1.1). A real network does not keep to reservations,
-so only the order of a schedule is final here. Starts are computed again after every event: first the rest of the
-transfers under way, then the planned ones in their order. An early end moves the next transfers forward. A late
-transfer moves them back until it has taken twice its time; then it is no longer waited for. An engine does not get the
-whole rate of a NIC, so the slowdown is learned from the newest transfers.
+A real network does not keep to the scheduler's reservations (MLfabric, section 5.1.1), so only the order of a schedule
+is final here. Starts are computed again after every event: first the rest of the transfers under way, then the planned
+ones in their order. A late transfer is waited for until it has taken twice its time. An engine does not get the whole
+rate of a NIC, so the slowdown is learned from the newest transfers.
 
-The delay bound needs no reservations either. The update i (from 0) of a transfer with k updates has at most the delay
+The delay bound needs no reservations. The update i (from 0) of a transfer with k updates has at most the delay
 
     (updates applied + all updates under way to the server) - (k - 1 - i) - v(i)
 
@@ -44,8 +43,7 @@ class Timetable:
     """Planned transfers in their order, and transfers under way."""
 
     def __init__(self, server: Node, delay_bound: int | None) -> None:
-        self._server = server
-        self._delay_bound = delay_bound
+        self._server, self._delay_bound = server, delay_bound
         self.planned: list[PlannedTransfer] = []
         self.under_way: list[PlannedTransfer] = []
         self.next_s = math.inf
@@ -105,20 +103,18 @@ class Timetable:
         passed_over, room = 0, math.inf
         self.next_s = math.inf
         for transfer in self.planned[:LOOKED_AT]:
-            soon = transfer.ready and transfer.begin_s <= now_s + LEAD_S
+            soon, allowed = transfer.ready and transfer.begin_s <= now_s + LEAD_S, True
             if transfer.commits:
                 limit, after = self._limit(transfer), in_all + len(transfer.updates)
                 if after > limit:
                     hopeless.append(transfer)
                     continue
-                allowed = after <= tightest and after <= room
-                if not (soon and allowed):
+                allowed = after <= min(tightest, room)
+                if soon and allowed:
+                    in_all, tightest = after, min(tightest, limit)
+                else:
                     passed_over += len(transfer.updates)
                     room = min(room, limit - passed_over)
-                else:
-                    in_all, tightest = after, min(tightest, limit)
-            else:
-                allowed = True
             if soon and allowed:
                 starting.append(transfer)
             elif transfer.ready and allowed:

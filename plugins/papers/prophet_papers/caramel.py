@@ -6,9 +6,8 @@ How the paper maps to the queue. A batch is a group, its place in the packing, b
 has the network at a time, so the credit is 1. The paper's transfers wait for computing, so that none is early. The
 queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
 packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
-pass, and if predictions are true, none ends later than it is packed. Where one is not, the queue goes on a little
-later. The order of computing stays the program's (docs/policies/caramel.md). How deep a batch is cut is `depths`; the
-queue has no such knob.
+pass, and if predictions are true, none ends later than it is packed. The order of computing stays the program's
+(docs/policies/caramel.md). How deep a batch is cut is `depths`; the queue has no such knob.
 """
 
 from __future__ import annotations
@@ -65,12 +64,8 @@ class Caramel:
         last = len(ids) - 1
         if network is None:
             order = {gradient: last - index for index, gradient in enumerate(ids)}
-            return Plan(
-                push=QueuePlan(order=order, credit=ONE_BATCH),
-                pull=QueuePlan(order=order),
-                size_bytes=profile.size_by_id,
-                policy=self.name,
-            )
+            push, pull = QueuePlan(order=order, credit=ONE_BATCH), QueuePlan(order=order)
+            return Plan(push=push, pull=pull, size_bytes=profile.size_by_id, policy=self.name)
         batches, packing = self.pack(profile, network)
         # Windows are in the order of generation, which is that of the ids turned round.
         members = [[ids[last - place] for place in joined.members] for joined in batches]

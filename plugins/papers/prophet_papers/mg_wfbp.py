@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
@@ -76,9 +77,7 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
     best: list[tuple[float, int]] = [(0.0, 0)]
     start = [0]
     for end in range(1, count + 1):
-        generated_s = generation_s[order[end - 1]]
-        total = 0
-        options = []
+        generated_s, total, options = generation_s[order[end - 1]], 0, []
         for first in reversed(range(end)):
             total += sizes[order[first]]
             before_s, number = best[first]
@@ -112,19 +111,12 @@ def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
         raise UserError("generation_s rises; list gradients from the first layer (generated last) to the last layer")
 
 
+_definition = partial(Definition, page="policies/baselines.md", groups=True, waits=True)
+
 POLICIES = {
-    "mg-wfbp": Definition(
-        "gradients merged as in MG-WFBP",
-        lambda options, partition_bytes: MgWfbp(),
-        page="policies/baselines.md",
-        groups=True,
-        waits=True,
-    ),
-    "mg-wfbp-exact": Definition(
+    "mg-wfbp": _definition("gradients merged as in MG-WFBP", lambda options, partition_bytes: MgWfbp()),
+    "mg-wfbp-exact": _definition(
         "the best merging of neighbours that MG-WFBP could find",
         lambda options, partition_bytes: MgWfbp(exact=True),
-        page="policies/baselines.md",
-        groups=True,
-        waits=True,
     ),
 }

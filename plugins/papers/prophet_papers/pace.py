@@ -11,6 +11,8 @@ partitions are. An engine that can cut a tensor anywhere finds the paper's own c
 
 from __future__ import annotations
 
+from functools import partial
+
 from prophet_papers.algorithms.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
 from prophet_scheduler.core.graph import training_graph
 from prophet_scheduler.core.network import Network
@@ -71,19 +73,11 @@ def urgency(fusion: Fusion) -> list[int]:
     return sorted(range(len(transfers)), key=lambda i: (-transfers[i].tail, -i))
 
 
+_definition = partial(Definition, page="policies/pace.md", traced=True, groups=True)
+
 POLICIES = {
-    "pace": Definition(
-        "PACE's fused tensors, the longest tail first",
-        lambda options, partition_bytes: Pace(),
-        page="policies/pace.md",
-        traced=True,
-        groups=True,
-    ),
-    "pace-best": Definition(
-        "PACE with the best groups that neighbours can form",
-        lambda options, partition_bytes: Pace(balanced=False),
-        page="policies/pace.md",
-        traced=True,
-        groups=True,
+    "pace": _definition("PACE's fused tensors, the longest tail first", lambda options, partition_bytes: Pace()),
+    "pace-best": _definition(
+        "PACE with the best groups that neighbours can form", lambda options, partition_bytes: Pace(balanced=False)
     ),
 }

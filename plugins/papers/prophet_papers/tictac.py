@@ -3,19 +3,18 @@
 Rule of this file: from a profile and a graph to a plan; the heuristics are in algorithms/tictac/.
 
 How the paper maps to the queue. It orders the parameters that a TensorFlow worker receives when an iteration begins;
-all of them exist by then, so a counter at the sender lets each go when those before it went. Here a parameter comes
-back from a server after its gradient went there, and gradients appear during the backward pass, the most urgent
-last. A counter would keep everything waiting for the first number. So the numbers are an order among what is
-ready, on the way up and on the way down.
+all of them exist by then, so a counter at the sender lets each go when those before it went. Here gradients appear
+during the backward pass, the most urgent last. A counter would keep everything waiting for the first number. So the
+numbers are an order among what is ready, on the way up and on the way down.
 
-The counter counts what was handed over and not what has arrived: the wire never runs dry between two transfers
-(section 5.1 rejects waiting for completion), and a tensor is never cut. A credit of the largest gradient
-does both: once the wire is idle any gradient goes whole, and small ones follow each other without waiting.
+In the paper the wire never runs dry between two transfers (section 5.1), and a tensor is never cut. A credit of the
+largest gradient does both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from prophet_papers.algorithms.tictac import graph_time, tao, tio
 from prophet_scheduler.core.errors import UserError
@@ -111,20 +110,18 @@ def _match(graph: Graph, profile: Profile) -> dict[int, str]:
     return matched
 
 
+# It orders tensors, in time that grows with the square of their number.
+_definition = partial(Definition, page="policies/tictac.md", blocks=Blocks.WHOLE)
+
 POLICIES = {
-    "tictac": Definition(
+    "tictac": _definition(
         "TicTac's order, by measured times",
         lambda options, partition_bytes: TicTac(),
-        page="policies/tictac.md",
-        # It orders tensors, in time that grows with the square of their number.
-        blocks=Blocks.WHOLE,
         of_graph=lambda options, graph: TicTac(graph),
     ),
-    "tictac-tio": Definition(
+    "tictac-tio": _definition(
         "TicTac's order, by structure alone",
         lambda options, partition_bytes: TicTac(timing_aware=False),
-        page="policies/tictac.md",
-        blocks=Blocks.WHOLE,
         of_graph=lambda options, graph: TicTac(graph, timing_aware=False),
     ),
 }

@@ -6,43 +6,20 @@ import math
 
 import pytest
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Result
-from prophet_mlfabric.messages import (
-    MOST_REASON,
-    Applied,
-    Ask,
-    Beat,
-    Bye,
-    Challenge,
-    Clock,
-    Collect,
-    Copied,
-    Copy,
-    Denied,
-    Done,
-    Grant,
-    Hello,
-    Lost,
-    NicRates,
-    Parting,
-    Proceed,
-    Request,
-    Wait,
-    Welcome,
-    proves,
-)
 from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
-HELLO = Hello(tenant="job", worker=0, incarnation=1, node="machine")
+HELLO = msg.Hello(tenant="job", worker=0, incarnation=1, node="machine")
 TOKEN = "a token of the tests"
-ASK = Ask(update=0, size_bytes=100, version=0)
-DONE = Done(update=0, version=0, size_bytes=100)
-SUM = Ask(update=5, sum=True)
-WELCOME = Welcome(epoch=1, version=0)
+ASK = msg.Ask(update=0, size_bytes=100, version=0)
+DONE = msg.Done(update=0, version=0, size_bytes=100)
+SUM = msg.Ask(update=5, sum=True)
+WELCOME = msg.Welcome(epoch=1, version=0)
 
 
-def turn(talk: Conversation, now_s: float) -> tuple[list[Request], list[Result]]:
+def turn(talk: Conversation, now_s: float) -> tuple[list[msg.Request], list[Result]]:
     talk.turn(now_s)
     return talk.take()
 
@@ -65,7 +42,7 @@ def asked() -> Conversation:
 def went(aggregator: int | None = None) -> Conversation:
     talk = asked()
     address = "" if aggregator is None else "a:1"
-    talk.receive(Grant(update=0, aggregator=aggregator, address=address, version=0), 0.0)
+    talk.receive(msg.Grant(update=0, aggregator=aggregator, address=address, version=0), 0.0)
     assert turn(talk, 0.0) == ([], [Permission(0, True, "", aggregator, 0, True, address)])
     return talk
 
@@ -79,9 +56,9 @@ def away() -> Conversation:
 def test_it_says_hello_and_proves_that_it_has_the_token() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
     assert turn(talk, 0.0) == ([HELLO], [])
-    talk.receive(Challenge(nonce="ab" * 32), 0.1)
+    talk.receive(msg.Challenge(nonce="ab" * 32), 0.1)
     (hello,), _ = turn(talk, 0.1)
-    assert isinstance(hello, Hello) and proves(TOKEN, "ab" * 32, hello)
+    assert isinstance(hello, msg.Hello) and msg.proves(TOKEN, "ab" * 32, hello)
     assert not talk.welcomed
     talk.receive(WELCOME, 0.2)
     assert talk.welcomed
@@ -90,13 +67,13 @@ def test_it_says_hello_and_proves_that_it_has_the_token() -> None:
 def test_a_welcome_for_what_it_was_before_is_none() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
     turn(talk, 0.0)
-    talk.receive(Challenge(nonce="ab" * 32), 0.1)
+    talk.receive(msg.Challenge(nonce="ab" * 32), 0.1)
     turn(talk, 0.1)
     talk.aggregates("a:1")
     talk.receive(WELCOME, 0.2)
     assert not talk.welcomed
     assert turn(talk, 0.2)[0] == [HELLO.model_copy(update={"sums_at": "a:1"})]
-    talk.receive(Challenge(nonce="ab" * 32), 0.3)
+    talk.receive(msg.Challenge(nonce="ab" * 32), 0.3)
     talk.receive(WELCOME, 0.4)
     assert talk.welcomed
 
@@ -111,7 +88,7 @@ def test_what_is_asked_before_the_welcome_is_said_after_it() -> None:
 
 def test_an_update_starts_when_its_grant_says() -> None:
     talk = asked()
-    talk.receive(Grant(update=0, start_s=0.25, version=4), 0.1)
+    talk.receive(msg.Grant(update=0, start_s=0.25, version=4), 0.1)
     assert turn(talk, 0.1) == ([], [])
     assert talk.next_s == 0.35
     assert turn(talk, 0.35) == ([], [Permission(0, True, "", None, 4, True)])
@@ -119,14 +96,14 @@ def test_an_update_starts_when_its_grant_says() -> None:
     talk.done(0, 100, 1.0)
     assert turn(talk, 1.0) == ([DONE], [])
     assert not talk.sending
-    talk.receive(Applied(update=0, version=6, delay=6), 1.1)
+    talk.receive(msg.Applied(update=0, version=6, delay=6), 1.1)
     assert turn(talk, 1.1) == ([], [Outcome(0, True, 6, 6)])
     assert talk.version == 6
 
 
 def test_a_dropped_update_has_its_outcome_at_once() -> None:
     talk = asked()
-    talk.receive(Grant(update=0, dropped=True, reason="too late", version=4), 0.1)
+    talk.receive(msg.Grant(update=0, dropped=True, reason="too late", version=4), 0.1)
     expected: list[Result] = [Permission(0, False, "too late", None, 4, True), Outcome(0, False, 4, None, "too late")]
     assert turn(talk, 0.1) == ([], expected)
 
@@ -135,7 +112,7 @@ def test_it_asks_again_until_it_is_answered_and_an_answer_makes_it_wait() -> Non
     talk = asked()
     assert talk.next_s == 0.5
     assert turn(talk, 0.5)[0] == [ASK]
-    talk.receive(Wait(update=0, start_s=30.0), 1.9)
+    talk.receive(msg.Wait(update=0, start_s=30.0), 1.9)
     for quarter in range(3, 8):
         assert turn(talk, quarter / 2) == ([ASK], [])
     assert turn(talk, 3.9) == ([], [Permission(0, True, AWAY, None, 0, False)])
@@ -147,7 +124,7 @@ def test_no_update_waits_for_ever_however_often_it_is_told_to() -> None:
     talk.ask(0, 100, 0, 1.0, 0.0)
     results: list[Result] = []
     for second in range(11):
-        talk.receive(Wait(update=0, start_s=1.0), float(second))
+        talk.receive(msg.Wait(update=0, start_s=1.0), float(second))
         assert not results
         results += turn(talk, float(second))[1]
     assert results == [Permission(0, True, "it has waited for 10 s", None, 0, False)]
@@ -163,11 +140,11 @@ def test_while_the_coordinator_is_away_nothing_waits_and_it_is_told_later() -> N
     assert turn(talk, 2.6) == ([], [Permission(1, True, AWAY, None, 0, False)])
     # It knocks, and says of which coordinator it has its version.
     assert turn(talk, talk.next_s)[0] == [HELLO.model_copy(update={"epoch": 1})]
-    talk.receive(Welcome(epoch=2, version=3), 5.0)
+    talk.receive(msg.Welcome(epoch=2, version=3), 5.0)
     assert turn(talk, 5.0) == ([DONE], [])
     assert (talk.away, talk.version) == (False, 3)
     talk.done(1, 100, 5.1)
-    assert turn(talk, 5.1)[0] == [Done(update=1, version=0, size_bytes=100)]
+    assert turn(talk, 5.1)[0] == [msg.Done(update=1, version=0, size_bytes=100)]
 
 
 def test_time_in_which_the_own_link_was_busy_is_no_silence() -> None:
@@ -183,7 +160,7 @@ def test_a_link_that_is_always_busy_is_no_reason_to_wait_for_ever_and_an_answer_
     talk = asked()
     talk.patience.excuse(100.0)
     assert turn(talk, 9.9)[1] == []
-    talk.receive(Wait(update=0, start_s=0.0), 9.9)
+    talk.receive(msg.Wait(update=0, start_s=0.0), 9.9)
     talk.patience.excuse(100.0)
     assert turn(talk, 19.8)[1] == []
     assert turn(talk, 19.91)[1] == [Permission(0, True, AWAY, None, 0, False)]
@@ -202,12 +179,12 @@ def test_it_waits_from_the_ask_to_the_grant_and_from_the_end_of_the_push_to_its_
     assert not talk.waits
     talk.ask(0, 100, 0, 1.0, 0.0)
     assert talk.waits
-    talk.receive(Grant(update=0, version=0), 0.0)
+    talk.receive(msg.Grant(update=0, version=0), 0.0)
     turn(talk, 0.0)
     assert not talk.waits
     talk.done(0, 100, 1.0)
     assert talk.waits
-    talk.receive(Applied(update=0, version=1, delay=1), 1.0)
+    talk.receive(msg.Applied(update=0, version=1, delay=1), 1.0)
     assert not talk.waits
 
 
@@ -219,7 +196,7 @@ def test_a_done_that_nobody_hears_ends_at_the_bound_and_is_kept() -> None:
     assert turn(talk, 3.0)[1] == [Outcome(0, True, 0, None, AWAY)]
     talk.receive(WELCOME, 9.0)
     assert turn(talk, 9.0)[0] == [DONE]
-    talk.receive(Applied(update=0, version=1, delay=1), 9.1)
+    talk.receive(msg.Applied(update=0, version=1, delay=1), 9.1)
     assert turn(talk, 9.1) == ([], [])
     talk.receive(WELCOME, 9.2)
     assert turn(talk, 9.2)[0] == []
@@ -227,9 +204,9 @@ def test_a_done_that_nobody_hears_ends_at_the_bound_and_is_kept() -> None:
 
 def test_a_coordinator_that_was_started_anew_is_asked_again() -> None:
     talk = asked()
-    talk.receive(Challenge(nonce="ab" * 32), 0.6)
+    talk.receive(msg.Challenge(nonce="ab" * 32), 0.6)
     turn(talk, 0.6)
-    talk.receive(Welcome(epoch=2, version=0), 0.7)
+    talk.receive(msg.Welcome(epoch=2, version=0), 0.7)
     assert turn(talk, 0.7) == ([ASK], [])
 
 
@@ -237,31 +214,31 @@ def test_a_member_of_a_sum_hears_what_became_of_it() -> None:
     talk = went(aggregator=4)
     assert turn(talk, 0.5)[0] == [ASK]  # still there?
     talk.done(0, 100, 0.6)  # not its to say
-    talk.receive(Applied(update=0, version=3, delay=2), 1.0)
+    talk.receive(msg.Applied(update=0, version=3, delay=2), 1.0)
     assert turn(talk, 1.0)[1] == [Outcome(0, True, 3, 2)]
     talk = went(aggregator=4)
-    talk.receive(Lost(update=0, reason="worker 4 died"), 1.0)
+    talk.receive(msg.Lost(update=0, reason="worker 4 died"), 1.0)
     assert turn(talk, 1.0)[1] == [Outcome(0, False, 0, None, "worker 4 died")]
     talk = went(aggregator=4)
     assert turn(talk, 2.0)[1] == [Outcome(0, False, 0, None, AWAY)]
     talk = went(aggregator=4)
-    talk.receive(Welcome(epoch=2, version=0), 1.0)
+    talk.receive(msg.Welcome(epoch=2, version=0), 1.0)
     assert turn(talk, 1.0)[1] == [Outcome(0, False, 0, None, ANEW)]
 
 
 def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk = welcomed()
-    talk.receive(Collect(number=5, members=((0, 1), (2, 3))), 0.1)
-    assert turn(talk, 0.1)[1] == [Collect(number=5, members=((0, 1), (2, 3)))]
+    talk.receive(msg.Collect(number=5, members=((0, 1), (2, 3))), 0.1)
+    assert turn(talk, 0.1)[1] == [msg.Collect(number=5, members=((0, 1), (2, 3)))]
     talk.collected(5, 0.2)
     assert turn(talk, 0.2)[0] == [SUM]
-    talk.receive(Grant(update=5, sum=True, start_s=0.1, version=2), 0.3)
+    talk.receive(msg.Grant(update=5, sum=True, start_s=0.1, version=2), 0.3)
     assert turn(talk, 0.3) == ([], [])
     assert turn(talk, 0.4)[1] == [Permission(5, True, "", None, 2, True, sum=True)]
     talk.done(5, 100, 1.0, sum=True)
-    assert turn(talk, 1.0)[0] == [Done(update=5, sum=True, size_bytes=100)]
-    assert turn(talk, 1.5)[0] == [Done(update=5, sum=True, size_bytes=100)]
-    talk.receive(Applied(update=5, sum=True, version=4), 1.6)
+    assert turn(talk, 1.0)[0] == [msg.Done(update=5, sum=True, size_bytes=100)]
+    assert turn(talk, 1.5)[0] == [msg.Done(update=5, sum=True, size_bytes=100)]
+    talk.receive(msg.Applied(update=5, sum=True, version=4), 1.6)
     assert turn(talk, 1.9) == ([], [Outcome(5, True, 4, 0, sum=True)])
     assert talk.version == 4
 
@@ -271,7 +248,7 @@ def test_a_sum_that_is_answered_waits_on() -> None:
     talk.collected(5, 0.0)
     for second in range(1, 10):
         assert turn(talk, float(second))[1] == [], second
-        talk.receive(Wait(update=5, sum=True), second + 0.1)
+        talk.receive(msg.Wait(update=5, sum=True), second + 0.1)
     assert turn(talk, 11.2)[1] == [Permission(5, True, AWAY, None, 0, False, sum=True)]
 
 
@@ -283,10 +260,10 @@ def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None
     talk.receive(WELCOME, 0.02)
     turn(talk, 0.02)
     for _ in range(2):
-        talk.receive(Copy(number=5, bound=2.5), 0.1)
-        assert turn(talk, 0.1) == ([], [Copy(number=5, bound=2.5)])
+        talk.receive(msg.Copy(number=5, bound=2.5), 0.1)
+        assert turn(talk, 0.1) == ([], [msg.Copy(number=5, bound=2.5)])
     talk.copied(5, "x" * 1000)
-    assert turn(talk, 0.2)[0] == [Copied(number=5, reason="x" * MOST_REASON)]
+    assert turn(talk, 0.2)[0] == [msg.Copied(number=5, reason="x" * msg.MOST_REASON)]
 
 
 def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_all_where_nothing_is_left() -> None:
@@ -298,80 +275,80 @@ def test_a_sum_goes_in_arrival_order_where_the_coordinator_is_away_and_not_at_al
     assert turn(talk, 2.1)[1] == [Permission(6, True, AWAY, None, 0, False, sum=True)]
     talk = welcomed()
     talk.collected(5, 0.0)
-    talk.receive(Collect(number=5, members=()), 0.1)
+    talk.receive(msg.Collect(number=5, members=()), 0.1)
     why = "nothing is left to sum"
     nothing = [Permission(5, False, why, None, 0, True, sum=True), Outcome(5, False, 0, None, why, sum=True)]
-    assert turn(talk, 0.1)[1] == [Collect(number=5, members=()), *nothing]
+    assert turn(talk, 0.1)[1] == [msg.Collect(number=5, members=()), *nothing]
 
 
 def test_a_sum_of_which_the_coordinator_knows_nothing_is_given_up() -> None:
     talk = welcomed()
     talk.collected(5, 0.0)
     turn(talk, 0.0)
-    talk.receive(Denied(text="there is none", update=5, sum=True), 0.1)
+    talk.receive(msg.Denied(text="there is none", update=5, sum=True), 0.1)
     assert turn(talk, 0.1)[1] == [
         Permission(5, False, "there is none", None, 0, True, sum=True),
         Outcome(5, False, 0, None, "there is none", sum=True),
     ]
     # One that was pushed already: its members say what became of it, and nobody is away for that.
     talk.collected(6, 0.2)
-    talk.receive(Grant(update=6, sum=True, version=0), 0.3)
+    talk.receive(msg.Grant(update=6, sum=True, version=0), 0.3)
     turn(talk, 0.3)
     talk.done(6, 100, 0.4, sum=True)
     turn(talk, 0.4)
-    talk.receive(Denied(text="there is none", update=6, sum=True), 0.5)
+    talk.receive(msg.Denied(text="there is none", update=6, sum=True), 0.5)
     assert turn(talk, 0.9) == ([], [Outcome(6, True, 0, None, "there is none", sum=True)])
-    assert turn(talk, 2.9)[0] == [Beat()] and not talk.away
+    assert turn(talk, 2.9)[0] == [msg.Beat()] and not talk.away
 
 
 def test_a_lost_update_that_is_in_the_model_after_all_is_told_once_it_can_be() -> None:
     talk = went(aggregator=4)
-    talk.receive(Lost(update=0, reason="worker 4 died"), 0.1)
+    talk.receive(msg.Lost(update=0, reason="worker 4 died"), 0.1)
     turn(talk, 0.1)
     talk.done(0, 100, 0.2)
     talk.done(0, 100, 0.2)
     assert turn(talk, 0.2) == ([DONE], [])
-    talk.receive(Applied(update=0, version=1, delay=1), 0.3)
+    talk.receive(msg.Applied(update=0, version=1, delay=1), 0.3)
     assert turn(talk, 0.3) == ([], []) and talk.version == 1
     talk = went(aggregator=4)
     assert turn(talk, 2.0)[1] == [Outcome(0, False, 0, None, AWAY)]
     talk.done(0, 100, 2.1)
     assert turn(talk, 2.1) == ([], [])
-    talk.receive(Welcome(epoch=2, version=0), 3.0)
+    talk.receive(msg.Welcome(epoch=2, version=0), 3.0)
     assert turn(talk, 3.0)[0] == [DONE]
 
 
 def test_it_waits_for_others_as_long_as_it_is_told_to_and_no_longer_than_the_bound_in_silence() -> None:
     talk = welcomed()
-    clock = Clock(rounds=3, models=3)
+    clock = msg.Clock(rounds=3, models=3)
     talk.clock(3, 3, 0.0)
     assert turn(talk, 0.0) == ([clock], [])
     for half in range(1, 9):
         assert turn(talk, half / 2) == ([clock], [])
-        talk.receive(Proceed(rounds=3, now=False), half / 2)
-    talk.receive(Proceed(rounds=2, now=True), 4.1)
+        talk.receive(msg.Proceed(rounds=3, now=False), half / 2)
+    talk.receive(msg.Proceed(rounds=2, now=True), 4.1)
     assert turn(talk, 4.1) == ([], []), "of an earlier round"
-    talk.receive(Proceed(rounds=3, now=True), 4.2)
+    talk.receive(msg.Proceed(rounds=3, now=True), 4.2)
     assert turn(talk, 4.2) == ([], [Pass(3, True)])
     talk.clock(3, 4, 4.3)
-    assert turn(talk, 4.3) == ([Clock(rounds=3, models=4)], [])
+    assert turn(talk, 4.3) == ([msg.Clock(rounds=3, models=4)], [])
     talk.clock(4, 4, 4.4)
     turn(talk, 4.4)
     assert turn(talk, 6.4)[1] == [Pass(4, False)] and talk.away
     talk.clock(5, 5, 6.5)
     assert turn(talk, 6.5) == ([], [Pass(5, False)])
-    talk.receive(Welcome(epoch=2, version=0), 7.0)
-    assert turn(talk, 7.0)[0] == [Clock(rounds=5, models=5)], "a new coordinator has to know"
+    talk.receive(msg.Welcome(epoch=2, version=0), 7.0)
+    assert turn(talk, 7.0)[0] == [msg.Clock(rounds=5, models=5)], "a new coordinator has to know"
 
 
 def test_at_the_end_it_asks_who_still_works() -> None:
     talk = welcomed()
     talk.leave(0.0)
-    assert turn(talk, 0.0) == ([Bye()], [])
-    talk.receive(Parting(working=1, died=(1,)), 0.1)
+    assert turn(talk, 0.0) == ([msg.Bye()], [])
+    talk.receive(msg.Parting(working=1, died=(1,)), 0.1)
     assert talk.died is None
-    assert turn(talk, 0.5)[0] == turn(talk, 1.0)[0] == [Bye()], "and says nothing else"
-    talk.receive(Parting(working=0, died=(1,)), 1.1)
+    assert turn(talk, 0.5)[0] == turn(talk, 1.0)[0] == [msg.Bye()], "and says nothing else"
+    talk.receive(msg.Parting(working=0, died=(1,)), 1.1)
     assert talk.died == (1,)
     assert not talk.away
     turn(talk, 3.1)
@@ -380,10 +357,10 @@ def test_at_the_end_it_asks_who_still_works() -> None:
 
 def test_a_refusal_of_the_worker_is_kept_and_one_of_an_update_lets_it_go() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
-    talk.receive(Denied(text="tenant job: the token is wrong"), 0.0)
+    talk.receive(msg.Denied(text="tenant job: the token is wrong"), 0.0)
     assert (talk.refused, talk.away) == ("tenant job: the token is wrong", True)
     talk = asked()
-    talk.receive(Denied(text="too many", update=0), 0.1)
+    talk.receive(msg.Denied(text="too many", update=0), 0.1)
     ((permission),) = turn(talk, 0.1)[1]
     assert isinstance(permission, Permission) and permission.goes and not permission.coordinated
     assert not talk.away and permission.reason == "too many"
@@ -391,24 +368,24 @@ def test_a_refusal_of_the_worker_is_kept_and_one_of_an_update_lets_it_go() -> No
 
 def test_it_says_that_it_lives_and_its_rates_again_to_a_new_coordinator() -> None:
     talk = welcomed()
-    assert turn(talk, BEAT_S)[0] == [Beat()]
+    assert turn(talk, BEAT_S)[0] == [msg.Beat()]
     assert talk.next_s == 2 * BEAT_S
     talk.report(1e9)
-    assert turn(talk, 1.1)[0] == [NicRates(up=1e9)]
-    talk.receive(Welcome(epoch=2, version=0), 1.2)
-    assert turn(talk, 1.2)[0] == [NicRates(up=1e9)]
+    assert turn(talk, 1.1)[0] == [msg.NicRates(up=1e9)]
+    talk.receive(msg.Welcome(epoch=2, version=0), 1.2)
+    assert turn(talk, 1.2)[0] == [msg.NicRates(up=1e9)]
 
 
 def test_what_comes_late_or_twice_changes_nothing() -> None:
     talk = away()
-    talk.receive(Grant(update=0, dropped=True, reason="too late", version=0), 2.1)
-    talk.receive(Grant(update=9, version=0), 2.1)
-    talk.receive(Applied(update=9, version=1, delay=1), 2.1)
-    talk.receive(Lost(update=9, reason="no"), 2.1)
+    talk.receive(msg.Grant(update=0, dropped=True, reason="too late", version=0), 2.1)
+    talk.receive(msg.Grant(update=9, version=0), 2.1)
+    talk.receive(msg.Applied(update=9, version=1, delay=1), 2.1)
+    talk.receive(msg.Lost(update=9, reason="no"), 2.1)
     assert turn(talk, 2.1) == ([], [])
     talk = went()
-    talk.receive(Grant(update=0, version=0), 0.1)
-    talk.receive(Lost(update=0, reason="it is late"), 0.1)
+    talk.receive(msg.Grant(update=0, version=0), 0.1)
+    talk.receive(msg.Lost(update=0, reason="it is late"), 0.1)
     assert turn(talk, 0.1) == ([], [])
     talk.done(0, 100, 0.2)
     talk.done(0, 100, 0.2)

@@ -9,28 +9,17 @@ from dataclasses import replace
 
 import pytest
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination
 from prophet_mlfabric.lag import RETRY_S
-from prophet_mlfabric.messages import (
-    Ask,
-    Bye,
-    Collect,
-    Copied,
-    Copy,
-    Denied,
-    Done,
-    Grant,
-    Hello,
-    Wait,
-)
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
 
 
-def hello(worker: int, incarnation: int = 1, aggregates: bool = False, replicates: bool = True) -> Hello:
-    return Hello(
+def hello(worker: int, incarnation: int = 1, aggregates: bool = False, replicates: bool = True) -> msg.Hello:
+    return msg.Hello(
         tenant="job",
         worker=worker,
         incarnation=incarnation,
@@ -55,32 +44,32 @@ class Job:
         self.now_s += after_s
         self.said += self.coordination.turn(self.now_s)
 
-    def hear(self, worker: int, request: Ask | Done | Copied | Bye) -> None:
+    def hear(self, worker: int, request: msg.Ask | msg.Done | msg.Copied | msg.Bye) -> None:
         self.said += self.coordination.receive(worker, request, self.now_s)
         self.turn()
 
     def ask(self, worker: int, update: int, norm: float = 1.0) -> None:
-        self.hear(worker, Ask(update=update, size_bytes=100, version=0, norm=norm))
+        self.hear(worker, msg.Ask(update=update, size_bytes=100, version=0, norm=norm))
 
     def done(self, worker: int, update: int, norm: float = 1.0) -> None:
-        self.hear(worker, Done(update=update, version=0, size_bytes=100, norm=norm))
+        self.hear(worker, msg.Done(update=update, version=0, size_bytes=100, norm=norm))
 
     def grants(self) -> list[tuple[int, int]]:
         """Return worker and update of what was granted since the last call."""
-        found = [(worker, said.update) for worker, said in self.said if isinstance(said, Grant) and not said.sum]
-        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Grant)]
+        found = [(worker, said.update) for worker, said in self.said if isinstance(said, msg.Grant) and not said.sum]
+        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, msg.Grant)]
         return found
 
-    def copies(self) -> list[tuple[int, Copy]]:
+    def copies(self) -> list[tuple[int, msg.Copy]]:
         """Return the copies that were ordered since the last call."""
-        found = [(worker, said) for worker, said in self.said if isinstance(said, Copy)]
-        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, Copy)]
+        found = [(worker, said) for worker, said in self.said if isinstance(said, msg.Copy)]
+        self.said = [(worker, said) for worker, said in self.said if not isinstance(said, msg.Copy)]
         return found
 
     def copied(self, reason: str = "") -> None:
         """Answers the newest order."""
         worker, copy = self.copies()[-1]
-        self.hear(worker, Copied(number=copy.number, reason=reason))
+        self.hear(worker, msg.Copied(number=copy.number, reason=reason))
 
     def trained(self, worker: int, update: int) -> None:
         """Asks for an update, which is granted, and finishes it."""
@@ -103,7 +92,7 @@ def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
     assert (worker, copy.bound) == (0, 4.0)
     job.ask(1, 0)
     assert job.grants() == []
-    job.hear(0, Copied(number=copy.number))
+    job.hear(0, msg.Copied(number=copy.number))
     assert job.grants() == [(1, 0)]
 
 
@@ -119,11 +108,11 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     job.ask(1, 0, norm=0.5)
     job.turn(1.0)
     assert job.grants() == [], "2 are there, 2.5 and all behind them wait"
-    job.hear(1, Copied(number=copy.number))
+    job.hear(1, msg.Copied(number=copy.number))
     job.turn(2.0)
     assert job.grants() == [(0, 2), (1, 0)]
     lag = job.coordination.lag
-    assert lag is not None and lag.greatest == 3.0 and lag.copies == 2
+    assert lag.greatest == 3.0 and lag.copies == 2
 
 
 def test_what_is_under_way_counts() -> None:
@@ -142,7 +131,6 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     job = begun()
     job.ask(0, 0, norm=3.0)
     assert job.grants() == [(0, 0)]
-    assert job.coordination.lag is not None
     job.said += job.coordination.join(hello(0, incarnation=2), job.now_s)
     assert job.coordination.lag.lag == 3.0
     job.ask(1, 0, norm=1.5)
@@ -154,7 +142,7 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
 def test_an_update_that_nobody_granted_counts_with_the_norm_that_its_worker_says() -> None:
     job = begun()
     job.done(0, 0, norm=3.5)
-    assert job.coordination.lag is not None and job.coordination.lag.lag == 3.5
+    assert job.coordination.lag.lag == 3.5
     job.ask(1, 0)
     assert job.grants() == []
 
@@ -164,11 +152,11 @@ def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_i
     ((_, first),) = job.copies()
     job.turn(CHECK_S)
     assert job.copies() == [(0, first)]
-    job.hear(0, Bye())
+    job.hear(0, msg.Bye())
     ((worker, second),) = job.copies()
     assert worker == 1 and second.number != first.number
-    job.hear(0, Copied(number=first.number))
-    assert job.coordination.lag is not None and job.coordination.lag.copies == 0
+    job.hear(0, msg.Copied(number=first.number))
+    assert job.coordination.lag.copies == 0
 
 
 def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
@@ -182,7 +170,7 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     job.turn(1.0)
     ((worker, _),) = job.copies()
     assert worker == 1, "worker 0 has something under way"
-    assert job.coordination.lag is not None and len(job.coordination.lag.notices) == 1
+    assert len(job.coordination.lag.notices) == 1
 
 
 def test_workers_that_make_no_copies_wait_for_none() -> None:
@@ -195,28 +183,28 @@ def test_workers_that_make_no_copies_wait_for_none() -> None:
 
 def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_together() -> None:
     ((_, said),) = Coordination(replace(TERMS, divergence_bound=None), 7).join(hello(0), 0.0)
-    assert isinstance(said, Denied) and "start it with --divergence-bound" in said.text
+    assert isinstance(said, msg.Denied) and "start it with --divergence-bound" in said.text
 
 
 def sum_grants(job: Job) -> list[int]:
-    return [said.update for _, said in job.said if isinstance(said, Grant) and said.sum]
+    return [said.update for _, said in job.said if isinstance(said, msg.Grant) and said.sum]
 
 
 def test_no_sum_moves_the_model_by_more_than_the_bound_and_one_that_is_held_is_answered() -> None:
     job = begun(4, aggregates=True)
-    job.hear(0, Ask(update=0, size_bytes=1000, version=0, norm=1.5))  # the wire is busy for 10 s
+    job.hear(0, msg.Ask(update=0, size_bytes=1000, version=0, norm=1.5))  # the wire is busy for 10 s
     for worker in (1, 2, 3):
         job.ask(worker, 0, norm=1.5)
     job.turn(0.2)
-    sums = {said.number: (worker, said.members) for worker, said in job.said if isinstance(said, Collect)}
+    sums = {said.number: (worker, said.members) for worker, said in job.said if isinstance(said, msg.Collect)}
     assert sums and all(len(members) <= 2 for _, members in sums.values()), "three would be 4.5"
     (number, aggregator) = next((number, worker) for number, (worker, members) in sums.items() if len(members) == 2)
-    job.hear(aggregator, Ask(update=number, sum=True))
+    job.hear(aggregator, msg.Ask(update=number, sum=True))
     job.now_s = 10.0
     job.said.clear()
     job.done(0, 0, norm=1.5)
-    job.hear(aggregator, Ask(update=number, sum=True))
-    assert (aggregator, Wait(update=number, sum=True)) in job.said
+    job.hear(aggregator, msg.Ask(update=number, sum=True))
+    assert (aggregator, msg.Wait(update=number, sum=True)) in job.said
     assert number not in sum_grants(job), "1.5 is there, and 3 would be too much"
     job.copied()
     assert number in sum_grants(job)

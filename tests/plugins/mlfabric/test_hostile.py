@@ -1,52 +1,24 @@
-"""Tests of what hostile tenants and coordinators may say: any bytes, and any message with values at their limits."""
+"""Tests of who may speak for whom, and of what hostile tenants and coordinators may say: any bytes and any message."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.messages import (
-    LENGTH_BYTES,
-    MOST_REQUEST_BYTES,
-    Answer,
-    Applied,
-    Ask,
-    Beat,
-    Bye,
-    Challenge,
-    Clock,
-    Collect,
-    Copied,
-    Copy,
-    Denied,
-    Done,
-    Grant,
-    Hello,
-    Lost,
-    NicRates,
-    Parting,
-    Proceed,
-    Request,
-    Wait,
-    Welcome,
-    decode_answer,
-    decode_request,
-    encode,
-    framed,
-    prove,
-    take_frames,
-)
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
+from support.virtual_job import open_updates
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}
 NASTY: tuple[Any, ...] = (
@@ -67,8 +39,8 @@ NASTY: tuple[Any, ...] = (
     [[]],
     {"a": 1},
 )
-KINDS = [kind.model_fields["kind"].default for kind in (Hello, Ask, Done, NicRates, Clock, Beat, Copied, Bye)]
-KEYS = sorted({key for kind in (Hello, Ask, Done, NicRates, Clock, Copied) for key in kind.model_fields})
+KINDS = [kind.model_fields["kind"].default for kind in get_args(msg.Request)]
+KEYS = sorted({key for kind in get_args(msg.Request) for key in kind.model_fields} - {"kind"})
 NONSENSE = [
     b"[" * 4000,
     b'{"a":' * 800,
@@ -83,26 +55,27 @@ NONSENSE = [
     b"\xff\xfe\x00",
     b"",
     b"[]",
-    b" " * (MOST_REQUEST_BYTES + 1),
+    b" " * (msg.MOST_REQUEST_BYTES + 1),
 ]
+TERMS, ASK = Terms(), msg.Ask(update=0, size_bytes=1000, version=0)
 LIMITS = st.sampled_from([0, 1, 2, 2**20, 2**52, 2**53])
 SIZES = st.sampled_from([0, 1, 10**6, 2**44])
 NORMS = st.sampled_from([0.0, 5e-324, 1.0, 1e100])
-RATES = st.sampled_from([None, 1.0, 1e9, 1e15])
-REQUESTS: st.SearchStrategy[Request] = st.one_of(
-    st.builds(Ask, update=LIMITS, size_bytes=SIZES, version=LIMITS, norm=NORMS),
-    st.builds(Ask, update=st.integers(0, 9), size_bytes=SIZES, version=st.just(0), norm=NORMS),
-    st.builds(Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, norm=NORMS),
-    st.builds(Done, update=st.integers(0, 9), version=LIMITS, size_bytes=SIZES, norm=NORMS),
-    st.builds(Done, update=st.integers(2**20, 2**20 + 4), size_bytes=SIZES, sum=st.just(True)),
-    st.builds(Ask, update=st.integers(2**20, 2**20 + 4), sum=st.just(True)),
-    st.builds(NicRates, up=RATES, down=RATES),
-    st.builds(Clock, rounds=LIMITS, models=LIMITS),
-    st.builds(Copied, number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
-    st.just(Beat()),
-    st.just(Bye()),
+RATES = st.sampled_from([1.0, 1e9, 1e15])
+REQUESTS: st.SearchStrategy[msg.Request] = st.one_of(
+    st.builds(msg.Ask, update=LIMITS, size_bytes=SIZES, version=LIMITS, norm=NORMS),
+    st.builds(msg.Ask, update=st.integers(0, 9), size_bytes=SIZES, version=st.just(0), norm=NORMS),
+    st.builds(msg.Done, update=LIMITS, version=LIMITS, size_bytes=SIZES, norm=NORMS),
+    st.builds(msg.Done, update=st.integers(0, 9), version=LIMITS, size_bytes=SIZES, norm=NORMS),
+    st.builds(msg.Done, update=st.integers(2**20, 2**20 + 4), size_bytes=SIZES, sum=st.just(True)),
+    st.builds(msg.Ask, update=st.integers(2**20, 2**20 + 4), sum=st.just(True)),
+    st.builds(msg.NicRates, up=RATES),
+    st.builds(msg.Clock, rounds=LIMITS, models=LIMITS),
+    st.builds(msg.Copied, number=st.integers(2**20, 2**20 + 4), reason=st.sampled_from(["", "full"])),
+    st.just(msg.Beat()),
+    st.just(msg.Bye()),
     st.builds(
-        Hello,
+        msg.Hello,
         tenant=st.just("a"),
         worker=st.integers(0, 2),
         incarnation=st.integers(1, 2),
@@ -116,12 +89,12 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
 CALLS = ("", "ask", "done", "collected", "pushed", "clock", "leave")
 WHOLE = st.sampled_from([0, 1, 7, 2**53])
 START_S = st.sampled_from([0.0, 1.0, 1e308])
-ANSWERS: st.SearchStrategy[Answer] = st.one_of(
-    st.just(Challenge(nonce="0" * 64)),
-    st.builds(Welcome, epoch=WHOLE, version=WHOLE),
-    st.builds(Wait, update=WHOLE, start_s=START_S, sum=st.booleans()),
+ANSWERS: st.SearchStrategy[msg.Answer] = st.one_of(
+    st.just(msg.Challenge(nonce="0" * 64)),
+    st.builds(msg.Welcome, epoch=WHOLE, version=WHOLE),
+    st.builds(msg.Wait, update=WHOLE, start_s=START_S, sum=st.booleans()),
     st.builds(
-        Grant,
+        msg.Grant,
         update=WHOLE,
         start_s=START_S,
         aggregator=st.sampled_from([None, 0, 2**20 - 1]),
@@ -129,31 +102,31 @@ ANSWERS: st.SearchStrategy[Answer] = st.one_of(
         version=WHOLE,
         sum=st.booleans(),
     ),
-    st.builds(Applied, update=WHOLE, version=WHOLE, delay=WHOLE, sum=st.booleans()),
-    st.builds(Collect, number=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
-    st.builds(Copy, number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
-    st.builds(Lost, update=WHOLE, reason=st.text(max_size=3)),
-    st.builds(Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.booleans()),
-    st.builds(Proceed, rounds=WHOLE, now=st.booleans()),
-    st.builds(Parting, working=WHOLE, died=st.sampled_from([(), (0, 2**20 - 1)])),
+    st.builds(msg.Applied, update=WHOLE, version=WHOLE, delay=WHOLE, sum=st.booleans()),
+    st.builds(msg.Collect, number=WHOLE, members=st.sampled_from([(), ((0, 7),), ((0, 7), (0, 7), (5, 2**53))])),
+    st.builds(msg.Copy, number=WHOLE, bound=st.sampled_from([5e-324, 1e308])),
+    st.builds(msg.Lost, update=WHOLE, reason=st.text(max_size=3)),
+    st.builds(msg.Denied, text=st.just("no"), update=st.one_of(st.none(), WHOLE), sum=st.booleans()),
+    st.builds(msg.Proceed, rounds=WHOLE, now=st.booleans()),
+    st.builds(msg.Parting, working=WHOLE, died=st.sampled_from([(), (0, 2**20 - 1)])),
 )
 
 
 def decoded(data: bytes) -> None:
     """Check that each decoder gives a message, which comes back the same once encoded, or an error of one line."""
-    for decode in (decode_request, decode_answer):
+    for decode in (msg.decode_request, msg.decode_answer):
         try:
             message: Any = decode(data)
         except UserError as error:
             assert "\n" not in str(error) and len(str(error)) <= 200
         else:
-            assert decode(encode(message)) == message
+            assert decode(msg.encode(message)) == message
 
 
 @given(REQUESTS, ANSWERS)
-def test_messages_come_back_as_they_were(request_: Request, answer: Answer) -> None:
-    assert decode_request(encode(request_)) == request_
-    assert decode_answer(encode(answer)) == answer
+def test_messages_come_back_as_they_were(request_: msg.Request, answer: msg.Answer) -> None:
+    assert msg.decode_request(msg.encode(request_)) == request_
+    assert msg.decode_answer(msg.encode(answer)) == answer
 
 
 @given(st.binary(max_size=200))
@@ -169,17 +142,17 @@ def test_any_values_are_a_message_or_one_line(kind: str, values: dict[str, Any])
 @pytest.mark.parametrize("data", NONSENSE)
 def test_nonsense_is_one_line(data: bytes) -> None:
     with pytest.raises(UserError):
-        decode_request(data)
+        msg.decode_request(data)
     decoded(data)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6), st.integers(1, 9))
 def test_frames_are_the_same_however_they_are_cut(frames: list[bytes], piece: int) -> None:
-    travels = b"".join(len(frame).to_bytes(LENGTH_BYTES, "big") + frame for frame in frames)
+    travels = b"".join(len(frame).to_bytes(msg.LENGTH_BYTES, "big") + frame for frame in frames)
     received, taken = bytearray(), []
     for place in range(0, len(travels), piece):
         received += travels[place : place + piece]
-        taken += list(take_frames(received, 20))
+        taken += list(msg.take_frames(received, 20))
     assert taken == frames and not received
 
 
@@ -187,38 +160,101 @@ def test_frames_are_the_same_however_they_are_cut(frames: list[bytes], piece: in
 def test_what_is_kept_of_a_frame_is_bounded(data: bytes) -> None:
     received = bytearray(data)
     try:
-        list(take_frames(received, 8))
+        list(msg.take_frames(received, 8))
     except UserError:
         return
-    assert len(received) < LENGTH_BYTES + 8
+    assert len(received) < msg.LENGTH_BYTES + 8
 
 
 class Coordinating:
     """Two tenants on a coordinator, with a worker each on a connection of its name."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms = TERMS) -> None:
         self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
         self.all: Connections[bytes] = Connections(TOKENS, self.jobs)
         self.now_s = 0.0
 
-    def enter(self, connection: bytes, hello: Hello) -> list[Outgoing[bytes]]:
-        ((_, challenge),) = self.all.receive(connection, encode(hello), self.now_s)
-        assert isinstance(challenge, Challenge)
-        proof = prove(TOKENS[hello.tenant], challenge.nonce, hello)
+    def enter(self, connection: bytes, hello: msg.Hello, token: str = "") -> list[Outgoing[bytes]]:
+        ((_, challenge),) = self.say(connection, hello)
+        assert isinstance(challenge, msg.Challenge)
+        proof = msg.prove(token or TOKENS[hello.tenant], challenge.nonce, hello)
         return self.say(connection, hello.model_copy(update={"proof": proof}))
 
-    def say(self, connection: bytes, request: Request) -> list[Outgoing[bytes]]:
-        return self.all.receive(connection, encode(request), self.now_s)
+    def say(self, connection: bytes, request: msg.Request) -> list[Outgoing[bytes]]:
+        return self.all.receive(connection, msg.encode(request), self.now_s)
 
     def turn(self) -> list[Outgoing[bytes]]:
         return self.all.turn(self.now_s)
 
 
-def worker(tenant: str, number: int = 0, **more: Any) -> Hello:
-    return Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", sums_at="a:1", **more)
+def worker(tenant: str, number: int = 0, **more: Any) -> msg.Hello:
+    return msg.Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", sums_at="a:1", **more)
 
 
-def seen_by_b(requests: list[tuple[int, Request, float]], terms: Terms) -> list[Any]:
+def test_a_worker_with_the_token_is_let_in_and_nothing_but_hello_counts_before_that() -> None:
+    all_ = Coordinating()
+    ((_, answer),) = all_.say(b"1", ASK)
+    assert isinstance(answer, msg.Challenge)
+    assert len(all_.all) == 0 and not open_updates(all_.jobs["a"])
+    assert all_.enter(b"1", worker("a")) == [(b"1", msg.Welcome(epoch=1, version=0))]
+    assert all_.say(b"1", ASK) == [(b"1", msg.Wait(update=0, start_s=0.0))]
+
+
+def test_a_wrong_token_a_wrong_tenant_and_nonsense_change_nothing() -> None:
+    all_ = Coordinating()
+    all_.enter(b"1", worker("a"))
+    refusals = [
+        all_.enter(b"2", worker("a"), "another token"),
+        all_.enter(b"2", worker("a"), TOKENS["b"]),
+        all_.say(b"2", worker("c")),
+        all_.all.receive(b"1", b"nonsense", 0.0),
+        all_.all.receive(b"1", b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}', 0.0),
+    ]
+    texts = [answer.text for ((_, answer),) in refusals if isinstance(answer, msg.Denied)]
+    assert texts[:2] == ["tenant a: the token is wrong"] * 2
+    assert texts[2] == "tenant c: there is none of that name here"
+    assert len(texts) == len(refusals) == all_.all.refused
+    assert len(all_.all) == 1 and not open_updates(all_.jobs["a"])
+
+
+def test_a_proof_that_was_overheard_is_of_no_use_on_another_connection() -> None:
+    all_ = Coordinating()
+    ((_, challenge),) = all_.say(b"1", worker("a"))
+    assert isinstance(challenge, msg.Challenge)
+    proof = msg.prove(TOKENS["a"], challenge.nonce, worker("a"))
+    ((_, answer),) = all_.say(b"2", worker("a", proof=proof))
+    assert isinstance(answer, msg.Denied)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [msg.encode(worker("c")), msg.encode(worker("a", proof="0" * 64)), b'{"kind": "ask", "update": -1}', b"nonsense"],
+    ids=["unknown tenant", "wrong token", "negative number", "nonsense"],
+)
+def test_what_is_refused_again_and_again_changes_nothing_and_keeps_nobody_out(data: bytes) -> None:
+    all_ = Coordinating()
+    all_.enter(b"1", worker("a"))
+    all_.say(b"1", ASK)
+    job = all_.jobs["a"]
+    before = job.version, open_updates(job), replace(job.counts), len(all_.all)
+    for number in range(5000):
+        ((_, answer),) = all_.all.receive(b"1" if number % 2 else b"2", data, 0.0)
+        assert isinstance(answer, msg.Denied)
+    assert all_.all.refused == 5000
+    assert (job.version, open_updates(job), job.counts, len(all_.all)) == before
+    assert [type(answer) for _, answer in all_.turn()] == [msg.Grant]
+
+
+@pytest.mark.parametrize("request_", [ASK, msg.Beat(), worker("a")])
+def test_connections_that_prove_nothing_leave_nothing_behind(request_: msg.Request) -> None:
+    all_ = Coordinating()
+    for number in range(2000):
+        all_.say(b"%d" % number, request_)
+        all_.all.closed(b"%d" % number)
+    assert len(all_.all) == len(all_.all._nonces) == 0
+
+
+def seen_by_b(requests: list[tuple[int, msg.Request, float]], terms: Terms) -> list[Any]:
     """Return what b's worker is told while a's workers send these requests, each followed by a step of time."""
     all_ = Coordinating(terms)
     seen: list[Any] = []
@@ -226,13 +262,13 @@ def seen_by_b(requests: list[tuple[int, Request, float]], terms: Terms) -> list[
         all_.enter(b"a%d" % number, worker("a", number, replicates=terms.divergence_bound is not None))
     seen += all_.enter(b"b", worker("b"))
     for update, (number, request, step_s) in enumerate(requests):
-        if isinstance(request, Hello):
+        if isinstance(request, msg.Hello):
             all_.enter(b"a%d" % number, request)
         else:
             all_.say(b"a%d" % number, request)
         all_.now_s += step_s
         if update < 20:
-            seen += all_.say(b"b", Ask(update=update, size_bytes=1000, version=0))
+            seen += all_.say(b"b", msg.Ask(update=update, size_bytes=1000, version=0))
         seen += [(name, answer) for name, answer in all_.turn() if name == b"b"]
     return seen
 
@@ -242,7 +278,7 @@ STEPS = st.tuples(st.integers(0, 2), REQUESTS, st.sampled_from([0.0, 0.05, 0.2, 
 
 @given(st.lists(STEPS, max_size=30), st.sampled_from([None, 1, 30]), st.sampled_from([None, 1e-9, 1e99]))
 def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_its_own(
-    steps: list[tuple[int, Request, float]], delay_bound: int | None, divergence_bound: float | None
+    steps: list[tuple[int, msg.Request, float]], delay_bound: int | None, divergence_bound: float | None
 ) -> None:
     terms = Terms(delay_bound=delay_bound, divergence_bound=divergence_bound)
     failures: list[str] = []
@@ -254,7 +290,7 @@ def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_it
     handler = Failures()
     logging.getLogger("prophet_scheduler").addHandler(handler)
     try:
-        alone = seen_by_b([(number, Beat(), step_s) for number, _, step_s in steps], terms)
+        alone = seen_by_b([(number, msg.Beat(), step_s) for number, _, step_s in steps], terms)
         assert seen_by_b(steps, terms) == alone
     finally:
         logging.getLogger("prophet_scheduler").removeHandler(handler)
@@ -275,32 +311,32 @@ def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_it
     ],
 )
 def test_a_hello_beyond_its_limits_is_denied_and_changes_nothing(wrong: dict[str, Any]) -> None:
-    all_ = Coordinating(Terms())
+    all_ = Coordinating()
     said = {**worker("a").model_dump(), **wrong}
     ((_, answer),) = all_.all.receive(b"1", json.dumps(said).encode(), 0.0)
-    assert isinstance(answer, Denied) and len(all_.all) == 0
+    assert isinstance(answer, msg.Denied) and len(all_.all) == 0
 
 
 def test_the_newest_version_that_a_worker_may_know_of_can_be_counted_on() -> None:
-    all_ = Coordinating(Terms())
+    all_ = Coordinating()
     all_.enter(b"a", worker("a", version=2**52))
-    ((_, applied),) = all_.say(b"a", Done(update=0, version=0, size_bytes=1))
-    assert isinstance(applied, Applied) and applied.version == 2**52 + 1
+    ((_, applied),) = all_.say(b"a", msg.Done(update=0, version=0, size_bytes=1))
+    assert isinstance(applied, msg.Applied) and applied.version == 2**52 + 1
 
 
 @pytest.mark.parametrize("call", ["join", "receive", "turn"])
 def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
     call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    all_ = Coordinating(Terms())
+    all_ = Coordinating()
     all_.enter(b"a", worker("a"))
     all_.enter(b"b", worker("b"))
-    all_.say(b"b", Ask(update=0, size_bytes=1000, version=0))
+    all_.say(b"b", ASK)
     with monkeypatch.context() as broken:
         broken.setattr(all_.jobs["a"], call, lambda *of: 1 // 0)
         said = {
             "join": lambda: all_.enter(b"another", worker("a", 1)),
-            "receive": lambda: all_.say(b"a", Beat()),
+            "receive": lambda: all_.say(b"a", msg.Beat()),
             "turn": all_.turn,
         }[call]()
         assert said[0] == (b"a", None), "it is closed"
@@ -309,32 +345,36 @@ def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
         "Prophet: the job a begins anew: ZeroDivisionError: integer division or modulo by zero"
     ]
     granted = [answer for name, answer in [*said, *all_.turn()] if name == b"b"]
-    assert [type(answer) for answer in granted] == [Grant]
-    assert all_.enter(b"again", worker("a")) == [(b"again", Welcome(epoch=2, version=0))]
+    assert [type(answer) for answer in granted] == [msg.Grant]
+    assert all_.enter(b"again", worker("a")) == [(b"again", msg.Welcome(epoch=2, version=0))]
 
 
 def test_an_answer_for_a_connection_that_is_closed_goes_nowhere() -> None:
-    all_ = Coordinating(Terms())
+    all_ = Coordinating()
     all_.enter(b"a", worker("a"))
-    all_.say(b"a", Ask(update=0, size_bytes=1000, version=0))
+    all_.say(b"a", ASK)
     all_.all.closed(b"a")
     all_.all.closed(b"a")
     assert all_.turn() == []
-    assert [type(answer) for _, answer in all_.enter(b"again", worker("a"))] == [Welcome]
-    ((name, answer),) = all_.say(b"again", Ask(update=0, size_bytes=1000, version=0))
-    assert (name, type(answer)) == (b"again", Grant), "it is told there"
+    assert [type(answer) for _, answer in all_.enter(b"again", worker("a"))] == [msg.Welcome]
+    ((name, answer),) = all_.say(b"again", ASK)
+    assert (name, type(answer)) == (b"again", msg.Grant), "it is told there"
 
 
 def test_a_hello_once_more_changes_nothing_and_one_from_elsewhere_ends_the_first_connection() -> None:
-    all_ = Coordinating(Terms())
+    all_ = Coordinating()
     all_.enter(b"1", worker("a"))
-    assert all_.enter(b"1", worker("a")) == [(b"1", Welcome(epoch=1, version=0))]
-    assert all_.enter(b"2", worker("a")) == [(b"1", None), (b"2", Welcome(epoch=1, version=0))]
+    assert all_.enter(b"1", worker("a")) == [(b"1", msg.Welcome(epoch=1, version=0))]
+    assert all_.enter(b"2", worker("a")) == [(b"1", None), (b"2", msg.Welcome(epoch=1, version=0))]
     assert len(all_.all) == 1 and not all_.all.knows(b"1")
+    ((_, answer),) = all_.say(b"1", ASK)
+    assert isinstance(answer, msg.Challenge)
+    all_.say(b"2", ASK)
+    assert [connection for connection, _ in all_.turn()] == [b"2"]
 
 
 @given(st.lists(st.tuples(ANSWERS, st.sampled_from(CALLS), st.sampled_from([0, 9])), max_size=20))
-def test_a_worker_lives_with_whatever_a_coordinator_answers(steps: list[tuple[Answer, str, int]]) -> None:
+def test_a_worker_lives_with_whatever_a_coordinator_answers(steps: list[tuple[msg.Answer, str, int]]) -> None:
     talk = Conversation(worker("a"), TOKENS["a"], bound_s=1.0, now_s=0.0)
     now_s = 0.0
     for answer, call, step_s in steps:
@@ -355,7 +395,7 @@ def test_a_worker_lives_with_whatever_a_coordinator_answers(steps: list[tuple[An
         talk.receive(answer, now_s)
         talk.turn(now_s)
         for message in talk.take()[0]:
-            assert framed(message)
+            assert msg.framed(message)
     # Nothing waits for ever.
     for _ in range(4):
         now_s += 61.0

@@ -20,15 +20,6 @@ def current(bound: float = 10.0) -> ReplicaLag:
     return lag
 
 
-def test_nothing_goes_before_the_first_copy() -> None:
-    lag = ReplicaLag(10.0)
-    assert lag.lag == math.inf
-    assert not lag.admits(1.0, 0.0)
-    assert lag.due(False, 0.0)
-    copied(lag)
-    assert lag.lag == 0.0 and lag.admits(1.0, 0.0)
-
-
 def test_what_is_applied_and_what_is_under_way_stay_within_the_bound_together() -> None:
     lag = current()
     lag.changed(4.0)
@@ -79,15 +70,11 @@ def test_only_the_worker_that_was_asked_answers_and_only_once() -> None:
     assert (lag.lag, lag.copies) == (1.0, 2)
 
 
-def test_the_next_copy_is_another_workers_and_a_dead_ones_is_taken_back() -> None:
+def test_the_next_copy_is_another_workers() -> None:
     lag = ReplicaLag(10.0)
     assert min((0, 1, 2), key=lag.turns) == 0
     lag.ordered(0)
     assert [min(alive, key=lag.turns) for alive in ((0, 1, 2), (0, 2), (0,))] == [1, 2, 0]
-    lag.gone(1)
-    assert lag.order is not None
-    lag.gone(0)
-    assert lag.order is None and lag.due(False, 0.0)
 
 
 def test_while_no_copy_gets_there_everything_goes_with_one_line() -> None:

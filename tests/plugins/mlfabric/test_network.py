@@ -42,12 +42,10 @@ def test_nothing_travels_within_a_node() -> None:
     assert network.uplinks[0].rates == [1]
 
 
-def test_a_state_that_was_copied_or_turned_round_keeps_its_own_reservations() -> None:
+def test_a_state_that_was_copied_keeps_its_own_reservations() -> None:
     network = NetworkState.of_rates([1, 2], [3, 4])
-    copy, mirror = network.copy(), network.reversed()
-    copy.reserve(0, 1, 5.0, 0.0)
+    network.copy().reserve(0, 1, 5.0, 0.0)
     assert network.end(0, 1, 5.0, 0.0) == 5.0
-    assert mirror.end(1, 0, 6.0, 0.0) == network.end(0, 1, 6.0, 0.0)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])

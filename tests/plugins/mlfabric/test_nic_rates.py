@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from prophet_mlfabric.nic_rates import NicEstimate
@@ -17,35 +19,29 @@ def observe(estimate: NicEstimate, rates: list[float], start_s: float, sent: flo
     return start_s, sent
 
 
+def about(rate: float) -> Any:
+    return pytest.approx(rate, rel=1e-3)
+
+
 def test_what_is_sent_while_an_update_travels_is_what_is_available() -> None:
     estimate = NicEstimate()
-    assert estimate.up is None and estimate.news() is None
-    observe(estimate, [100e6, 120e6, 90e6], 0.0)
-    assert estimate.up == pytest.approx(120e6, rel=1e-3)  # the sender paused in the others
-
-
-def test_what_is_sent_beside_updates_says_nothing() -> None:
-    estimate = NicEstimate()
-    observe(estimate, [100e6], 0.0)
+    assert estimate.news() is None
+    time_s, sent = observe(estimate, [100e6, 120e6, 90e6], 0.0)
+    assert estimate.news() == about(120e6)  # the sender paused in the others
+    # It is news once, and again when it changes; beside updates and with little to send it says nothing.
+    observe(estimate, [123e6], time_s, sent)
     estimate.observe(NicSample(5.0, int(4e9), 0), sending=False)
-    estimate.observe(NicSample(5.1, int(4e9) + 1000, 0), sending=True)  # too little to say
-    assert estimate.up == pytest.approx(100e6, rel=1e-3)
+    estimate.observe(NicSample(5.1, int(4e9) + 1000, 0), sending=True)
+    assert estimate.news() is None
+    observe(estimate, [200e6], 6.0, 5e9)
+    assert estimate.news() == about(200e6)
 
 
 def test_a_rate_that_fell_is_believed_after_some_time_of_sending() -> None:
     estimate = NicEstimate()
     time_s, sent = observe(estimate, [100e6] * 5, 0.0)
+    assert estimate.news() == about(100e6)
     time_s, sent = observe(estimate, [50e6] * 2, time_s, sent)
-    assert estimate.up == pytest.approx(100e6, rel=1e-3)
-    observe(estimate, [50e6] * 3, time_s, sent)
-    assert estimate.up == pytest.approx(50e6, rel=1e-3)
-
-
-def test_a_rate_is_news_once_and_again_when_it_changes() -> None:
-    estimate = NicEstimate()
-    time_s, sent = observe(estimate, [100e6], 0.0)
-    assert estimate.news() == pytest.approx(100e6, rel=1e-3)
-    time_s, sent = observe(estimate, [103e6], time_s, sent)
     assert estimate.news() is None
-    observe(estimate, [200e6], time_s, sent)
-    assert estimate.news() == pytest.approx(200e6, rel=1e-3)
+    observe(estimate, [50e6] * 3, time_s, sent)
+    assert estimate.news() == about(50e6)

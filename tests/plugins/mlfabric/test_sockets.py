@@ -14,23 +14,11 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import client as client_module
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.messages import (
-    LENGTH_BYTES,
-    MOST_REQUEST_BYTES,
-    Ask,
-    Challenge,
-    Collect,
-    Copy,
-    Hello,
-    decode_answer,
-    framed,
-    prove,
-    take_frames,
-)
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import CoordinatorSettings, coordinator_from_environ
 from prophet_mlfabric.terms import Terms
@@ -53,10 +41,11 @@ class Running:
         listen: str = "tcp://127.0.0.1:0",
         divergence_bound: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stranger_s: float = LONG_S,
     ) -> None:
         connections = coordinator({"job": TOKEN}, Terms(rate=1e9, divergence_bound=divergence_bound))
         self.job: Coordination = connections.jobs["job"]
-        self.server = CoordinatorServer(listen, connections, clock)
+        self.server = CoordinatorServer(listen, connections, clock, stranger_s=stranger_s)
         self.address = self.server.address
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
@@ -84,6 +73,10 @@ def client_of(address: str, worker: int = 0, workers: int | None = None, **more:
 
 def connect(address: str, worker: int = 0, **more: Any) -> contextlib.closing[CoordinatorClient]:
     return contextlib.closing(client_of(address, worker, **more))
+
+
+def served(client: CoordinatorClient) -> bool:
+    return client.wait_welcome(LONG_S) and client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
 
 
 def stranger(address: str) -> socket.socket:
@@ -125,7 +118,7 @@ def test_updates_are_summed_at_another_worker(at_rest: tuple[Running, list[float
         connect(running.address, 1) as member,
         connect(running.address, 2) as other,
     ):
-        collections: list[Collect] = []
+        collections: list[msg.Collect] = []
         for client in (busy, member, other):
             client.on_collect(collections.append, "127.0.0.1:1")
             assert client.wait_welcome(LONG_S)
@@ -192,10 +185,10 @@ def test_workers_wait_for_each_other_after_each_round(running: Running) -> None:
 
 def test_a_worker_is_asked_for_a_copy_until_it_says_what_came_of_it() -> None:
     server = Running(divergence_bound=2.0)
-    orders: list[Copy] = []
+    orders: list[msg.Copy] = []
     made = threading.Event()
 
-    def make(order: Copy) -> None:
+    def make(order: msg.Copy) -> None:
         orders.append(order)
         made.set()
 
@@ -273,21 +266,21 @@ def test_a_closed_client_leaves_nobody_waiting(running: Running) -> None:
 def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running: Running) -> None:
     with connect(running.address) as client:
         assert client.wait_welcome(LONG_S)
-        for data in (b"x" * (MOST_REQUEST_BYTES + 1), b"nonsense", b""):
+        for data in (b"x" * (msg.MOST_REQUEST_BYTES + 1), b"nonsense", b""):
             with stranger(running.address) as own:
-                own.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
-                assert (b"denied" in answer_of(own)) == (len(data) <= MOST_REQUEST_BYTES), "or it is closed"
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+                own.sendall(len(data).to_bytes(msg.LENGTH_BYTES, "big") + data)
+                assert (b"denied" in answer_of(own)) == (len(data) <= msg.MOST_REQUEST_BYTES), "or it is closed"
+        assert served(client)
 
 
 def enter(address: str) -> socket.socket:
     """A connection of worker 3, which has proved that it has the token."""
-    hello = Hello(tenant="job", worker=3, incarnation=1, node="machine")
+    hello = msg.Hello(tenant="job", worker=3, incarnation=1, node="machine")
     own = stranger(address)
-    own.sendall(framed(hello))
-    challenge = decode_answer(next(take_frames(bytearray(own.recv(4096)), 4096)))
-    assert isinstance(challenge, Challenge)
-    own.sendall(framed(hello.model_copy(update={"proof": prove(TOKEN, challenge.nonce, hello)})))
+    own.sendall(msg.framed(hello))
+    challenge = msg.decode_answer(next(msg.take_frames(bytearray(own.recv(4096)), 4096)))
+    assert isinstance(challenge, msg.Challenge)
+    own.sendall(msg.framed(hello.model_copy(update={"proof": msg.prove(TOKEN, challenge.nonce, hello)})))
     assert b"welcome" in own.recv(4096)
     return own
 
@@ -308,19 +301,14 @@ ZMTP = b"\xff" + b"\0" * 8 + b"\x7f\x03\0NULL" + b"\0" * 48
     ids=["nothing", "a byte", "half a length", "all but a byte", "a huge length", "ZeroMQ", "HTTP"],
 )
 def test_a_stranger_is_disconnected_in_time_and_a_worker_beside_it_is_served(opening: bytes) -> None:
-    connections = coordinator({"job": TOKEN}, Terms(rate=1e9))
-    server = CoordinatorServer("tcp://127.0.0.1:0", connections, stranger_s=0.3)
-    thread = threading.Thread(target=server.serve)
-    thread.start()
+    server = Running(stranger_s=0.3)
     try:
         with stranger(server.address) as own, connect(server.address) as client:
             own.sendall(opening)
-            assert client.wait_welcome(LONG_S)
-            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            assert served(client)
             until_closed(own)
     finally:
         server.stop()
-        thread.join(LONG_S)
 
 
 def test_endless_frames_of_a_stranger_end_its_connection(running: Running) -> None:
@@ -331,7 +319,7 @@ def test_endless_frames_of_a_stranger_end_its_connection(running: Running) -> No
             own.sendall(ZMTP)
             while True:
                 own.sendall(256 * frame)
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+        assert served(client)
 
 
 def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +327,7 @@ def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatc
     strangers = [stranger(running.address) for _ in range(40)]
     try:
         with connect(running.address) as client:
-            assert client.wait_welcome(LONG_S)
-            assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+            assert served(client)
             assert len(running.server._hub) <= 8 + 1
     finally:
         for own in strangers:
@@ -350,7 +337,7 @@ def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatc
 def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Running) -> None:
     with enter(running.address) as first, enter(running.address) as second:
         until_closed(first)
-        second.sendall(framed(Ask(update=0, size_bytes=1, version=0)))
+        second.sendall(msg.framed(msg.Ask(update=0, size_bytes=1, version=0)))
         assert b"wait" in second.recv(4096)
 
 
@@ -367,11 +354,10 @@ def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Runni
 )
 def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running: Running, said: str) -> None:
     with connect(running.address) as client:
-        assert client.wait_welcome(LONG_S)
         with enter(running.address) as own:
-            own.sendall(len(said).to_bytes(LENGTH_BYTES, "big") + said.encode())
+            own.sendall(len(said).to_bytes(msg.LENGTH_BYTES, "big") + said.encode())
             assert b"denied" in own.recv(4096)
-        assert client.ask(1000, 0, 1.0).permission.result(LONG_S).coordinated
+        assert served(client)
 
 
 def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer
@@ -75,17 +73,6 @@ def test_a_sum_waits_for_its_aggregator_and_the_wire_does_not() -> None:
     assert table.due(0, 1.5)[0] == [total]
 
 
-def test_the_delay_bound_keeps_a_transfer_from_overtaking_one_under_way() -> None:
-    tight, fresh = direct(1, version=0), direct(2, version=3)
-    table = timetable(tight, fresh, delay_bound=3)
-    table.start(tight, 0.0)
-    # Two applied and one under way are the three versions that `tight` may see.
-    assert table.due(2, 1.0) == ([], [])
-    assert table.next_s == math.inf
-    table.withdraw(tight)
-    assert table.due(3, 1.0) == ([fresh], [])
-
-
 def test_the_delay_bound_keeps_a_place_for_one_that_was_planned_before() -> None:
     # The first in order waits for its uplink; if the second went, the first would be too late.
     first, second = direct(1, version=0), direct(2, version=3)
@@ -93,16 +80,6 @@ def test_the_delay_bound_keeps_a_place_for_one_that_was_planned_before() -> None
     first.begin_s, second.begin_s = 5.0, 0.0
     assert table.due(2, 0.0) == ([], [])
     assert table.due(1, 0.0) == ([second], [])
-
-
-def test_one_that_can_keep_the_bound_no_more_is_hopeless() -> None:
-    late, fresh = direct(1, version=0), direct(2, version=4)
-    table = timetable(late, fresh, delay_bound=3)
-    table.book(NETWORK, 0.0)
-    assert table.due(3, 0.0) == ([], [late])
-    table.withdraw(late)
-    table.book(NETWORK, 0.0)
-    assert table.due(3, 0.0) == ([fresh], [])
 
 
 def test_the_updates_of_a_sum_have_their_own_places() -> None:

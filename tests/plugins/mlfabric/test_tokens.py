@@ -51,3 +51,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for name in ("missing", "binary"):
         with pytest.raises(UserError, match=f"{name}: cannot be read .*; give a file with lines"):
             load_tokens(tmp_path / name)
+
+
+def test_a_file_without_an_end_is_one_line() -> None:
+    with pytest.raises(UserError, match="/dev/zero: cannot be read \\(more than 1048576 bytes\\)"):
+        load_tokens(Path("/dev/zero"))

@@ -137,7 +137,7 @@ def test_the_replica_never_lacks_more_than_the_bound(aggregates: bool, loss: flo
     job = VirtualJob(6, REPLICATED, replace(HABITS, loss=loss, bound_s=6.0, aggregates=aggregates), seed)
     job.run(30.0)
     counts, lag = job.coordination.counts, job.coordination.lag
-    assert lag is not None and lag.copies > 5 and lag.failed == 0
+    assert lag.copies > 5 and lag.failed == 0
     assert counts.applied > 60 and counts.ungranted == 0
     assert 6 < job.greatest_lacking <= lag.greatest <= 12
     assert set(job.at_server.values()) == {1}
@@ -149,13 +149,12 @@ def test_the_bound_holds_where_workers_die_that_made_copies_and_had_something_un
     for second in range(1, 6):
         job.run(4.0 * second)
         lag = job.coordination.lag
-        assert lag is not None
         dies = second if lag.order is None else lag.order.worker
         job.workers[dies].alive = False
         job.run(4.0 * second + 3.9)
         job.start_worker(dies)
     job.run(30.0)
-    assert lag is not None and lag.copies > 5
+    assert lag.copies > 5
     assert all(worker.outcomes for worker in job.workers.values())
     assert job.greatest_lacking <= lag.greatest <= 12
     assert set(job.at_server.values()) == {1}
@@ -167,7 +166,7 @@ def test_a_replica_that_is_gone_holds_nobody_up_and_one_that_is_back_catches_up(
     job.replica_lives = False
     job.run(20.0)
     lag = job.coordination.lag
-    assert lag is not None and lag.failed >= 2 and len(lag.notices) == 1
+    assert lag.failed >= 2 and len(lag.notices) == 1
     assert job.greatest_lacking > 20, "updates went on"
     job.replica_lives = True
     job.run(30.0)

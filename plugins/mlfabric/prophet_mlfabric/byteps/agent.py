@@ -93,8 +93,7 @@ class AsynchronousAgent:
     def _wrap_init(self, module: Any) -> None:
         """Look for a coordinator when the worker's number is known, and leave it before BytePS is shut down.
 
-        A replica is asked before: if it is wrong, this worker ends while nobody waits for it yet. Not at the import,
-        which processes that load a program's data have as well.
+        A replica is asked before: if it is wrong, this worker ends while nobody waits for it yet.
         """
         init, shutdown = module.init, module.shutdown
 
@@ -120,19 +119,50 @@ class AsynchronousAgent:
 
     def take_coordinator(self) -> CoordinatorClient | None:
         """Return the coordinator to the first optimizer that asks, which alone has it: it counts one model."""
-        first, self._taken = not self._taken, True
-        if not first and self.staleness is not None:
+        if not self._taken:
+            self._taken = True
+            return self._coordinator
+        if self.staleness is not None:
             raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
-        if not first and self.replica is not None and self.replica.is_of_one_model:
+        if self.replica is not None and self.replica.is_of_one_model:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
-        if not first and self._coordinator is not None:
+        if self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
-        return self._coordinator if first else None
+        return None
 
     @property
     def staleness(self) -> int | None:
         settings = coordinator_from_environ(os.environ)
         return None if settings is None else settings.staleness
+
+    def begin(self, optimizer: Any, named: Named) -> int:
+        """Return the number of updates the job begins with. The process ends if they are of another model."""
+        try:
+            return 0 if self.replica is None else self.replica.begin(optimizer, named)
+        except UserError as error:
+            end_process(str(error), WRONG)
+
+    def sum_at_workers(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
+        """Let updates of this worker be summed with others', and others' here, from now on."""
+        settings = coordinator_from_environ(os.environ)
+        if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
+            return
+        try:
+            from prophet_mlfabric.exchange import key_of
+            from prophet_mlfabric.torch.aggregating import SummingWorker
+
+            key = key_of(settings.tenant, settings.token)
+            self.closes.append(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
+        except Exception as error:
+            logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
+
+    def copy_to_replica(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named) -> None:
+        """Hand copies of the model to the job's replica, if it has one, from now on."""
+        if self.replica is not None and self.replica.store is not None:
+            from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
+
+            of_parameters = names_of(rounds.blocks.parameters, named)
+            self.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, self.replica.store).close)
 
     def step_aside(self, why: str) -> None:
         """Warn once; from here on all transfers go both ways."""
@@ -191,11 +221,9 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         )
     if framework != "torch":
         raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
-    servers = environ.get(names.DMLC_NUM_SERVER, "1")
-    if servers != "1":
-        raise UserError(
-            f"{scheduler} schedules the link of one server; {names.DMLC_NUM_SERVER} is {servers}, make it 1"
-        )
+    if (servers := environ.get(names.DMLC_NUM_SERVER, "1")) != "1":
+        what = f"{names.DMLC_NUM_SERVER} is {servers}, make it 1"
+        raise UserError(f"{scheduler} schedules the link of one server; {what}")
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
     if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
@@ -231,33 +259,6 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
     return client
 
 
-def sum_at_workers(agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
-    """Let updates of this worker be summed with others', and others' here, from now on."""
-    settings = coordinator_from_environ(os.environ)
-    if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
-        return
-    try:
-        from prophet_mlfabric.exchange import key_of
-        from prophet_mlfabric.torch.aggregating import SummingWorker
-
-        key = key_of(settings.tenant, settings.token)
-        agent.closes.append(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
-    except Exception as error:
-        logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
-
-
-def copy_to_replica(
-    agent: AsynchronousAgent, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named
-) -> None:
-    """Hand copies of the model to the job's replica, if it has one, from now on."""
-    store = None if agent.replica is None else agent.replica.store
-    if store is not None:
-        from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
-
-        of_parameters = names_of(rounds.blocks.parameters, named)
-        agent.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, store).close)
-
-
 def own_address(environ: Mapping[str, str]) -> str:
     """Return this worker's IPv4 address for others: ps-lite's own setting, or that towards its scheduler."""
     if host := environ.get("DMLC_NODE_HOST"):
@@ -274,14 +275,6 @@ def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
     return (("MLfabric", ok, line),)
 
 
-def _begin(agent: AsynchronousAgent, optimizer: Any, named: Named) -> int:
-    """Return the number of updates the job begins with. The process ends if they are of another model."""
-    try:
-        return 0 if agent.replica is None else agent.replica.begin(optimizer, named)
-    except UserError as error:
-        end_process(str(error), WRONG)
-
-
 def install(bps: Any, agent: AsynchronousAgent) -> None:
     """Replace what an asynchronous job needs differently in `bps`, the module byteps.torch."""
     original = bps.DistributedOptimizer
@@ -294,22 +287,22 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         if bps.size() == 1:
             if agent.replica is not None and agent.replica.is_of_one_model:
                 agent.take_coordinator()  # there is none; another optimizer is refused
-            _begin(agent, optimizer, named)
+            agent.begin(optimizer, named)
             return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):
             raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_mlfabric.byteps.wire import BLOCK_BYTES, wrap
 
         coordinator = agent.take_coordinator()
-        before = _begin(agent, optimizer, named)
+        before = agent.begin(optimizer, named)
         block_bytes = agent.settings.partition_bytes or BLOCK_BYTES
         wrapped = wrap(bps, optimizer, coordinator, block_bytes, agent.staleness, agent.settings.stall_s)
         rounds: AsynchronousRounds = wrapped.asynchronous
         if coordinator is not None:
-            sum_at_workers(agent, coordinator, rounds)
+            agent.sum_at_workers(coordinator, rounds)
         rounds.start(before)
         if coordinator is not None:
-            copy_to_replica(agent, coordinator, rounds, named)
+            agent.copy_to_replica(coordinator, rounds, named)
         return wrapped
 
     bps.DistributedOptimizer = distributed_optimizer

@@ -2,15 +2,14 @@
 
 Rule of this file: what BytePS is told and when. prophet_mlfabric/torch/asynchronous.py has the rounds.
 
-Stock BytePS (BYTEPS_ENABLE_ASYNC) pushes each parameter's change and pulls the sum of all changes, parameter by
-parameter. Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update
-pushes nothing. An update begins and ends with a word that the server understands, which applies it as a whole
+Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update pushes
+nothing. An update begins and ends with a word that the server understands, which applies it as a whole
 (docs/corrections.md, Mixing). The first is acknowledged before any block leaves, and the last leaves when all blocks
 are acknowledged, so no order of transfers can part them.
 
 Every worker must push a key for the first time before BytePS lets any go on, so all keys are opened together at the
-start, in any order. From then on an asynchronous server answers without any other worker. So if nothing is answered for
-long the server itself is gone: stall.py says when, and the process ends if so asked.
+start. From then on an asynchronous server answers without any other worker. So if nothing is answered for long the
+server itself is gone: stall.py says when, and the process ends if so asked.
 """
 
 from __future__ import annotations
@@ -68,11 +67,9 @@ class BytePSWire:
         stall_s: float | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stall_s = stall_s
+        self._bps, self._stall_s, self._now = bps, stall_s, now
         self._stall = StallDetector(stall_s)
-        self._now = now
         self._completed = 0
-        self._bps = bps
         self._names = [f"prophet.weights.{number}.{place}" for place in range(blocks)]
         self._word_name = f"prophet.update.{number}"
         self._word = torch.zeros(1, dtype=torch.int64)
@@ -158,9 +155,8 @@ def broadcast_tensors(
 ) -> None:
     """Set `tensors` of all workers to those of worker `root`, in place. Every worker has to call it.
 
-    BytePS's own broadcast is a sum to which all but the root add zeros, but an asynchronous server answers before the
-    root has added anything. Here the root's bytes and a mark go as one update, and the others ask until the mark is
-    there. All tensors travel as one, byte for byte, as 32-bit integers: the sum of a number and zeros is the number.
+    An asynchronous server answers before the root has added anything. So the root's bytes and a mark go as one update,
+    and the others ask until the mark is there. All tensors travel as one, byte for byte, as 32-bit integers.
 
     The process ends if one is not heard of for `stall_s`; None for never.
     """

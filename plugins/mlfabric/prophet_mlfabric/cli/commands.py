@@ -25,8 +25,19 @@ def coordinate(
 ) -> None:
     """Be the coordinator of asynchronous jobs (MLfabric), until Ctrl-C or SIGTERM."""
     from prophet_mlfabric.cli import serving
+    from prophet_mlfabric.terms import Terms
+    from prophet_scheduler.cli.options import parsed
+    from prophet_scheduler.core.units import parse_rate, parse_time
 
-    terms = serving.terms_of(delay_bound, server, server_rate, rate, batch, dead_after, divergence_bound)
+    terms = Terms(
+        delay_bound=delay_bound,
+        server=server,
+        rate=parsed("--rate", rate, parse_rate) / 8,
+        server_rate=None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8,
+        batch_s=parsed("--batch", batch, parse_time),
+        dead_s=parsed("--dead-after", dead_after, parse_time),
+        divergence_bound=divergence_bound,
+    )
     serving.coordinate(listen, token_file, terms, status, typer.echo)
 
 

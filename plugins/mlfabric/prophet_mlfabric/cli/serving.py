@@ -17,40 +17,16 @@ from prophet_mlfabric.replica import KeptModel, replica_server
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import host_and_port, load_tokens, token_of
 from prophet_mlfabric.terms import Terms
-from prophet_scheduler.cli.options import parsed
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import placed, require_places, write_whole
-from prophet_scheduler.core.units import parse_rate, parse_time
 
 LEAST_DEAD_S = 2.0
 
 
-def terms_of(
-    delay_bound: int | None,
-    server: str,
-    server_rate: str | None,
-    rate: str,
-    batch: str,
-    dead_after: str,
-    divergence_bound: float | None = None,
-) -> Terms:
-    """Return the options as a job's terms. Raises UserError naming the wrong option."""
-    dead_s = parsed("--dead-after", dead_after, parse_time)
-    if dead_s < LEAST_DEAD_S:
-        raise UserError(f"--dead-after {dead_after}: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
-    return Terms(
-        delay_bound=delay_bound,
-        server=server,
-        rate=parsed("--rate", rate, parse_rate) / 8,
-        server_rate=None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8,
-        batch_s=parsed("--batch", batch, parse_time),
-        dead_s=dead_s,
-        divergence_bound=divergence_bound,
-    )
-
-
 def coordinate(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
     """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
+    if terms.dead_s < LEAST_DEAD_S:
+        raise UserError(f"--dead-after {terms.dead_s:g}s: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
     tokens = load_tokens(token_file)
     readable = token_file.stat().st_mode & stat.S_IROTH
     if status is not None:
@@ -79,7 +55,7 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
                 f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
                 f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
                 f"{counts.refused} requests refused"
-                + ("" if job.lag is None else f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed")
+                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.replicated else "")
             )
     return lines
 
@@ -93,7 +69,8 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     tenants: dict[str, dict[str, float]] = {}
     for tenant, job in jobs.items():
         tenants[tenant] = {"version": job.version, **asdict(job.counts)}
-        if (lag := job.lag) is not None:
+        if job.replicated:
+            lag = job.lag
             tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
 

@@ -3,13 +3,7 @@
 Rule of this file: who does what when. Models are a learner's, transfers transports.py's, decisions the scheduler's.
 
 A worker reads the model, computes an update, pushes it and, when the update is applied (or dropped), asks for the
-model again. What differs between methods:
-
-- consistency: *asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one
-  step;
-- transport (transports.py): MLfabric schedules batches of updates and of model requests every 100 ms; `Shared` is a
-  parameter server on a network that all transfers share fairly, `Blockwise` one that sums and answers block by block;
-  `Ring` and `Tree` are all-reduces among the workers' machines.
+model again. *Asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one step.
 
 Events of one time keep the order in which they were made (agenda.py), so one setting and seed give one run, bit for
 bit.
@@ -101,10 +95,9 @@ class Trainee:
 class Record:
     """Record of a run.
 
-    One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's: the version after it is applied less
-    the one that it was computed from) and `by_worker`. `sent_to_server`, `sent_to_replica` count transfers that
-    reached these, `replicated` the updates in the latter. `dropped_s` has a time for each dropped update, `ready_s` one
-    for each all-reduce: when the last worker's update was computed.
+    One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's) and `by_worker`. `sent_to_server`,
+    `sent_to_replica` count transfers that reached these, `replicated` the updates in the latter. `dropped_s` has a time
+    for each dropped update, `ready_s` one for each all-reduce: when the last worker's update was computed.
     """
 
     applied_s: list[float] = field(default_factory=list)
@@ -140,8 +133,7 @@ def run(
     """Train for `horizon_s` virtual seconds, or until `stop()` is True, which is asked after every step of the server.
 
     With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
-    are drawn from the setting where they are not given. Raises UserError where none of the three ends is given, and for
-    a setting or method that cannot be.
+    are drawn where they are not given. Raises UserError without an end, and for a method that cannot be.
     """
     if horizon_s is not None and not 0 < horizon_s < math.inf:
         raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
@@ -189,12 +181,11 @@ class StudiedCluster:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
-        while self._agenda and not self._stopped:
-            if self._agenda.next_s > horizon_s:
-                self.now_s = horizon_s
-                break
+        while self._agenda.next_s <= horizon_s and not self._stopped:
             self.now_s, action = self._agenda.take()
             action()
+        if self._agenda and not self._stopped:
+            self.now_s = horizon_s
         self.record.end_s = self.now_s
         return self.record
 
@@ -207,15 +198,9 @@ class StudiedCluster:
 
         def computed() -> None:
             payload, norm = self.learner.compute(worker, model)
-            update = Update(
-                next(self._numbers),
-                self.setting.machine_of(worker),
-                self.setting.model_bytes,
-                self._read_version[worker],
-                norm,
-            )
-            self._payloads[update.id] = worker, payload
-            self._transport.push(worker, update)
+            number, machine, read = next(self._numbers), self.setting.machine_of(worker), self._read_version[worker]
+            self._payloads[number] = worker, payload
+            self._transport.push(worker, Update(number, machine, self.setting.model_bytes, read, norm))
 
         self.at(self.now_s + takes, computed)
 
@@ -229,20 +214,18 @@ class StudiedCluster:
         for update in updates:
             worker, payload = self._payloads.pop(update.id)
             self._at_server.append((worker, update, payload))
-        moved: list[int] = []
+        record, before = self.record, len(self.record.by_worker)
         while len(self._at_server) >= self.updates_per_step:
             # In the order of workers, so that no sum depends on who arrived first.
             step = sorted(self._at_server[: self.updates_per_step], key=lambda arrived: arrived[0])
             del self._at_server[: self.updates_per_step]
             self.learner.apply([payload for _, _, payload in step])
             self.version += 1
-            for worker, update, _ in step:
-                self.record.applied_s.append(self.now_s)
-                self.record.delays.append(self.version - update.version)
-                self.record.by_worker.append(worker)
-                moved.append(worker)
-        if moved:
-            self.learner.observe(self.now_s, len(self.record.applied_s))
+            record.applied_s += [self.now_s] * len(step)
+            record.delays += [self.version - update.version for _, update, _ in step]
+            record.by_worker += [worker for worker, _, _ in step]
+        if moved := record.by_worker[before:]:
+            self.learner.observe(self.now_s, len(record.applied_s))
             self._stopped = self._stopped or self._stop()
         for worker in moved:
             self._next_round(worker)

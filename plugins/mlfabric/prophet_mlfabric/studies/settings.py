@@ -2,10 +2,9 @@
 
 Rule of this file: what an experiment is set to, and the random draws that follow from a seed. Nothing runs here.
 
-Thirty workers sit on fifteen machines, two to a machine and its NIC, 10 Gbit/s each way; the server has a machine of
-its own with the same NIC, and so has the replica. A worker's computation is slowed by a factor with some probability,
-drawn for each computation anew. Every `period_s` each direction of each worker machine's NIC draws a rate; the
-server's and replica's machines are dedicated and keep theirs. The monitor reports a rate `report_lag_s` late.
+Thirty workers sit on fifteen machines, two to a machine and its NIC, 10 Gbit/s each way. A computation is slowed by a
+factor with some probability. Every `period_s` each direction of each worker machine's NIC draws a rate; the server and
+the replica have machines of their own and keep theirs. The monitor reports a rate `report_lag_s` late.
 """
 
 from __future__ import annotations
@@ -145,18 +144,14 @@ class Rates:
 
     def network(self) -> NetworkState:
         """Return the NICs as they will be: worker machines, then server and replica."""
-        changes = self.changes()
-        dedicated = [Link.constant(self.setting.bandwidth)] * 2
-        return NetworkState(
-            [*(Link.stepwise(changes, row.tolist()) for row in self.values[:, 0]), *dedicated],
-            [*(Link.stepwise(changes, row.tolist()) for row in self.values[:, 1]), *dedicated],
-        )
+        changes, dedicated = self.changes(), [Link.constant(self.setting.bandwidth)] * 2
+        up, down = ([Link.stepwise(changes, row.tolist()) for row in self.values[:, way]] for way in (0, 1))
+        return NetworkState([*up, *dedicated], [*down, *dedicated])
 
     def at(self, time_s: float) -> tuple[list[float], list[float]]:
         """Return uplinks and downlinks of all nodes at one time; before the start, as at the start."""
         period = min(max(0, int(time_s // self.setting.traffic.period_s)), self.values.shape[2] - 1)
-        dedicated = [self.setting.bandwidth] * 2
-        now = self.values[:, :, period]
+        dedicated, now = [self.setting.bandwidth] * 2, self.values[:, :, period]
         return [*now[:, 0].tolist(), *dedicated], [*now[:, 1].tolist(), *dedicated]
 
     def reported(self, time_s: float) -> NetworkState:

@@ -3,11 +3,7 @@
 Rule of this file: models, gradients, losses. When a gradient is computed and applied is the cluster's.
 
 The problem is logistic regression with an L2 term on synthetic data: convex, as section 3.1 assumes, and with features
-of very different scales, so that the step is limited by the steep directions and progress by the flat ones. Nothing of
-it depends on time, so what a method is worth is what the order and the delays of its updates are worth.
-
-Steps follow section 3.1: eta_t = C / sqrt(tau_max t), [7]'s rule, where a job with a smaller delay bound may take
-longer steps; or a constant one.
+of very different scales, so that the step is limited by the steep directions and progress by the flat ones.
 """
 
 from __future__ import annotations
@@ -132,10 +128,9 @@ class Sgd(Trainee):
         return self._server
 
     def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
-        stream = self._streams.get(worker)
-        if stream is None:
-            stream = self._streams[worker] = np.random.default_rng([self.seed, 11, worker])
-        rows = stream.integers(0, len(self.problem.labels), self.batch)
+        if worker not in self._streams:
+            self._streams[worker] = np.random.default_rng([self.seed, 11, worker])
+        rows = self._streams[worker].integers(0, len(self.problem.labels), self.batch)
         update = -self.step.at(self._steps + 1) * self.problem.gradient(model, rows)
         return update, float(np.linalg.norm(update))
 
@@ -184,7 +179,7 @@ def loss_curves(
     """Return the loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
 
     The step is C / sqrt(tau_max t) with one C for all (section 3.1). Without a bound tau_max is the greatest delay that
-    such a job is seen to have, as people set it today; that takes a run that counts and does not train.
+    such a job is seen to have.
     """
     trained: dict[int | None, Sgd] = {}
     for bound in delay_bounds:

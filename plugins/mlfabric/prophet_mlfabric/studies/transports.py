@@ -1,9 +1,6 @@
 """Ways of updates to the server and of models back: MLfabric's way, and those that it is compared with.
 
 Rule of this file: what travels when, over which links. Who computes, and what an update does, are the cluster's.
-
-Transfers are MLfabric's (`Scheduled`: one after another, as batches have them), or share links fairly (`Shared`,
-`Blockwise`), or are steps of an all-reduce (`Ring`, `Tree`), each of which waits for the machines that it is between.
 """
 
 from __future__ import annotations
@@ -43,26 +40,23 @@ class Scheduled:
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
         setting, method = cluster.setting, cluster.method
-        self._cluster = cluster
-        self._wire = Wire(rates)
-        replica = None if method.divergence_bound is None else setting.replica
+        self._cluster, self._wire = cluster, Wire(rates)
+        bound = method.divergence_bound
         self._scheduler = Scheduler(
             setting.server,
             range(setting.machines),
             method.delay_bound,
-            replica,
-            math.inf if method.divergence_bound is None else method.divergence_bound,
+            None if bound is None else setting.replica,
+            math.inf if bound is None else bound,
             method.momentum,
             cluster.updates_per_step,
             setting.seed,
         )
         self._ready: list[Update] = []
         self._requests: list[int] = []
-        self._closes_s = math.inf
-        """Latest time at which the batch of ready updates is put in order."""
-        self._tick_s = math.inf
-        self._server_at = [-math.inf]
-        self._replica_at = [-math.inf]
+        self._closes_s = self._tick_s = math.inf
+        """Latest time at which the batch of ready updates is put in order, and that of the next decision."""
+        self._server_at, self._replica_at = [-math.inf], [-math.inf]
         self._copies: dict[int, tuple[int, Any]] = {}
 
     def push(self, worker: int, update: Update) -> None:
@@ -136,19 +130,15 @@ class Scheduled:
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:
-            if commits and commits[0].needs < len(replica):
-                arrival = commits.pop(0)
-                updates = arrival.transfer.updates
-                time_s = max(sent[arrival.transfer].end_s, server[-1], replica[arrival.needs], now)
-                server += [time_s] * len(updates)
+            commit = bool(commits) and commits[0].needs < len(replica)
+            own, other, arrival = (server, replica, commits.pop(0)) if commit else (replica, server, copies.pop(0))
+            updates = arrival.transfer.updates
+            time_s = max(sent[arrival.transfer].end_s, own[-1], other[arrival.needs], now)
+            own += [time_s] * len(updates)
+            if commit:
                 cluster.at(time_s, partial(cluster.applied, updates))
             else:
-                arrival = copies.pop(0)
-                updates = arrival.transfer.updates
-                time_s = max(sent[arrival.transfer].end_s, replica[-1], server[arrival.needs], now)
-                replica += [time_s] * len(updates)
-                copies_of = [self._copies.pop(update.id) for update in updates]
-                cluster.at(time_s, partial(cluster.copied, copies_of))
+                cluster.at(time_s, partial(cluster.copied, [self._copies.pop(update.id) for update in updates]))
 
     def _distribute(self, workers: list[int], network: NetworkState) -> None:
         cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting
@@ -178,8 +168,7 @@ class _Fair:
             cluster.at(change, self._change)
 
     def _start(self, source: int, destination: int, size_bytes: float, then: Callable[[], None]) -> None:
-        flow = self._flows.start(source, destination, size_bytes, self._cluster.now_s)
-        self._then[flow] = then
+        self._then[self._flows.start(source, destination, size_bytes, self._cluster.now_s)] = then
         self._look_again()
 
     def _change(self) -> None:
@@ -299,12 +288,11 @@ class _AllReduce:
 class Ring(_AllReduce):
     """Section 2: 2 (n - 1) steps, in each of which every machine sends the next one an n-th of the model.
 
-    What a machine sends is what it got with the step before, so each step waits for the one before it at the neighbour,
-    for what is still under way on the link, and for a neighbour that is still computing: a receiver that has not begun
-    takes nothing. So a slow link or a slow computation anywhere holds all others up within a few steps.
+    Each step waits for the one before it at the neighbour, for what is still under way on the link, and for a neighbour
+    that is still computing. So a slow link or computation anywhere holds all others up within a few steps.
 
     The first part of an update can travel beside the computing of its last (`Setting.overlap`), but of a slow
-    computation no more than of others: what makes it slow also keeps the update's first part back.
+    computation no more than of others.
     """
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:

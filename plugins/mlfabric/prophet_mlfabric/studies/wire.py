@@ -2,10 +2,9 @@
 
 Rule of this file: transfers in, their true ends out. It applies nothing and decides nothing.
 
-The true network is a state whose links already have every change of the job in them. A schedule is carried out by
-reserving its transfers there in its order: each gets at every moment what those before it leave, as the scheduler
-meant, whatever it believed of the rates. The belief is made afresh for every batch: the rates that the monitor has
-reported, less what is left of the transfers under way, which their daemons know.
+A schedule is carried out by reserving its transfers in the true network in its order: each gets at every moment what
+those before it leave. What the scheduler believes is made afresh for every batch: the rates that the monitor has
+reported, less what is left of the transfers under way.
 """
 
 from __future__ import annotations

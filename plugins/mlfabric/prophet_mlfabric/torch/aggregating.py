@@ -5,11 +5,10 @@ are summed where (MLfabric, Algorithm 3); exchange.py carries bytes.
 
 A member sends its update to the aggregator and waits for the answer, the model. A thread of the aggregator, beside its
 training, sums a collection, asks when the sum may go, pushes it as one update, reads the model, and answers its members
-with it. So they get it over a link other than the server's. The counts in the blocks add up in a sum as the weights do,
-so a model also lists the summed updates in it.
+with it. So they get it over a link other than the server's. The counts in the blocks add up in a sum as the weights do.
 
-Losses: the coordinator tells a member that its update is lost (its aggregator died or was too late), and the member
-reads the server's model. So does a member whose model does not come within MODEL_S after its update was applied.
+A member whose update is lost (its aggregator died or was too late), or whose model does not come within MODEL_S after
+its update was applied, reads the server's model.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeAlias
 
 import torch
 
@@ -39,19 +38,22 @@ MODEL_S = 10.0
 LAST_S = 5.0
 """Seconds that an ended worker waits for updates to sum: members may have died, and theirs never come."""
 CLOSE_S = 30.0
-MOST_KEPT = 64
-"""Maximum updates kept that are in no collection yet. One more replaces the oldest, and the coordinator tells its
-member in the end.
+MOST_KEPT, MOST_KEPT_BYTES = 64, 1 << 30
+"""Maximum updates kept that are in no collection yet, and their bytes, but for the newest. One more replaces the
+oldest, and the coordinator tells its member in the end.
 """
+
+Kept: TypeAlias = tuple[bytes, Callable[[bytes], None]]
+"""An update, and the function that sends the model to its member."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class SummingWorker:
-    """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator.
+    """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator, until `close`.
 
     It listens at `host`, this worker's address for others, who prove with `key`. Without a bound on leads, members get
-    the model that has their sum; otherwise they read the server's. `close` ends its threads.
+    the model that has their sum; otherwise they read the server's.
     """
 
     def __init__(self, rounds: AsynchronousRounds, coordinator: CoordinatorClient, key: bytes, host: str) -> None:
@@ -60,12 +62,14 @@ class SummingWorker:
         self._coordinator = coordinator
         self._key = key
         self._ended = free_in_forks(threading.Condition())
-        self._came: OrderedDict[tuple[int, int], tuple[bytes, Callable[[bytes], None]]] = OrderedDict()
-        """Updates by worker and its number, each with the function that sends the model to its member."""
+        self._came: dict[tuple[int, int], Kept] = {}
+        """Updates by worker and its number."""
+        self._most_kept = max(1, min(MOST_KEPT, MOST_KEPT_BYTES // rounds.blocks.size_bytes))
         self._collections: dict[int, Collect] = {}
-        self._ready: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[tuple[int, list[Kept]] | None] = queue.SimpleQueue()
+        """Complete collections."""
         self._summing = 0
-        """Number of complete collections that are not at the server yet."""
+        """Number of them that are not at the server yet."""
         self._closing = False
         self.summed = 0
         """Number of updates in sums that this worker pushed."""
@@ -141,48 +145,47 @@ class SummingWorker:
 
     def _receive(self, request: Request) -> None:
         if request.kind == UPDATE and len(request.payload) == self._rounds.blocks.size_bytes:
-            key = request.worker, request.number
-            self._keep(key, request.payload, lambda model: request.answer(DONE, 0, model))
+            own = request.worker, request.number
+            self._keep(own, request.payload, lambda model: request.answer(DONE, 0, model))
 
     def _keep(self, key: tuple[int, int], payload: bytes, answer: Callable[[bytes], None]) -> None:
         with self._ended:
             self._came[key] = payload, answer
-            if len(self._came) > MOST_KEPT:
-                self._came.popitem(last=False)
+            awaited = {member for collection in self._collections.values() for member in collection.members}
+            for oldest in [came for came in self._came if came not in awaited][: -self._most_kept]:
+                del self._came[oldest]
         self._look()
 
     def _look(self) -> None:
         """Hand complete collections to the thread."""
         with self._ended:
-            for collection in list(self._collections.values()):
+            for number, collection in list(self._collections.items()):
                 if all(member in self._came for member in collection.members):
-                    del self._collections[collection.number]
+                    del self._collections[number]
                     self._summing += 1
-                    self._ready.put(collection)
+                    self._ready.put((number, [self._came.pop(member) for member in collection.members]))
 
     def _run(self) -> None:
         while (collection := self._ready.get()) is not None:
             try:
-                self._push_sum(collection)
+                self._push_sum(*collection)
             except Exception as error:
                 # Its members read the server's model once the coordinator has given up the sum.
-                logger.warning("Prophet could not sum %d updates: %s", len(collection.members), error)
+                logger.warning("Prophet could not sum %d updates: %s", len(collection[1]), error)
             finally:
                 with self._ended:
                     self._summing -= 1
                     self._ended.notify_all()
 
-    def _push_sum(self, collection: Collect) -> None:
-        with self._ended:
-            parts = [self._came.pop(member) for member in collection.members]
+    def _push_sum(self, number: int, parts: list[Kept]) -> None:
         memory = _tensor(parts[0][0])
         for payload, _ in parts[1:]:
             memory += _tensor(payload)
-        if not self._coordinator.collected(collection.number).result().goes or self._closing:
+        if not self._coordinator.collected(number).result().goes or self._closing:
             return  # the coordinator tells its members
         blocks = self._rounds.blocks.views(memory)
         self._rounds.wire.push(blocks)
-        self._coordinator.pushed_sum(collection.number, self._rounds.blocks.size_bytes)
+        self._coordinator.pushed_sum(number, self._rounds.blocks.size_bytes)
         self.summed += len(parts)
         if self._rounds.staleness is None:
             self._rounds.pulls.whole(blocks)

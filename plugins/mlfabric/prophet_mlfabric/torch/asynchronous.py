@@ -6,19 +6,15 @@ Rule of this file: a worker's round, and what it does when something is missing.
  compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
 A worker pushes the change, the *update*. The gate is here: no block of an update goes to the engine before its
-permission, and all go from then on. A dropped update is never handed over, so it costs no byte on any link. Its worker
-goes on from fresh weights, and computes anew. Without a coordinator, or while it is away, updates go in order of
-arrival.
+permission. A dropped update is never handed over, and its worker goes on from fresh weights. Without a coordinator, or
+while it is away, updates go in order of arrival, and nobody waits for anybody.
 
 Bounded lead. Where a worker's lead is bounded (section 6) it waits between push and pull, until the slowest is near
-enough; the coordinator knows who is where. With a staleness of 0 the workers are in step, as in synchronous training:
-all read the same model, and an update counts for its worker's share. So a round adds the mean of their changes. Without
-a coordinator, or while it is away, nobody waits for anybody.
+enough; the coordinator knows who is where. With a staleness of 0 the workers are in step: all read the same model, and
+an update counts for its worker's share. So a round adds the mean of their changes.
 
-Whole versions. The wire applies an update as one (`push` returns after that), so between two updates all blocks of the
-model have the same counts. A pull asks for blocks one after another. Where an update came in between, the counts
-differ, and the blocks behind are asked for again until they agree. A pull that follows an update is mostly whole at
-once, as sending an update takes a hundred times as long as the server takes to read a pull's requests.
+Whole versions. The wire applies an update as one, so between two updates all blocks of the model have the same counts.
+Where an update came between the pulls of two blocks, the blocks behind are asked for again until the counts agree.
 """
 
 from __future__ import annotations
@@ -33,14 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import torch
 
 from prophet_mlfabric.ports import Asking, Outcome, Permission
-from prophet_mlfabric.torch.weight_blocks import (
-    WeightBlocks,
-    behind,
-    counts_of,
-    has_begun,
-    updates_before,
-    version_of,
-)
+from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, updates_before, version_of
 from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
@@ -78,9 +67,7 @@ class WholePulls:
     """Reader of whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
 
     def __init__(self, wire: UpdateWire, counted: int, sleep: Callable[[float], None]) -> None:
-        self._wire = wire
-        self._counted = counted
-        self._sleep = sleep
+        self._wire, self._counted, self._sleep = wire, counted, sleep
 
     def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         """Read the blocks at these places, whatever is in them."""
@@ -113,10 +100,8 @@ class WholePulls:
 
 @dataclass
 class Tally:
-    """Totals of a worker's rounds. Delays are versions (Eq. 9 of MLfabric), of updates that a coordinator counted.
-
-    `lost` updates were sent but are not in the model. `pulled_again` counts blocks asked for once more, and `alone`
-    rounds that waited for nobody though a lead is bounded.
+    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model.
+    `pulled_again` counts blocks asked for once more, `alone` rounds that waited for nobody though a lead is bounded.
     """
 
     sent: int = 0
@@ -131,9 +116,9 @@ class Tally:
 class AsynchronousRounds:
     """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `staleness` is the number of rounds it may lead the slowest worker, None for
-    any number. `version` is that of its weights, `own_updates` the number of its own in them, `delay` that of its last
-    update, and `resumed` the number of updates in the model that the job began with.
+    `coordinator` None is order of arrival. `staleness` is in rounds, None for any lead. `version` is that of its
+    weights, `own_updates` the number of its own in them, `delay` that of its last update, and `resumed` the number of
+    updates in the model that the job began with.
     """
 
     def __init__(
@@ -180,18 +165,21 @@ class AsynchronousRounds:
         False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
         """
         blocks = self.blocks
-        # In step, an update counts for its worker's share.
-        norm = blocks.hold_update(self.worker, 1 / (blocks.counted - 1) if self.staleness == 0 else 1.0)
-        asking = self._ask(norm)
-        permission = None if asking is None else self._permission(asking)
-        goes = permission is None or permission.goes
+        share = 1 / (blocks.counted - 1) if self.staleness == 0 else 1.0
+        norm, size = blocks.hold_update(self.worker, share), blocks.size_bytes
+        # The coordinator takes no version that it has yet to be told; an update then counts as older than it is.
+        asking = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm), None)
+        permission = None
+        if asking is not None:
+            permission = self._with_coordinator(lambda it: asking.permission.result(), None)
+        goes, counted = permission is None or permission.goes, permission is not None and permission.coordinated
+        has_model = False
         if goes:
             self.tally.sent += 1
-            self.tally.uncoordinated += permission is None or not permission.coordinated
+            self.tally.uncoordinated += not counted
             has_model = self._send(asking, permission)
         else:
             self.tally.dropped += 1
-            has_model = False
         self._rounds += 1
         self.tally.alone += not self._clock(0)
         if not has_model:
@@ -200,7 +188,7 @@ class AsynchronousRounds:
         self._take()
         self._clock(1)
         self._see_lost()
-        if goes and (permission is None or not permission.coordinated):
+        if goes and not counted:
             self.delay = max(1, self.version - before)  # nobody counted; it is at most that
         return goes
 
@@ -232,23 +220,13 @@ class AsynchronousRounds:
         return has_model
 
     def _see_lost(self) -> None:
-        """Count updates that were reported lost but are in the model, and tell the coordinator.
-
-        An aggregator or the coordinator may have died after the sum had reached the server and before anybody was told.
-        The model's counts are the truth.
+        """Count updates that were reported lost but are in the model, and tell the coordinator: an aggregator or the
+        coordinator may have died after the sum had reached the server and before anybody was told.
         """
         more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
         for _ in range(min(more, len(self._lost))):
             self.tally.lost -= 1
             self._done(self._lost.popleft())
-
-    def _ask(self, norm: float) -> Asking | None:
-        # It takes from us nothing that it has yet to be told; an update then counts as older than it is.
-        size = self.blocks.size_bytes
-        return self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm), None)
-
-    def _permission(self, asking: Asking) -> Permission | None:
-        return self._with_coordinator(lambda it: asking.permission.result(), None)
 
     def _done(self, asking: Asking) -> None:
         size = self.blocks.size_bytes
@@ -264,10 +242,7 @@ class AsynchronousRounds:
         return self._with_coordinator(lambda it: it.clock(self._rounds, self._rounds + unread).result(), False)
 
     def _with_coordinator(self, act: Callable[[CoordinatorClient], T], otherwise: T) -> T:
-        """Return what `act` does with the coordinator, `otherwise` without one.
-
-        No failure of it, or of its client, is a reason to stop.
-        """
+        """Return what `act` does with the coordinator, `otherwise` without one. No failure of it stops a job."""
         if self._coordinator is None:
             return otherwise
         try:
@@ -287,11 +262,8 @@ class AsynchronousRounds:
 
     def _give_up(self, error: Exception) -> None:
         self._coordinator = None
-        logger.warning(
-            "the coordinator is of no use any more (%s: %s); updates go in order of arrival",
-            type(error).__name__,
-            error,
-        )
+        what = f"{type(error).__name__}: {error}"
+        logger.warning("the coordinator is of no use any more (%s); updates go in order of arrival", what)
 
     def _take(self) -> None:
         counts = self.blocks.take()

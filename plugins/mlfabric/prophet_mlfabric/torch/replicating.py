@@ -31,10 +31,7 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class ReplicatingWorker:
-    """Worker's part in copies of the model. `names` are those of its parameters.
-
-    Call `copy` for each order of the coordinator, from any thread. `close` ends the thread.
-    """
+    """Worker's part in copies of the model, until `close`. `names` are those of its parameters."""
 
     def __init__(
         self, rounds: AsynchronousRounds, names: Sequence[str], coordinator: CoordinatorClient, store: ReplicaStore
@@ -46,7 +43,7 @@ class ReplicatingWorker:
         self._orders: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._lock = free_in_forks(threading.Lock())
         self._newest = -1
-        self._answers: dict[int, str] = {}
+        self._answer: str | None = None
         """Answer to the newest order, once there is one."""
         self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
         self._thread.start()
@@ -55,14 +52,13 @@ class ReplicatingWorker:
     def copy(self, order: Copy) -> None:
         """Take an order. Repeat the outcome of one that is already known, once there is one."""
         with self._lock:
-            answer = self._answers.get(order.number)
-            known = order.number == self._newest
+            known, answer = order.number == self._newest, self._answer
             if not known:
-                self._newest = order.number
-        if answer is not None:
-            self._coordinator.copied(order.number, answer)
-        elif not known:
+                self._newest, self._answer = order.number, None
+        if not known:
             self._orders.put(order)
+        elif answer is not None:
+            self._coordinator.copied(order.number, answer)
 
     def close(self) -> None:
         """Make no more copies. One under way gets there first, for at most CLOSE_S."""
@@ -81,7 +77,8 @@ class ReplicatingWorker:
             if reason:
                 logger.debug("a copy of the model did not reach the replica: %s", reason)
             with self._lock:
-                self._answers = {order.number: reason}
+                if order.number == self._newest:
+                    self._answer = reason
             self._coordinator.copied(order.number, reason)
 
     def _make(self, order: Copy) -> None:

@@ -6,13 +6,7 @@ The weights of an optimizer lie one after another, in the order of its parameter
 Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker's update adds 1
 to its own count in every block, in the same sum as the weights. The root's first weights add 1 to the last count, plus
 the updates they already had where the job goes on from another. So a model that is read says itself which updates are
-in it:
-
-- Blocks with equal counts have the same updates. Where some differ, an update came in between, and the blocks that lack
-  it are read again (`behind`): a pull is a whole version of the model, or goes on.
-- The counts together are the version (MLfabric, section 2: the number of updates that were applied). Its growth since
-  the weights that an update was computed from is that update's delay, its own place included (Eq. 9).
-- A worker's own count is the number of its applied updates. If it equals the number sent, nothing was applied twice.
+in it: blocks with equal counts have the same updates, and the counts together are the version (MLfabric, section 2).
 
 Counts are floats: exact up to 2**24 updates of one worker.
 """
@@ -103,7 +97,6 @@ class WeightBlocks:
         return [part.view(param.shape) for part, param in zip(parts, self.parameters, strict=True)]
 
     def _gather(self) -> None:
-        """Put the parameters' weights into the scratch memory."""
         with torch.no_grad():
             for part, param in zip(self._parts(self._scratch), self.parameters, strict=True):
                 part.copy_(param)

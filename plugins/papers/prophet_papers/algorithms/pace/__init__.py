@@ -10,7 +10,6 @@ from prophet_papers.algorithms.pace.fusion import (
     balanced_fusion,
     balanced_partitions,
     best_fusion,
-    fuse_graph,
     segment_bytes,
 )
 from prophet_papers.algorithms.pace.problem import Problem, TimedTransfer, problem_of
@@ -30,7 +29,6 @@ __all__ = [
     "balanced_fusion",
     "balanced_partitions",
     "best_fusion",
-    "fuse_graph",
     "iteration_time",
     "least_time",
     "preemptive_schedule",

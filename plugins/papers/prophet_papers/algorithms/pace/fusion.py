@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from prophet_papers.algorithms.pace.schedule import (
     rises,
 )
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.graph import Graph, Operation
+from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 
 Floats = NDArray[np.float64]
@@ -50,12 +50,9 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
 
         best(s, R) = max over c > s of min(bytes from s to c, best(c, R - 1)),
 
-    and of equally good partitions the one with the shorter first group. The paper goes through all c: O(n^2) for each
-    R, with what was computed kept. But the first term rises with c and the second does not, so the maximum is
-    where they cross, and of the two places there it is the earlier one if its first term is not below the second of the
-    later one. That is a binary search for each s: O(n log n) for each R, and the same partitions.
-
-    `sizes` are above 0. Raises UserError where there are none.
+    and of equally good partitions the one with the shorter first group. The first term rises with c and the second does
+    not, so the maximum is where they cross. That is a binary search for each s: O(n log n) for each R in place of the
+    paper's O(n^2), and the same partitions. `sizes` are above 0. Raises UserError where there are none.
     """
     n = len(sizes)
     if n == 0 or min(sizes) <= 0:
@@ -156,10 +153,9 @@ def balanced_fusion(graph: Graph, network: Network) -> Fusion:
     """Algorithm 1: the number of groups whose balanced partition has the shortest iteration, and its schedule.
 
     The chain is the transfers in order of release (Lemma 2). An all-reduce of s bytes takes `network.transfer_s(s)`,
-    whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, which for large n has a
-    stochastic search instead. That is not needed: R groups never end before (first release) + R overheads + (all
-    bytes) + (least tail). This rises with R, so once it exceeds the best iteration so far, all larger R are worse. The
-    search also ends once no partition at all can be better.
+    whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, but its stochastic search for
+    large n is not needed: R groups never end before (first release) + R overheads + (all bytes) + (least tail), so once
+    that exceeds the best iteration so far, all larger R are worse.
 
     O(n^2 log n) for n transfers where what is released later is the more urgent too, as in a chain of layers
     (`least_time_of_chain` is the oracle). Elsewhere each R takes a schedule, O(R log R) in Python; there, of the
@@ -243,33 +239,6 @@ def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:
     while next_start[starts[-1]] < n:
         starts.append(next_start[starts[-1]])
     return tuple(starts)
-
-
-def fuse_graph(graph: Graph, groups: Sequence[Sequence[str]]) -> Graph:
-    """The graph with one transfer for each of `groups`: it waits for the inputs of all members, and what waited for a
-    member waits for it (Algorithm 1, line 5). Its name is those of the members, joined with '+'.
-
-    A transfer in no group stays as it is. Raises UserError where a member is no transfer or is in two groups.
-    """
-    transfers = {transfer.name for transfer in graph.transfers}
-    group_of: dict[str, str] = {}
-    for group in groups:
-        for member in group:
-            if member in group_of or member not in transfers:
-                what = "is in two groups" if member in group_of else "is no transfer"
-                raise UserError(f"graph {graph.name!r}: {member!r} {what}; fuse transfers, each of them once")
-            group_of[member] = _name(group)
-    fused: dict[str, Operation] = {}
-    for operation in graph.operations:
-        inputs = tuple(dict.fromkeys(group_of.get(name, name) for name in operation.inputs))
-        name = group_of.get(operation.name, operation.name)
-        if name in fused:
-            known = fused[name]
-            inputs = tuple(dict.fromkeys((*known.inputs, *inputs)))
-            fused[name] = replace(known, inputs=inputs, size_bytes=known.size_bytes + operation.size_bytes)
-        else:
-            fused[name] = replace(operation, name=name, inputs=inputs)
-    return Graph(graph.name, tuple(fused.values()))
 
 
 def _name(members: Sequence[str]) -> str:
