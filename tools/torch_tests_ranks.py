@@ -2,8 +2,8 @@
 
 Rule of this file: how a test of torch's runs without a GPU, and its outcome. The tests' modules are read from the wheel
 or from torch's sources, rewritten as syntax trees (WithoutGpus) and run; nothing of them is kept. This process imports
-them once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py chooses
-the tests, and compares them. A test that torch skips for gloo's sake is run all the same.
+them once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py
+chooses the tests, and compares them. A test that torch skips for gloo's sake is run all the same.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from typing import Any
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
-GPUS = "4"
-"""GPUs, and so ranks at most, of tests of torch's sources."""
+GPUS = 4
+"""GPUs, and so ranks at most, that tests of torch's sources find."""
 OF_FSDP2 = re.compile(r"\bfully_shard\b|_composable.* import .*\breplicate\b")
-"""What the file of a test of FSDP2's or of replicate() has."""
+"""What a file with tests of FSDP2 or replicate() has."""
+LEFT_OUT = re.compile("_compile|_mem|_overlap")
+"""Names of files with tests of compilers, a GPU's memory and its streams."""
 GPU_DECORATORS = {"skip_if_no_gpu", "skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "nccl_skip_if_lt_x_gpu"}
 GPU_FLAGS = {"TEST_CUDA", "HAS_CUDA", "HAS_GPU"}
 RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.cuda.current_device()"}
@@ -145,25 +147,25 @@ def of_sources(folder: Path) -> dict[str, tuple[Any, str]]:
     import torch
     from torch.testing._internal import common_fsdp, common_utils, inductor_utils
 
-    torch.accelerator.device_count = lambda: int(GPUS)
-    for names in (common_fsdp, common_utils):
-        vars(names)["get_cycles_per_ms"] = lambda: 0
+    vars(torch.accelerator)["device_count"] = lambda: GPUS
+    for helpers in (common_fsdp, common_utils):
+        vars(helpers)["get_cycles_per_ms"] = lambda: 0
     # Names of other releases of torch.
     vars(common_fsdp).setdefault("test_compiled_fsdp", getattr(common_fsdp, "compiled_fsdp_test", None))
     vars(inductor_utils).setdefault("HAS_CUDA", True)
     tests: dict[str, tuple[Any, str]] = {}
     for path in sorted((folder / "test/distributed").rglob("test_*.py")):
-        if not OF_FSDP2.search(path.read_text()):
+        if LEFT_OUT.search(path.stem) or not OF_FSDP2.search(path.read_text()):
             continue
         try:
-            module = load(path.stem, path, WithoutCuda())
+            kinds = vars(load(path.stem, path, WithoutCuda())).values()
         except Exception as error:
             tests[path.stem] = error, ""
             continue
-        kinds = [kind for kind in vars(module).values() if getattr(kind, "__module__", "") == path.stem]
         for kind in kinds:
-            names = dir(kind) if isinstance(kind, type) and issubclass(kind, unittest.TestCase) else []
-            tests |= {f"{path.stem}.{kind.__name__}.{name}": (kind, name) for name in names if name.startswith("test")}
+            if isinstance(kind, type) and issubclass(kind, unittest.TestCase) and kind.__module__ == path.stem:
+                place, names = f"{path.stem}.{kind.__name__}", filter(re.compile("test").match, dir(kind))
+                tests |= {f"{place}.{name}": (kind, name) for name in names}
     return tests
 
 
@@ -173,8 +175,8 @@ def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
 
     if isinstance(kind, Exception):
         return {"outcome": "failed", "line": f"{type(kind).__name__}: {kind}"}
-    several = issubclass(kind, common_distributed.MultiProcessTestCase)
-    count = int(kind(name).world_size) if several else 1  # Ranks may be threads.
+    # Otherwise ranks are threads.
+    count = int(kind(name).world_size) if issubclass(kind, common_distributed.MultiProcessTestCase) else 1
 
     with tempfile.TemporaryDirectory() as folder:
         common_distributed.initialize_temp_directories()
@@ -200,13 +202,14 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
         for number in (1, 2):
             os.dup2(log, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if not hasattr(kind, "_event_listener"):
-            kind(name).debug()
-        else:
-            common_distributed.MultiProcessTestCase._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
+        several: Any = common_distributed.MultiProcessTestCase
+        if issubclass(kind, several):
+            several._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
             # Torch sends the traceback that ended a rank to its parent, which reads this file.
             outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
             kind._run(rank, name, str(folder / "meeting"), outbox)
+        else:
+            kind(name).debug()
         status = 0
     except unittest.SkipTest:
         status = common_distributed.TEST_SKIPS["generic"].exit_code
@@ -259,27 +262,22 @@ def error_line(text: str) -> str:
     return next((line for line in after if line and not line.startswith(" ")), "")
 
 
-def divide() -> None:
-    """Have FSDP2's averages over gloo be averages with any torch: before 2.13 they are sums (pytorch issue 162338)."""
-
-
 def main() -> None:
     """Print the tests, and then run that of each line of input, for at most `limit_s` seconds. The second argument is
     the folder of torch's sources, if any.
     """
     limit_s, sources = float(sys.argv[1]), sys.argv[2]
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=GPUS if sources else str(RANKS), TEMP_DIR=tempfile.gettempdir())
+    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(GPUS if sources else RANKS), TEMP_DIR=tempfile.gettempdir())
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DISABLE_ADDR2LINE="1")
     own = bool(os.environ.get("PROPHET_SCHEDULER"))
-    if own:
-        importlib.import_module("prophet_ddp.autoload")  # Where the package is not installed nobody else does.
-        importlib.import_module("prophet_fsdp.autoload")
-    import torch
+    plugins = ("prophet_ddp", "prophet_fsdp") if own else ()
+    for plugin in plugins:
+        importlib.import_module(f"{plugin}.autoload")  # Where the package is not installed nobody else does.
     tests = of_sources(Path(sources)) if sources else shipped()
+    import torch
 
-    if own:
-        importlib.import_module("prophet_ddp.takeover")  # once, and not in each rank
-        importlib.import_module("prophet_fsdp.takeover")
+    for plugin in plugins:
+        importlib.import_module(f"{plugin}.takeover")  # once, and not in each rank
     watched = hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "__wrapped__")
     if own != watched:
         sys.exit("Prophet stands behind DistributedDataParallel" if watched else "Prophet does not come to it")
