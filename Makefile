@@ -137,9 +137,10 @@ advice: setup
 	$(call then-pages,measure advice)
 
 # The tests of DistributedDataParallel that the installed torch ships, plain and under Prophet: about six minutes.
-# TORCH_PYTHON names an interpreter with another torch.
+# TORCH_PYTHON names an interpreter with another torch. TORCH_SOURCES names a folder of torch's sources, whose tests of
+# FSDP2 run instead: some half an hour.
 torch-tests: setup
-	$(BIN)/python -m tools.torch_tests $(TORCH_PYTHON:%=--python %)
+	$(BIN)/python -m tools.torch_tests $(TORCH_PYTHON:%=--python %) $(TORCH_SOURCES:%=--sources %)
 
 # Trainers of known libraries under Prophet: installs them into .venv, where CI's are not, and runs their tests.
 stacks: setup

@@ -1,9 +1,9 @@
-"""torch's own tests of DistributedDataParallel, plain and under Prophet: what passes plain must pass under Prophet.
+"""torch's own tests of DistributedDataParallel and FSDP2, plain and under Prophet: what passes plain must pass there.
 
 Rule of this file: which tests, how they are compared, and the list of those that may differ, with a reason each
 (torch_tests.yaml). Who runs a test is torch_tests_ranks.py's: one such program for plain tests and one for those under
-Prophet, side by side. `make torch-tests` runs all that the installed torch ships; `--python` names the interpreter of
-another torch.
+Prophet, side by side. `make torch-tests` runs all of DDP that the installed torch ships. `--sources` names a folder of
+torch's sources, whose tests of FSDP2 and replicate() run instead. `--python` names the interpreter of another torch.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Runner:
 
 
 @contextmanager
-def running(python: str, more: dict[str, str]) -> Iterator[Runner]:
+def running(python: str, sources: str, more: dict[str, str]) -> Iterator[Runner]:
     """Run the program with `python`'s torch, and `more` in its environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
     ours = [str(ROOT / folder) for folder in ("", "prophet", "plugins/torch")]
     paths = [*ours, *filter(None, [inherited.get("PYTHONPATH")])]
     environ = inherited | dict.fromkeys(THREADS, "1") | {"PYTHONPATH": os.pathsep.join(paths)} | more
-    command, pipe = [python, "-m", "tools.torch_tests_ranks", str(LIMIT_S)], subprocess.PIPE
+    command, pipe = [python, "-m", "tools.torch_tests_ranks", str(LIMIT_S), sources], subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:
         environ["TMPDIR"] = folder
         # In a session of its own its ranks end with it.
@@ -101,14 +101,16 @@ def running(python: str, more: dict[str, str]) -> Iterator[Runner]:
             program.communicate()
 
 
-def compare(python: str, wanted: Sequence[str]) -> Iterator[tuple[str, BothEnds]]:
+def compare(python: str, sources: str, wanted: Sequence[str]) -> Iterator[tuple[str, BothEnds]]:
     """Run the `wanted` tests, or all if none is named, plain and under Prophet. Yields torch's release with each.
 
-    Raises UserError for a name that this torch does not have.
+    Raises UserError for a name that this torch does not have, and for sources without tests.
     """
     own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
     # The pool is left last: it waits for a test until its runner has ended.
-    with ThreadPoolExecutor(1) as pool, running(python, {}) as plain, running(python, own) as prophet:
+    with ThreadPoolExecutor(1) as pool, running(python, sources, {}) as plain, running(python, sources, own) as prophet:
+        if not plain.tests:
+            raise UserError(f"{sources} has no tests of FSDP2")
         unknown = sorted(set(wanted) - set(plain.tests))
         if unknown:
             raise UserError(f"torch {plain.release} has no test {unknown[0]}")
@@ -136,10 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.torch_tests", description=__doc__)
     parser.add_argument("tests", nargs="*", help="names of tests; all where there is none")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and what Prophet needs")
+    parser.add_argument("--sources", type=os.path.abspath, help="a folder of torch's sources: their tests of FSDP2")
     parser.add_argument("--each", action="store_true", help="print what came of each test")
     options = parser.parse_args(arguments)
     compared, torch = [], ""
-    for release, each in compare(options.python, options.tests):
+    for release, each in compare(options.python, options.sources or "", options.tests):
         compared.append(each)
         torch = f"torch {release}"
         if options.each:

@@ -1,9 +1,9 @@
-"""torch's own tests of DistributedDataParallel, on processors: a program that runs each in processes of its own.
+"""torch's own tests of DistributedDataParallel and FSDP2, on processors: a program that runs each in its own processes.
 
-Rule of this file: how a test that the installed torch ships runs without a GPU, and its outcome. The tests' module is
-read from the wheel, rewritten as a syntax tree (WithoutGpus) and run; nothing of it is kept. This process imports it
-once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py chooses the
-tests, and compares them. A test that torch skips for gloo's sake is run all the same.
+Rule of this file: how a test of torch's runs without a GPU, and its outcome. The tests' modules are read from the wheel
+or from torch's sources, rewritten as syntax trees (WithoutGpus) and run; nothing of them is kept. This process imports
+them once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py
+chooses the tests, and compares them. A test that torch skips for gloo's sake is run all the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -20,13 +21,21 @@ import tempfile
 import time
 import traceback
 import types
+import unittest
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
+GPUS = 4
+"""GPUs, and so ranks at most, that tests of torch's sources find."""
+OF_FSDP2 = re.compile(r"\bfully_shard\b|_composable.* import .*\breplicate\b")
+"""What a file with tests of FSDP2 or replicate() has."""
+LEFT_OUT = re.compile("_compile|_mem|_overlap")
+"""Names of files with tests of compilers, a GPU's memory and its streams."""
 GPU_DECORATORS = {"skip_if_no_gpu", "skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "nccl_skip_if_lt_x_gpu"}
+GPU_FLAGS = {"TEST_CUDA", "HAS_CUDA", "HAS_GPU"}
 RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.cuda.current_device()"}
 """Arguments of `.to()` for a GPU in torch's tests."""
 
@@ -47,7 +56,7 @@ class WithoutGpus(ast.NodeTransformer):
             if keyword.arg == "device" and _names_gpu(keyword.value):
                 keyword.value = _processor(keyword.value)
         text = ast.unparse(node.func)
-        if text == "torch.device":
+        if text == "torch.device" and _names_gpu(node.args[0]):
             return ast.copy_location(ast.Call(node.func, [_processor(node)], []), node)
         if isinstance(node.func, ast.Attribute):
             if node.func.attr == "cuda":
@@ -64,13 +73,29 @@ class WithoutGpus(ast.NodeTransformer):
         return node
 
 
+class WithoutCuda(WithoutGpus):
+    """The same for tests that name devices and backends in words."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Replace the names of CUDA and NCCL in a text."""
+        if isinstance(node.value, str):
+            words = node.value.replace("cpu:gloo,cuda:nccl", "gloo").replace("cuda", "cpu").replace("nccl", "gloo")
+            return ast.copy_location(ast.Constant(words), node)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Say that there are GPUs."""
+        there = node.id in GPU_FLAGS and isinstance(node.ctx, ast.Load)
+        return ast.copy_location(ast.Constant(True), node) if there else node
+
+
 def _skips(decorator: ast.expr) -> bool:
     text = ast.unparse(decorator)
     return text.split("(")[0] in GPU_DECORATORS or (text.startswith("unittest.skip") and "pytorch/issues" in text)
 
 
 def _names_gpu(node: ast.expr) -> bool:
-    return not (isinstance(node, ast.Constant) and node.value == "cpu") and ast.unparse(node) != "x.device"
+    return not (isinstance(node, ast.Constant) and node.value in ("cpu", "meta")) and ast.unparse(node) != "x.device"
 
 
 def _processor(node: ast.expr) -> ast.expr:
@@ -87,37 +112,76 @@ class _NoGpu:
             "set_device": lambda *args, **kwargs: None,
             "synchronize": lambda *args, **kwargs: None,
             "current_device": lambda: "cpu",
-            "device_count": lambda: RANKS,
+            "device_count": lambda: int(os.environ["WORLD_SIZE"]),
             "Stream": torch.Stream,
+            "current_stream": torch.cpu.current_stream,
+            "_sleep": lambda cycles: None,
         }
         return ours[name] if name in ours else getattr(torch.cuda, name)
 
 
-def load() -> Any:
-    """Return the class of all tests of the installed torch, for processors."""
+def load(name: str, path: Path, rewriter: WithoutGpus) -> Any:
+    """Return a module of tests, for processors."""
+    tree = ast.fix_missing_locations(rewriter.visit(ast.parse(path.read_text())))
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    vars(module).update(__file__=str(path), __package__=name.rpartition(".")[0], _NoGpu=_NoGpu())
+    exec(compile(tree, str(path), "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def shipped() -> dict[str, tuple[Any, str]]:
+    """Return the tests of the installed torch: the class and the method of each, by name."""
     spec = importlib.util.find_spec(MODULE)
     assert spec is not None and spec.origin is not None
-    tree = ast.fix_missing_locations(WithoutGpus().visit(ast.parse(Path(spec.origin).read_text())))
-    module = types.ModuleType(MODULE)
-    sys.modules[MODULE] = module
-    vars(module).update(__file__=spec.origin, __package__=spec.parent, _NoGpu=_NoGpu())
-    exec(compile(tree, spec.origin, "exec", dont_inherit=True), vars(module))
-    names: Any = module
+    names = load(MODULE, Path(spec.origin), WithoutGpus())
     names.init_multigpu_helper = lambda size, backend: {rank: [rank] for rank in range(size)}
     kind = type("TorchTests", (names.TestDistBackend, names.DistributedTest._DistTestBase), {})
     from torch.testing._internal.common_utils import instantiate_parametrized_tests
 
-    return instantiate_parametrized_tests(kind)
+    return {name: (kind, name) for name in dir(instantiate_parametrized_tests(kind)) if name.startswith("test")}
+
+
+def of_sources(folder: Path) -> dict[str, tuple[Any, str]]:
+    """Return the tests of FSDP2 and replicate() in torch's sources: the class and the method of each, by name."""
+    import torch
+    from torch.testing._internal import common_fsdp, common_utils, inductor_utils
+
+    vars(torch.accelerator)["device_count"] = lambda: GPUS
+    for helpers in (common_fsdp, common_utils):
+        vars(helpers)["get_cycles_per_ms"] = lambda: 0
+    # Names of other releases of torch.
+    vars(common_fsdp).setdefault("test_compiled_fsdp", getattr(common_fsdp, "compiled_fsdp_test", None))
+    vars(inductor_utils).setdefault("HAS_CUDA", True)
+    tests: dict[str, tuple[Any, str]] = {}
+    for path in sorted((folder / "test/distributed").rglob("test_*.py")):
+        if LEFT_OUT.search(path.stem) or not OF_FSDP2.search(path.read_text()):
+            continue
+        try:
+            kinds = vars(load(path.stem, path, WithoutCuda())).values()
+        except Exception as error:
+            tests[path.stem] = error, ""
+            continue
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, unittest.TestCase) and kind.__module__ == path.stem:
+                place, names = f"{path.stem}.{kind.__name__}", filter(re.compile("test").match, dir(kind))
+                tests |= {f"{place}.{name}": (kind, name) for name in names}
+    return tests
 
 
 def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
     """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of why."""
     from torch.testing._internal import common_distributed
 
+    if isinstance(kind, Exception):
+        return {"outcome": "failed", "line": f"{type(kind).__name__}: {kind}"}
+    # Otherwise ranks are threads.
+    count = int(kind(name).world_size) if issubclass(kind, common_distributed.MultiProcessTestCase) else 1
+
     with tempfile.TemporaryDirectory() as folder:
         common_distributed.initialize_temp_directories()
         try:
-            ranks = {_fork(kind, name, rank, Path(folder)): rank for rank in range(RANKS)}
+            ranks = {_fork(kind, name, rank, Path(folder)): rank for rank in range(count)}
             skips = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
             generic = common_distributed.TEST_SKIPS["generic"].exit_code
             skips[generic] = getattr(getattr(kind, name), "__unittest_skip_why__", skips[generic])
@@ -127,6 +191,8 @@ def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
 
 
 def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
+    from torch.testing._internal import common_distributed
+
     pid = os.fork()
     if pid:
         return pid
@@ -136,10 +202,17 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
         for number in (1, 2):
             os.dup2(log, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        kind._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
-        # Torch sends the traceback that ended a rank to its parent, which reads this file.
-        outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
-        kind._run(rank, name, str(folder / "meeting"), outbox)
+        several: Any = common_distributed.MultiProcessTestCase
+        if issubclass(kind, several):
+            several._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
+            # Torch sends the traceback that ended a rank to its parent, which reads this file.
+            outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
+            kind._run(rank, name, str(folder / "meeting"), outbox)
+        else:
+            kind(name).debug()
+        status = 0
+    except unittest.SkipTest:
+        status = common_distributed.TEST_SKIPS["generic"].exit_code
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 1
     except BaseException:
@@ -190,25 +263,27 @@ def error_line(text: str) -> str:
 
 
 def main() -> None:
-    """Print the tests, and then run that of each line of input, for at most `limit_s` seconds."""
-    limit_s = float(sys.argv[1])
-    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(RANKS), TEMP_DIR=tempfile.gettempdir())
+    """Print the tests, and then run that of each line of input, for at most `limit_s` seconds. The second argument is
+    the folder of torch's sources, if any.
+    """
+    limit_s, sources = float(sys.argv[1]), sys.argv[2]
+    os.environ.update(BACKEND="gloo", WORLD_SIZE=str(GPUS if sources else RANKS), TEMP_DIR=tempfile.gettempdir())
     os.environ.update(MASTER_ADDR="127.0.0.1", TORCH_DISABLE_ADDR2LINE="1")
     own = bool(os.environ.get("PROPHET_SCHEDULER"))
-    if own:
-        importlib.import_module("prophet_ddp.autoload")  # Where the package is not installed nobody else does.
-    kind = load()
+    plugins = ("prophet_ddp", "prophet_fsdp") if own else ()
+    for plugin in plugins:
+        importlib.import_module(f"{plugin}.autoload")  # Where the package is not installed nobody else does.
+    tests = of_sources(Path(sources)) if sources else shipped()
     import torch
 
-    if own:
-        importlib.import_module("prophet_ddp.takeover")  # once, and not in each rank
+    for plugin in plugins:
+        importlib.import_module(f"{plugin}.takeover")  # once, and not in each rank
     watched = hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "__wrapped__")
     if own != watched:
         sys.exit("Prophet stands behind DistributedDataParallel" if watched else "Prophet does not come to it")
-    names = [name for name in dir(kind) if name.startswith("test")]
-    print(json.dumps({"torch": torch.__version__, "tests": names}), flush=True)
+    print(json.dumps({"torch": torch.__version__, "tests": list(tests)}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(kind, line.strip(), limit_s)), flush=True)
+        print(json.dumps(run(*tests[line.strip()], limit_s)), flush=True)
 
 
 if __name__ == "__main__":

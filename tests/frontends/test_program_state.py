@@ -154,6 +154,7 @@ LASTING: Mapping[str, tuple[str, Way]] = {
     "mkldnn's products": ("fp32_precision mkldnn matmul", precision("mkldnn", "matmul", "bf16")),
     "no mkldnn": ("mkldnn", having(C._get_mkldnn_enabled, C._set_mkldnn_enabled, False)),
     "mkldnn deterministic": ("mkldnn deterministic", flag("mkldnn_deterministic", True)),
+    "implicit replication": ("implicit replication", flag("dtensor_allow_implicit_replication", True)),
 }
 """Row of the table and way, by a name for each way."""
 
@@ -330,6 +331,7 @@ class Sets:
         "_set_onednn_allow_tf32": "fp32_precision mkldnn matmul",
         "_set_mkldnn_enabled": "mkldnn",
         "_set_mkldnn_deterministic": "mkldnn deterministic",
+        "_set_dtensor_allow_implicit_replication": "implicit replication",
         "_disable_dynamo": "compiling",
     }
     REASONS: Mapping[str, str] = {

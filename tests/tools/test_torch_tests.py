@@ -1,9 +1,10 @@
-"""torch's own tests of DistributedDataParallel under Prophet, in short; `make torch-tests` runs them all."""
+"""torch's own tests of DistributedDataParallel and FSDP2 under Prophet, in short; `make torch-tests` runs them all."""
 
 from __future__ import annotations
 
 import ast
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from support.programs import clean_environ
 from tools import torch_tests
 from tools.command_line import exit_status
 from tools.torch_tests import BothEnds, OneEnd
-from tools.torch_tests_ranks import WithoutGpus, error_line
+from tools.torch_tests_ranks import WithoutCuda, WithoutGpus, error_line
 
 CHECKOUT = Path(__file__).parents[2]
 BREADTH = (
@@ -53,6 +54,26 @@ def test_torchs_own_tests_pass_under_prophet_and_ctrl_c_leaves_nothing_behind(tm
     assert rows == [[name, "passed", "passed"] for name in BREADTH]
 
 
+def test_tests_of_fsdp2_in_torchs_sources_run_in_processes_and_threads(tmp_path: Path) -> None:
+    folder = tmp_path / "test/distributed"
+    folder.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "tests/tools/sources_case.py", folder / "test_small.py")
+    (folder / "test_old.py").write_text("from torch.distributed.fsdp import fully_shard, gone\n")
+    command = [sys.executable, "-m", "tools.torch_tests", "--each", "--sources", str(tmp_path)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, env=clean_environ())
+    rows = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+    assert (done.returncode, [[name, plain[:7], own[:7]] for name, plain, own in rows]) == (
+        1,
+        [
+            ["test_old", "failed:", "failed:"],
+            ["test_small.InProcesses.test_average", "passed", "passed"],
+            ["test_small.InProcesses.test_counts_collectives", "passed", "failed:"],
+            ["test_small.InThreads.test_skipped", "skipped", "skipped"],
+            ["test_small.InThreads.test_steps", "passed", "passed"],
+        ],
+    ), done.stdout + done.stderr
+
+
 def test_a_difference_counts_unless_it_has_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     compared = [BothEnds("one", PASSED, PASSED), BothEnds("two", PASSED, FAILED), BothEnds("three", FAILED, FAILED)]
     assert torch_tests.unexplained(compared, {}) == 1
@@ -61,17 +82,17 @@ def test_a_difference_counts_unless_it_has_a_reason(capsys: pytest.CaptureFixtur
     assert [line.split(";")[-1].strip() for line in said] == ["NO REASON IS KNOWN", "for a reason"]
 
 
-def test_every_reason_is_of_a_test_that_torch_has() -> None:
+def test_every_reason_is_of_a_test_that_torch_has_or_of_its_sources() -> None:
     written = (Path(torch.__file__).parent / "testing/_internal/distributed/distributed_test.py").read_text()
-    assert all(why and f"def {name}(" in written for name, why in torch_tests.reasons().items())
+    assert all(why and (f"def {name}(" in written or "." in name) for name, why in torch_tests.reasons().items())
 
 
 def test_an_unknown_test_is_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @contextmanager
-    def running(python: str, more: dict[str, str]) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(release="2.0", tests=[])
+    def running(python: str, sources: str, more: dict[str, str]) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(release="2.0", tests=["test_of_something"])
 
     monkeypatch.setattr(torch_tests, "running", running)
     assert exit_status(lambda: torch_tests.main(["test_of_nothing"])) == 2
@@ -91,6 +112,12 @@ def test_an_unknown_test_is_one_line_and_status_2(
 )
 def test_a_gpu_becomes_the_processor(written: str, becomes: str) -> None:
     assert ast.unparse(WithoutGpus().visit(ast.parse(written))) == becomes
+
+
+def test_a_gpu_named_in_words_becomes_the_processor() -> None:
+    written = "@unittest.skipIf(not TEST_CUDA, 'no')\ndef test():\n    return mesh('cuda', 'nccl', device='meta')"
+    becomes = "@unittest.skipIf(not True, 'no')\ndef test():\n    return mesh('cpu', 'gloo', device='meta')"
+    assert ast.unparse(WithoutCuda().visit(ast.parse(written))) == becomes
 
 
 def test_the_line_of_an_error_is_that_of_the_last_one() -> None:

@@ -35,7 +35,8 @@ READ_LIMIT_S = 5.0
 CONNECT_LIMIT_S = 30.0
 """Seconds that a rank waits for another to connect. All have come to that."""
 
-_counts: dict[str, int] = {}
+_counts: dict[tuple[str, int], int] = {}
+"""Meetings of a group so far, by its place in the store and this rank of it."""
 
 
 class SilentRank(Exception):
@@ -74,8 +75,9 @@ def agree(
     """Call `meet` for the ranks of a group, in the store of the default group."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
-    _counts[place] = _counts.get(place, 0) + 1
-    store = PrefixStore(f"prophet/{place}/{_counts[place]}", _get_default_store())
+    own = place, group.rank()  # torch's tests have ranks that are threads of one process.
+    _counts[own] = _counts.get(own, 0) + 1
+    store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
     return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import agree_or_end
@@ -49,10 +50,10 @@ STILL_LIMIT_S = 2.0
 KEEPS = "FSDP2's own collectives"
 """Prefix of the message of a rank that keeps them."""
 AVERAGES = (
-    "FSDP2's gradients are averages under Prophet; over gloo torch alone leaves their sums (pytorch issue 162338), so "
-    "weights can differ from a run without Prophet"
+    "FSDP2's gradients are averages under Prophet; this torch alone leaves their sums over gloo (pytorch issue "
+    "162338), so weights can differ from a run without Prophet"
 )
-"""Line that says it, since Prophet changes weights nowhere else."""
+"""Line that says it where torch does, since Prophet changes weights nowhere else."""
 PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
@@ -185,8 +186,16 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     if not _wires:
         at_end(_process_ends)
     _wires.append(wire)
-    warn_once(AVERAGES)
+    if not _averages(group):
+        warn_once(AVERAGES)
     return SharedRounds(wire, group)
+
+
+def _averages(group: dist.ProcessGroup) -> bool:
+    """Return True if FSDP2's own reduction divides. All ranks of the group ask together."""
+    ones, average = (torch.ones(count, dtype=torch.float32, device=PROCESSOR) for count in (group.size(), 1))
+    DefaultReduceScatter()(average, ones, group, dist.ReduceOp.AVG)
+    return average.item() == 1
 
 
 def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:

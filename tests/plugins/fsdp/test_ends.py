@@ -17,8 +17,8 @@ CASE = Path(__file__).with_name("end_cases.py")
 LIMIT_S = 120.0
 
 
-def command(rank: int, meeting: Path) -> list[str]:
-    return [sys.executable, "-P", str(CASE), str(rank), str(meeting)]
+def command(rank: int, meeting: Path, averages: bool = True) -> list[str]:
+    return [sys.executable, "-P", str(CASE), str(rank), str(meeting), *["sums"] * (not averages)]
 
 
 def test_a_rank_whose_peer_is_gone_gets_torch_s_error_and_ends_well(tmp_path: Path) -> None:
@@ -29,20 +29,22 @@ def test_a_rank_whose_peer_is_gone_gets_torch_s_error_and_ends_well(tmp_path: Pa
     assert not printed[1]
 
 
-def test_the_first_rank_says_what_is_scheduled_and_what_iterations_took(tmp_path: Path) -> None:
+@pytest.mark.parametrize("averages", [True, False])
+def test_the_first_rank_says_what_is_scheduled_and_what_iterations_took(tmp_path: Path, averages: bool) -> None:
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "GLOO_SOCKET_IFNAME": "lo", "PROPHET_QUIET": "0"}
     ranks = [
-        subprocess.Popen(command(rank, tmp_path / "meeting"), env=environ, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command(rank, tmp_path / "meeting", averages), env=environ, stderr=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
     first, second = (
         [line for line in rank.communicate(timeout=LIMIT_S)[1].splitlines() if "Prophet" in line] for rank in ranks
     )
     layers = 4 * (64 * 64 + 64) * 4
-    assert "Prophet: schedules FSDP2 over gloo, 2 ranks" in first[1]
-    assert f"{format_size(3 * layers)} an iteration" in first[1], "gathered twice and reduced once"
-    assert first[2].startswith("Prophet: 3 iterations; the last 2 took ")
-    assert (len(first), second) == (3, []), "beside the line on averages"
+    *sums, begins, ends = first
+    assert "Prophet: schedules FSDP2 over gloo, 2 ranks" in begins
+    assert f"{format_size(3 * layers)} an iteration" in begins, "gathered twice and reduced once"
+    assert ends.startswith("Prophet: 3 iterations; the last 2 took ")
+    assert ["are averages under Prophet" in line for line in sums] == [True] * (not averages) and not second
 
 
 def test_a_wrong_setting_ends_the_process_with_one_line(tmp_path: Path) -> None:

@@ -297,6 +297,9 @@ TABLE: Sequence[ProgramState] = (
     *_PRECISIONS,
     *_flag("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
     *_flag("mkldnn deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
+    *_flag(
+        "implicit replication", "_get_dtensor_allow_implicit_replication", "_set_dtensor_allow_implicit_replication"
+    ),
     # torch's optimizers compute differently, with other bits, when told that they are compiled.
     _set_by(
         "compiling",
