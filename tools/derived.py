@@ -16,7 +16,7 @@ from prophet_scheduler.policies import all_definitions
 from tools import kept, picture
 from tools.figures import table
 from tools.kept import Study
-from tools.observed import Observed
+from tools.observed import WatchedRun
 from tools.studies import ALL_REDUCES, VALIDATION
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def errors_text() -> str:
                 if contender.name in times:
                     real_s, simulated_s = times[contender.name]
                     ratios.setdefault(contender.base, []).append(round(real_s / simulated_s, 4))
-    watched = kept.kept(ROOT / kept.RESULTS, "observed", list[Observed])
+    watched = kept.kept(ROOT / kept.RESULTS, "observed", list[WatchedRun])
     for each in watched.data if watched is not None else ():
         for change, (predicted, measured) in each.gains.items():
             if each.job.way != "ddp":

@@ -32,7 +32,7 @@ WITHIN = 0.1
 
 
 @dataclass(frozen=True)
-class Job:
+class ObservedJob:
     """One job: a model's gradients with so many bytes in all, computing, and a link for each rank."""
 
     way: str
@@ -45,29 +45,29 @@ class Job:
     delay_s: float = 0.001
 
 
-JOBS: Sequence[Job] = (
-    Job("ddp", "resnet50", 12_800_000, 0.15, 0.3, 2, 250e6),
-    Job("ddp", "vgg16", 12_800_000, 0.15, 0.3, 2, 250e6),
-    Job("ddp", "bert-base", 12_800_000, 0.15, 0.3, 2, 500e6),
-    Job("ddp", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
-    Job("ddp", "resnet152", 12_800_000, 0.3, 0.6, 3, 250e6),
-    Job("ddp", "bert-base", 12_800_000, 0.2, 0.4, 4, 250e6),
-    Job("fsdp2", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
-    Job("fsdp2", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
-    Job("fsdp2", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
-    Job("kept", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
-    Job("hsdp", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
-    Job("replicate", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+JOBS: Sequence[ObservedJob] = (
+    ObservedJob("ddp", "resnet50", 12_800_000, 0.15, 0.3, 2, 250e6),
+    ObservedJob("ddp", "vgg16", 12_800_000, 0.15, 0.3, 2, 250e6),
+    ObservedJob("ddp", "bert-base", 12_800_000, 0.15, 0.3, 2, 500e6),
+    ObservedJob("ddp", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
+    ObservedJob("ddp", "resnet152", 12_800_000, 0.3, 0.6, 3, 250e6),
+    ObservedJob("ddp", "bert-base", 12_800_000, 0.2, 0.4, 4, 250e6),
+    ObservedJob("fsdp2", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+    ObservedJob("fsdp2", "bert-base", 25_600_000, 0.15, 0.3, 2, 1e9),
+    ObservedJob("fsdp2", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
+    ObservedJob("kept", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
+    ObservedJob("hsdp", "bert-base", 12_800_000, 0.2, 0.4, 4, 500e6),
+    ObservedJob("replicate", "bert-base", 12_800_000, 0.15, 0.3, 2, 250e6),
 )
 
 
 @dataclass(frozen=True)
-class Observed:
+class WatchedRun:
     """One job: what was seen, what each change was predicted to gain, and seconds of iterations, by change; of the job
     itself by the empty name.
     """
 
-    job: Job
+    job: ObservedJob
     times: ObservedTimes
     predicted: Mapping[str, float]
     iterations_s: Mapping[str, Sequence[float]]
@@ -84,12 +84,12 @@ class Observed:
         return {change: (self.predicted[change], self.measured(change)) for change in made}
 
 
-def errors(jobs: Sequence[Observed]) -> list[float]:
+def errors(jobs: Sequence[WatchedRun]) -> list[float]:
     """Return the error of each prediction, as a share of the measured gain."""
     return [abs(predicted / measured - 1) for each in jobs for predicted, measured in each.gains.values()]
 
 
-def changes_of(job: Job) -> Mapping[str, tuple[Job, Sequence[str], str]]:
+def changes_of(job: ObservedJob) -> Mapping[str, tuple[ObservedJob, Sequence[str], str]]:
     """Return each change that a job can make: the job then, its further options, and the policy."""
     changed = {
         "prophet": (job, (), "prophet"),
@@ -100,7 +100,7 @@ def changes_of(job: Job) -> Mapping[str, tuple[Job, Sequence[str], str]]:
     return changed | ({"kept": (replace(job, way="kept"), (), "")} if job.way == "fsdp2" else {})
 
 
-def run(job: Job, more: Sequence[str], policy: str, status: Path | None = None) -> list[float]:
+def run(job: ObservedJob, more: Sequence[str], policy: str, status: Path | None = None) -> list[float]:
     """Run a job once. Returns the seconds of its iterations. Raises UserError."""
     sizes = ("--bytes", job.size_bytes, "--forward", job.forward_s, "--backward", job.backward_s)
     options = map(str, ("--model", job.model, *sizes, "--iterations", ITERATIONS))
@@ -113,7 +113,7 @@ def run(job: Job, more: Sequence[str], policy: str, status: Path | None = None) 
     return TypeAdapter(list[float]).validate_python(said["iterations_s"])
 
 
-def watched(job: Job, out: Path) -> Observed:
+def watched(job: ObservedJob, out: Path) -> WatchedRun:
     """Run a job that is only watched, and then with each change. Raises UserError."""
     status = out / "status.json"
     iterations_s = {"": run(job, (), settings.OBSERVE, status)}
@@ -122,10 +122,10 @@ def watched(job: Job, out: Path) -> Observed:
         raise UserError(f"{job}: nothing was seen of it")
     predicted = {each.change: each.gain for each in advice_of(seen, seen.times).suggestions}
     iterations_s |= {name: run(*change) for name, change in changes_of(job).items()}
-    return Observed(job, seen.times, predicted, iterations_s)
+    return WatchedRun(job, seen.times, predicted, iterations_s)
 
 
-def measure(out: Path, results: Path) -> list[Observed]:
+def measure(out: Path, results: Path) -> list[WatchedRun]:
     """Run all jobs with all their changes. Raises UserError."""
     out.mkdir(parents=True, exist_ok=True)
     return [watched(job, out) for job in track(JOBS, "observed", console=Console(stderr=True))]

@@ -30,7 +30,7 @@ from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
 from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
-from tools.observed import Observed
+from tools.observed import WatchedRun
 from tools.papers import PapersData
 from tools.regret import Regrets
 from tools.soak_records import SoakData
@@ -45,7 +45,7 @@ KINDS: Mapping[str, Any] = {
     "map": list[Curve],
     "mlfabric": RealCells,
     "mlfabric-simulated": MlfabricSimulated,
-    "observed": list[Observed],
+    "observed": list[WatchedRun],
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,

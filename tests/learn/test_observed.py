@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from prophet_scheduler.learn.observed import FIRST, LEAST, Collective, Pass, ShardedIterations, TimedIteration, times_of
+from prophet_scheduler.learn.observed import (
+    FIRST,
+    LEAST,
+    BackwardPass,
+    Collective,
+    ShardedIterations,
+    TimedIteration,
+    times_of,
+)
 
 
 def looks(*waited_s: float, every: int = 1) -> list[TimedIteration]:
@@ -53,7 +61,7 @@ def test_first_iterations_do_not_count() -> None:
 
 def sharded(
     iterations: ShardedIterations, began_s: float, *, keeps: bool = False
-) -> tuple[TimedIteration, Pass] | None:
+) -> tuple[TimedIteration, BackwardPass] | None:
     """Run an iteration of two modules on a clock of our own: 0.1 s for each collective, 0.2 s forward and 0.4 s
     backward for each module. Returns what the next forward pass ends.
     """
@@ -104,7 +112,7 @@ def test_a_sum_of_replicas_that_follows_a_reduction_is_of_the_same_module() -> N
     ):
         iterations.waited(what, size, begun_s, begun_s + 0.5, True)
     found = iterations.forward_begins(6.0)
-    assert found is not None and found[1] == Pass((8, 6), (1.0, 2.0), 0)
+    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.0), 0)
 
 
 def test_replicas_alone_have_the_sums_sizes() -> None:
@@ -114,7 +122,7 @@ def test_replicas_alone_have_the_sums_sizes() -> None:
     for begun_s, size in ((2.0, 8), (4.0, 6)):
         iterations.waited(Collective.ALL_REDUCE, size, begun_s, begun_s + 0.5, True)
     found = iterations.forward_begins(6.0)
-    assert found is not None and found[1] == Pass((8, 6), (1.0, 2.5), 0)
+    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.5), 0)
 
 
 def test_passes_that_reduce_nothing_are_of_the_same_iteration() -> None:

@@ -19,13 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, Watch, does_not_observe, settings
+from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, Watcher, does_not_observe, settings
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch.references import in_backward
-from prophet_scheduler.learn.observed import Collective, Pass, ShardedIterations
+from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations
 
 __all__ = ["settings", "take_over"]
 
@@ -58,7 +58,7 @@ def take_over(module: Any, told: Settings) -> None:
         does_not_observe(error)
 
 
-class ShardedWatch(Watch):
+class ShardedWatch(Watcher):
     """Watch of all sharded modules of this process, whose data moves among these `ranks`."""
 
     def __init__(self, state: Any, ranks: list[int], told: Settings) -> None:
@@ -70,7 +70,7 @@ class ShardedWatch(Watch):
 
             self._no_prophet = why_not(state) or ""
         self._iterations = ShardedIterations()
-        self._passes: deque[Pass] = deque(maxlen=NEWEST)
+        self._passes: deque[BackwardPass] = deque(maxlen=NEWEST)
         self._timed: deque[Any] = deque(maxlen=NEWEST)
         """Iterations that the thread has not taken in."""
         self._shards = 1

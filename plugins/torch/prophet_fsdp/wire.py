@@ -100,16 +100,16 @@ class ShardTransfer:
         """torch's Work of each block that leaves, and its memory."""
 
 
-class Block(NamedTuple):
+class PartBlock(NamedTuple):
     """Block of the part that rank `part` owns: the `number`th."""
 
     part: int
     number: int
 
 
-Goes = list[tuple[int, Block, torch.Tensor]]
+Goes = list[tuple[int, PartBlock, torch.Tensor]]
 """Blocks that leave, each with the rank that gets it."""
-Comes = list[tuple[int, Block, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
+Comes = list[tuple[int, PartBlock, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
 """Blocks to come, each with the rank that sends it, a function that returns where it goes, and one that is called when
 it is there and returns what leaves then."""
 
@@ -210,12 +210,12 @@ class ShardWire:
         rows = output.view(self._links.ranks, -1)
         for owner, route in enumerate(self._routes):
             for number, block in enumerate(self._blocks(rows[owner])):
-                passed = [(other, Block(owner, number), block) for other in route.after(rank)]
+                passed = [(other, PartBlock(owner, number), block) for other in route.after(rank)]
                 if owner == rank:
                     goes += passed
                 else:
                     where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
-                    comes.append((route.before[rank], Block(owner, number), where, arrived))
+                    comes.append((route.before[rank], PartBlock(owner, number), where, arrived))
         return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
     def reduce(
@@ -237,7 +237,7 @@ class ShardWire:
         for owner, route in enumerate(self._routes):
             adds, before = route.after(rank), route.before[rank]
             for number, own in enumerate(self._blocks(rows[owner])):
-                block = Block(owner, number)
+                block = PartBlock(owner, number)
                 if not adds:
                     goes.append((before, block, own))
                     continue
@@ -335,7 +335,7 @@ class ShardWire:
         for other, block, data in goes:
             transfer.sends.append((self._links.send(data, other, self._tag_of(transfer, block)), data))
 
-    def _tag_of(self, transfer: ShardTransfer, block: Block) -> int:
+    def _tag_of(self, transfer: ShardTransfer, block: PartBlock) -> int:
         return transfer.first + block.number * self._links.ranks + block.part
 
     def _distance(self, other: int) -> int:
@@ -459,7 +459,7 @@ def _passes_nothing(whole: torch.Tensor) -> Goes:
     return []
 
 
-def _passes_to(rank: int, block: Block, whole: torch.Tensor) -> Goes:
+def _passes_to(rank: int, block: PartBlock, whole: torch.Tensor) -> Goes:
     return [(rank, block, whole)]
 
 

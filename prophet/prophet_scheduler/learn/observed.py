@@ -67,7 +67,7 @@ class Collective(Enum):
 
 
 @dataclass(frozen=True)
-class Pass:
+class BackwardPass:
     """One backward pass of a job whose modules are sharded.
 
     `sizes` has the gradient bytes of each module, and `made_s` the computing until they were there, in the order of the
@@ -100,7 +100,7 @@ class ShardedIterations:
         self._rows: list[tuple[int, float]] = []
         self._again = 0
 
-    def forward_begins(self, now: float) -> tuple[TimedIteration, Pass] | None:
+    def forward_begins(self, now: float) -> tuple[TimedIteration, BackwardPass] | None:
         """Note that a forward pass begins. Returns the iteration that this ends, and its backward pass."""
         if self._begun_s is None:
             self._begun_s = now
@@ -110,7 +110,7 @@ class ShardedIterations:
         sizes, made_s = zip(*self._rows, strict=True)
         computed_s = self._reduced_s - began_s - self._backward_waited_s
         timed = TimedIteration(self._count, self._begun_s, max(0.0, computed_s), self._waited_s)
-        found = timed, Pass(sizes, made_s, self._again)
+        found = timed, BackwardPass(sizes, made_s, self._again)
         self._count += 1
         self._begun_s = now
         self._forward()

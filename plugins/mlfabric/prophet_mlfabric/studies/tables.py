@@ -115,6 +115,10 @@ class RingComparison:
         """Time of the ring over MLfabric's: above 1 where MLfabric is ahead."""
         return self.ring_s / self.mlfabric_s
 
+    def idle(self, compute_s: float) -> float:
+        """Return the part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        return max(0.0, self.computing_s - compute_s) / self.ring_s
+
     def needed(self, update_s: float, workers: int) -> float:
         """Return the updates a message with which a server's NIC that is never idle would be as fast as the ring.
 
