@@ -144,6 +144,8 @@ class Updates:
         self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
+        self._entries: dict[Slot, dict[str, Any]] = {}
+        """What was in it."""
         self._holders = 0, False
         """Number of holders of all states besides the optimizer, and True if the program is one of them."""
         self._pending = 0
@@ -210,9 +212,9 @@ class Updates:
 
     def state_is_held(self, slot: Slot) -> bool:
         """True if the program, which has dropped the optimizer, holds any of that."""
-        own = self._state_by_slot.get(slot, {})
+        own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
-        return any(torch_aliases.holders(own, name) or torch_aliases.is_held(own[name]) for name in tensors)
+        return any(torch_aliases.holders(own, name) > 1 or torch_aliases.is_held(own[name]) for name in tensors)
 
     def _state_is_out(self) -> bool:
         """True if the program has the dictionary of all states, but for optimizers that share it: these ask here."""
@@ -378,19 +380,21 @@ class Updates:
         for slot in due:
             assert slot.group is not None
             work.setdefault(slot.group, []).append(slot.param)
+        state = defaultdict(dict, {slot.param: _copy_of(self._entries.get(slot, {})) for slot in due})
         before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
                 slot.param.grad = slot.average()
-            self._run_optimizer(work)
+            self._run_optimizer(work, state)
+            self._put_back(due, state)
         finally:
             for slot, grad in before:
-                slot.param.grad = grad
+                stepped, slot.param.grad = slot.param.grad, grad
                 sent = slot.sent()
                 if sent is not None:
                     slot.streams.keep(sent, slot.streams.home)
                     sharing = [other for other in slot.watched.slots if other.sent() is sent]
-                    slot.bring_home()
+                    slot.bring_home(stepped)
                     for other in sharing:
                         other.see(sent)
 
@@ -410,14 +414,34 @@ class Updates:
             state.clear()
             state.update(items[:before] + added)
 
-    def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
-        """Run the user's own step on these parameters, by number of their group, and on nothing else."""
+    def _put_back(self, slots: Iterable[Slot], state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Put what an update has made in place of the state that it found, unless the program has put something else
+        there since step().
+        """
+        optimizer = self._reference()
+        for slot in slots:
+            made, found = state[slot.param], self._entries.get(slot, {})
+            own = self._state_by_slot.get(slot)
+            if own is None and made and optimizer is not None:
+                own = vars(optimizer)["state"].setdefault(slot.param, {})
+            for name, value in made.items() if own is not None else ():
+                if value is not found.get(name) and own.get(name) is found.get(name):
+                    own[name] = value
+
+    def _run_optimizer(
+        self, work: dict[int, list[torch.Tensor]], state: Mapping[torch.Tensor, dict[str, Any]] | None = None
+    ) -> None:
+        """Run the user's own step on these parameters, by number of their group, and on nothing else. `state`: theirs,
+        if it is not what the optimizer has now.
+        """
         if not work:
             return
         optimizer = self._reference()
-        own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
+        own = vars(optimizer) if optimizer is not None else {**self._last.own}
         groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
         lent = {**own, "param_groups": groups}
+        if state is not None:
+            lent["state"] = state
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
         with self._stepping():
@@ -426,17 +450,13 @@ class Updates:
             if name not in lent or value is not lent[name]:
                 own[name] = value
 
-    def _own_of_dropped(self) -> dict[str, Any]:
-        """Return the attributes that the dropped optimizer would have."""
-        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.life.pending}
-        return {**self._last.own, "state": defaultdict(dict, known)}
-
     def _look_at_state(self, slots: Sequence[Slot]) -> None:
-        """Note the state of each parameter, which the program may have replaced."""
+        """Note the state of each parameter, which the program may have replaced, or may before its update."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
             known = ((slot, state.get(slot.param)) for slot in slots)
             self._state_by_slot = {slot: own for slot, own in known if own}
+        self._entries = {slot: _copy_of(own) for slot, own in self._state_by_slot.items()}
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -470,6 +490,11 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
 
 def _is_optimizers(holder: object) -> bool:
     return isinstance(holder, torch.optim.Optimizer) or (isinstance(holder, dict) and "param_groups" in holder)
+
+
+def _copy_of(entries: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a parameter's state with the same tensors; an object of the program's own class itself."""
+    return dict(entries) if type(entries) is dict else entries
 
 
 def _of_now(value: Any) -> Any:
