@@ -1,4 +1,4 @@
-"""Callbacks that a program queues for the end of a backward pass: after the reducer's own they find averages in `.grad`."""
+"""Callbacks queued for the end of a backward pass: after the reducer's own they find averages in `.grad`."""
 
 import torch
 from ways import adam, backward, run_ddp, train, way

@@ -38,7 +38,7 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds, queue_callback
+from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
@@ -375,7 +375,7 @@ class ModuleRounds(AwaitedRounds):
             slot.keep_memory()
 
     def _close(self) -> None:
-        self.uses.expected, self.closed = False, True
+        self.uses.expected, self.pace.closed = False, True
         if self.sparse is not None:
             self.sparse.average()
 
@@ -510,7 +510,7 @@ class ModuleRounds(AwaitedRounds):
             self.logger.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
-        queue_callback(self._close)
+        torch._C._ImperativeEngine().queue_callback(self._close)  # Past callbacks.py: it waits for nothing.
         self.uses.round_ends()
         if self.uses.by_known is not None:
             self.channel.issuer.ready(self.uses.by_known)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import compression, ends, meeting
+from prophet_ddp import callbacks, compression, ends, meeting
 from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.ddp_logger import DdpLogger
@@ -293,6 +293,7 @@ def _install() -> None:
         call_before(dist.distributed_c10d, name, lambda *_, what=what, **__: what())
         if hasattr(dist, name):
             setattr(dist, name, getattr(dist.distributed_c10d, name))
+    callbacks.install(lambda: [ddp.reducer.rounds for ddp in _taken])
     at_end(ends.process_ends)
 
 

@@ -140,10 +140,9 @@ def install() -> None:
     """Notice from now on when memory is lent. Without any parameter the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
         call_before(torch.Tensor, name, _before_lending)
-    for module in (torch, torch.utils.dlpack):
-        call_before(module, "to_dlpack", _before_exporting)
-    for name in ("_to_dlpack", "_to_dlpack_versioned"):
-        call_before(torch._C, name, _before_exporting)
+    exporting = ("to_dlpack", torch), ("to_dlpack", torch.utils.dlpack), ("_to_dlpack", torch._C)
+    for name, module in (*exporting, ("_to_dlpack_versioned", torch._C)):
+        call_before(module, name, _before_exporting)
 
 
 def _before_lending(tensor: torch.Tensor, *_: Any, **__: Any) -> None:

@@ -53,8 +53,6 @@ class AwaitedRounds(AverageSource):
 
     label = ""
     """Name of the module in messages."""
-    closed = False
-    """True from the moment in a backward pass at which the engine alone would have waited for averages."""
     slot_type = Slot
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
@@ -154,7 +152,6 @@ class AwaitedRounds(AverageSource):
 
     def backward_ends(self) -> None:
         """Handle the return of the outermost backward pass."""
-        self.closed = False
         if not self._fresh:
             self._nothing_came()
             return
@@ -183,12 +180,6 @@ class AwaitedRounds(AverageSource):
         if life.validating:
             self.validate()
 
-    def callback_comes(self) -> None:
-        """Have averages in `.grad` before a callback of the program at the end of a backward pass, as without Prophet."""
-        if self.closed:
-            self.backward_ends()
-            self.settle(self._slots)
-
     def validate(self) -> None:
         """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
         with references.at_work():
@@ -216,7 +207,8 @@ class AwaitedRounds(AverageSource):
         if not begun and references.in_backward():
             warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
             self.keep_barrier()
-            queue_callback(self.backward_ends)
+            engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+            engine.queue_callback(self.backward_ends)
 
     def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
         """Handle a gradient whose `.grad` is None though it is said to have come. RuntimeError if it went elsewhere."""
@@ -420,33 +412,11 @@ def watch_backward(within: bool = False) -> None:
                 return original(*args, **kwargs)
         finally:
             _running.discard(thread)
-            for rounds in _in_order():
+            for rounds in sorted(_living, key=lambda rounds: rounds.number):  # in the same order on all ranks
                 rounds.backward_ends()
             torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
-    autograd.Variable._execution_engine = _Engine()
-
-
-queue_callback: Callable[[Callable[[], Any]], None] = torch.autograd.Variable._execution_engine.queue_callback  # type: ignore[attr-defined]
-"""Call a function of Prophet's at the end of the present backward pass."""
-
-
-class _Engine(torch._C._ImperativeEngine):
-    """torch's engine for the program, which queues callbacks in a backward pass."""
-
-    def queue_callback(self, callback: Callable[[], Any]) -> None:
-        def after_averages() -> None:
-            for rounds in _in_order():
-                rounds.callback_comes()
-            callback()
-
-        queue_callback(after_averages)
-
-
-def _in_order() -> list[AwaitedRounds]:
-    """Return the living rounds in the same order on all ranks."""
-    return sorted(_living, key=lambda rounds: rounds.number)
 
 
 def _overlapping(slots: Sequence[Slot]) -> set[Slot]:

@@ -166,11 +166,9 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Settle how an optimizer steps. One with a step() of its own finds everything made and averaged before it begins:
-    it may hand a parameter and its `.grad` to code in C++, and nobody would notice.
-    """
+    """Settle how an optimizer steps. A step() of its own may read in C++, so all that it may read comes first."""
     _begin(optimizer)
-    if updates_of(optimizer) is None:
+    if updates_of(optimizer) is None and not references.is_blind():
         slots = (slot for group in optimizer.param_groups for p in group["params"] for slot in torch_guards.slots_of(p))
         torch_guards.use(tuple(slot for slot in slots if slot.life.to_come))
 

@@ -22,17 +22,12 @@ _OF_PROCESS_GROUPS = (
     "reduce_scatter_tensor_coalesced",
 )
 """Methods that take tensors. The functions of torch.distributed are seen without this."""
-_OF_SCRIPTS = (
-    *("save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "dump", "dump_to_str"),
-    "__deepcopy__",
-)
-"""Methods of a module in TorchScript that read its parameters."""
+_OF_SCRIPTS = "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "dump", "__deepcopy__"
 _ON_SCRIPTS = (
-    *("_freeze_module", "_jit_pass_optimize_for_inference", "_jit_to_static_module", "_nn_module_to_mobile"),
-    *(f"_jit_pass_{kind}optimize_for_mobile" for kind in ("", "vulkan_", "metal_")),
-    *("_save_jit_module", "_save_jit_module_to_bytes", "_hack_do_not_use_clone_module_with_class"),
+    *("_freeze_module", "_save_jit_module", "_save_jit_module_to_bytes", "_jit_to_static_module"),
+    *("_jit_pass_optimize_for_inference", "_jit_pass_optimize_for_mobile", "_nn_module_to_mobile"),
 )
-"""Functions of torch._C that do."""
+"""Methods of a module in TorchScript, and functions of torch._C, that read its parameters."""
 
 
 def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:

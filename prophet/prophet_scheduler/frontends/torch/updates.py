@@ -114,13 +114,10 @@ class LongWait:
 
 
 class _Step(NamedTuple):
-    """State of an optimizer at its last step(): hyper-parameters by group, its own attributes in case the program drops
-    it, and the number of parameters that had a state before.
-    """
+    """State of an optimizer at its last step(): hyper-parameters by group, and its own attributes."""
 
     groups: Sequence[dict[str, Any]] = ()
     own: Mapping[str, Any] = {}
-    states: int = 0
 
 
 class Updates:
@@ -146,6 +143,8 @@ class Updates:
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
         self._entries: dict[Slot, dict[str, Any]] = {}
         """What was in it."""
+        self._new = False
+        """True if some had none before the last step()."""
         self._holders = 0, False
         """Number of holders of all states besides the optimizer, and True if the program is one of them."""
         self._pending = 0
@@ -198,8 +197,7 @@ class Updates:
             self._pending -= len(gone)
             move(gone, UPDATE)
             if self._pending == 0:
-                if self._reference() is not None:
-                    self._sort_states()
+                self._drop_empty_states()
                 torch_guards.release(self)
                 self._none_pending()
 
@@ -238,7 +236,7 @@ class Updates:
                 streams.home = streams.current()
             move(slots, DEFER)
             self._pending = len(slots)
-            self._look_at_state(slots)
+            self._look_at_state(slots, local)
             states = self._state_by_slot
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
@@ -247,8 +245,7 @@ class Updates:
             exposed |= {slot for slot in slots if slot in states and torch_aliases.holders(states, slot) > 1}
             if local:
                 with references.aside():
-                    self._run_optimizer(local)
-                self._sort_states()
+                    self._run_optimizer(local, vars(self._optimizer)["state"])
             if life.validating:
                 self.validate()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
@@ -293,7 +290,7 @@ class Updates:
             {key: _of_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
-        self._last = _Step(groups, kept, len(own["state"]))
+        self._last = _Step(groups, kept)
         for position, (number, param) in enumerate(self._grouped()):
             yield number, position, param
 
@@ -371,7 +368,7 @@ class Updates:
         move(slots, UPDATE)
         self._pending -= len(slots)
         if self._pending == 0:
-            self._sort_states()
+            self._drop_empty_states()
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order.
@@ -380,7 +377,7 @@ class Updates:
         for slot in due:
             assert slot.group is not None
             work.setdefault(slot.group, []).append(slot.param)
-        state = defaultdict(dict, {slot.param: _copy_of(self._entries.get(slot, {})) for slot in due})
+        state = defaultdict(dict, {slot.param: _copy_of(self._entries[slot]) for slot in due})
         before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
@@ -398,64 +395,53 @@ class Updates:
                     for other in sharing:
                         other.see(sent)
 
-    def _sort_states(self) -> None:
-        """Sort what a step has added to the optimizer's state into the order of its parameters, as one whole step adds
-        it. A program may go through it on all workers at once.
-        """
+    def _drop_empty_states(self) -> None:
+        """Take away states that updates have left empty: a whole step makes none there."""
         optimizer = self._reference()
-        if optimizer is None:
-            return
-        state: Any = vars(optimizer)["state"]
-        before = self._last.states
-        if len(state) - before > 1:
-            places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
-            items = list(state.items())
-            added = sorted(items[before:], key=lambda item: places.get(id(item[0]), len(places)))
-            state.clear()
-            state.update(items[:before] + added)
+        if self._new and optimizer is not None:
+            state: Any = vars(optimizer)["state"]
+            for param in [param for param, own in state.items() if not own]:
+                del state[param]
+        self._new = False
 
     def _put_back(self, slots: Iterable[Slot], state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
-        """Put what an update has made in place of the state that it found, unless the program has put something else
-        there since step().
-        """
-        optimizer = self._reference()
+        """Put the state that updates have made where the program has put nothing else since step()."""
         for slot in slots:
-            made, found = state[slot.param], self._entries.get(slot, {})
-            own = self._state_by_slot.get(slot)
-            if own is None and made and optimizer is not None:
-                own = vars(optimizer)["state"].setdefault(slot.param, {})
-            for name, value in made.items() if own is not None else ():
-                if value is not found.get(name) and own.get(name) is found.get(name):
-                    own[name] = value
+            own, found = self._state_by_slot[slot], self._entries[slot]
+            for name, made in state[slot.param].items():
+                if made is not found.get(name, found) and own.get(name, found) is found.get(name, found):
+                    own[name] = made
 
-    def _run_optimizer(
-        self, work: dict[int, list[torch.Tensor]], state: Mapping[torch.Tensor, dict[str, Any]] | None = None
-    ) -> None:
-        """Run the user's own step on these parameters, by number of their group, and on nothing else. `state`: theirs,
-        if it is not what the optimizer has now.
-        """
+    def _run_optimizer(self, work: dict[int, list[torch.Tensor]], state: Any) -> None:
+        """Run the user's own step on these parameters, by number of their group, with this state and nothing else."""
         if not work:
             return
-        optimizer = self._reference()
-        own = vars(optimizer) if optimizer is not None else {**self._last.own}
         groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
-        lent = {**own, "param_groups": groups}
-        if state is not None:
-            lent["state"] = state
+        lent = {**self._last.own, "state": state, "param_groups": groups}
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
         with self._stepping():
             self._step_without_hooks(stand_in)
-        for name, value in vars(stand_in).items():
+        optimizer = self._reference()
+        for name, value in vars(stand_in).items() if optimizer is not None else ():
             if name not in lent or value is not lent[name]:
-                own[name] = value
+                vars(optimizer)[name] = value
 
-    def _look_at_state(self, slots: Sequence[Slot]) -> None:
-        """Note the state of each parameter, which the program may have replaced, or may before its update."""
+    def _look_at_state(self, slots: Sequence[Slot], local: Mapping[int, list[torch.Tensor]]) -> None:
+        """Note the state of each parameter, which the program may have replaced, or may before its update. Those that
+        have none get one, in the order in which a whole step adds them.
+        """
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
+            late = [slot.param for slot in slots if slot.group is not None]
+            self._new = not all(param in state for param in late)
+            if self._new:
+                stepped = {id(param) for param in chain(late, *local.values())}
+                for _, param in self._grouped():
+                    if id(param) in stepped:
+                        state.setdefault(param, {})
             known = ((slot, state.get(slot.param)) for slot in slots)
-            self._state_by_slot = {slot: own for slot, own in known if own}
+            self._state_by_slot = {slot: own for slot, own in known if own is not None}
         self._entries = {slot: _copy_of(own) for slot, own in self._state_by_slot.items()}
 
     @contextlib.contextmanager
