@@ -510,7 +510,7 @@ class ModuleRounds(AwaitedRounds):
             self.logger.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
-        torch._C._ImperativeEngine().queue_callback(self._close)  # Past callbacks.py: it waits for nothing.
+        torch._C._ImperativeEngine().queue_callback(self._close)  # Waits for nothing (reducer.py).
         self.uses.round_ends()
         if self.uses.by_known is not None:
             self.channel.issuer.ready(self.uses.by_known)
