@@ -428,9 +428,7 @@ class Updates:
                 vars(optimizer)[name] = value
 
     def _look_at_state(self, slots: Sequence[Slot], local: Mapping[int, list[torch.Tensor]]) -> None:
-        """Note the state of each parameter, which the program may have replaced, or may before its update. Those that
-        have none get one, in the order in which a whole step adds them.
-        """
+        """Note each parameter's state, made in a whole step's order where there is none: a program may replace it."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
             late = [slot.param for slot in slots if slot.group is not None]
