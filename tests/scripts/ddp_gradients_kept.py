@@ -62,6 +62,23 @@ def hooks(ddp, optimizer):
     return seen, optimizer.state_dict()
 
 
+@way(hooked)
+def hooks_cleared(ddp, optimizer):
+    """All of them at once, while gradients accumulate; and new ones that read `.grad`."""
+    losses, seen = [], []
+    for iteration in range(10):
+        for p in ddp.parameters():
+            if p._backward_hooks:
+                p._backward_hooks.clear()
+            if iteration > 5:
+                p.register_hook(lambda _, p=p: seen.append(p.grad is not None and p.grad.sum().item()))
+        losses += [backward(ddp), backward(ddp)]
+        optimizer.step()
+        if iteration % 3 == 2:
+            optimizer.zero_grad(set_to_none=iteration < 5)
+    return losses, seen
+
+
 @way(make=lambda params: torch.optim.SGD(params, lr=0.05))
 def second_pass(ddp, optimizer):
     """Through the same graph, which torch averages no more."""

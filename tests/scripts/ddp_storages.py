@@ -21,6 +21,11 @@ def arrays(tensors):
     return [tensor.numpy() for tensor in tensors]
 
 
+def exports(tensors):
+    """Hand memory out below torch's own Python, as another library may."""
+    return [torch.from_dlpack(torch._C._to_dlpack(tensor)).numpy() for tensor in tensors]
+
+
 def train(keep, of):
     torch.manual_seed(1)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.Linear(128, 10)))
@@ -49,6 +54,12 @@ def train(keep, of):
     return ddp, seen
 
 
-ways = [(storages, "parameters"), (storages, "gradients"), (storages, "state"), (arrays, "state")]
+ways = [
+    (storages, "parameters"),
+    (storages, "gradients"),
+    (storages, "state"),
+    (arrays, "state"),
+    (exports, "parameters"),
+]
 ends = [train(*way) for way in ways]
 report([weights for weights, _ in ends], seen=[seen for _, seen in ends])

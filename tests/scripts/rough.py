@@ -26,7 +26,6 @@ from prophet_ddp.issuer import RankGroups
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.updates import Updates
 
@@ -134,7 +133,7 @@ def _decide_often() -> None:
     def end(self: Any) -> None:
         if self.channel.control.rank == 0 and self.cut is not None:
             self.channel.control.want(_by_chance(self, chance))
-            if turns.random() < TURNS and not torch_guards.after_compilation():
+            if turns.random() < TURNS and self.turns is not None and self.turns.possible:
                 self.channel.control.want_turn(turns.randint(1, MOST_TURN), turns.choice((0, BUCKET_BYTES)))
         original(self)
 

@@ -25,6 +25,8 @@ class ModulePace:
         self.ended = 0
         """Number of rounds that have ended."""
         self.open = False
+        self.closed = False
+        """True, until the next round begins, once torch's reducer would have waited for the last one's averages."""
         self.staged = 0
         """Number of gradients of the open round that have left."""
         self.on_round: Callable[[], None] | None = None
@@ -46,6 +48,7 @@ class ModulePace:
     def began(self, now: float) -> float | None:
         """Note that a round begins. Return the duration of the iteration before it, None for the first."""
         before_s, self._began_s = self._began_s, now
+        self.closed = False
         return now - before_s if before_s is not None else None
 
     def end(self, now: float) -> float:

@@ -2,12 +2,15 @@
 
 Rule of this file: the methods of torch's Reducer. rounds.py implements them; ddp_logger.py has its logger. A program
 may call any of them. What Prophet does not do itself, torch's reducer does from then on (HANDED_BACK).
+
+torch's reducer waits for all averages at the end of backward, in a callback queued with a round's last gradient. The
+program's callbacks after that one find averages in `.grad`. rounds.py queues a callback there that waits for nothing.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,3 +111,20 @@ class LateReducer:
         if name in HANDED_BACK:
             return lambda *args, **kwargs: getattr(self._hand_back(HANDED_BACK[name]), name)(*args, **kwargs)
         raise AttributeError(f"torch's reducer has no {name}, as far as Prophet {__version__} knows")
+
+
+def wait_before_callbacks(modules: Callable[[], Iterable[ModuleRounds]]) -> None:
+    """Wait for averages of these modules before the program's callbacks, where torch's reducer would have."""
+
+    class Engine(torch._C._ImperativeEngine):
+        def queue_callback(self, callback: Callable[[], Any]) -> None:
+            def run() -> None:
+                for rounds in sorted(modules(), key=lambda rounds: rounds.number):  # in the same order on all ranks
+                    if rounds.pace.closed:
+                        rounds.backward_ends()
+                        rounds.settle(rounds.slots)
+                callback()
+
+            super().queue_callback(run)
+
+    torch.autograd.Variable._execution_engine = Engine()  # type: ignore[attr-defined]

@@ -375,7 +375,7 @@ class ModuleRounds(AwaitedRounds):
             slot.keep_memory()
 
     def _close(self) -> None:
-        self.uses.expected = False
+        self.uses.expected, self.pace.closed = False, True
         if self.sparse is not None:
             self.sparse.average()
 
@@ -510,8 +510,7 @@ class ModuleRounds(AwaitedRounds):
             self.logger.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
-        engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
-        engine.queue_callback(self._close)
+        torch._C._ImperativeEngine().queue_callback(self._close)  # Waits for nothing (reducer.py).
         self.uses.round_ends()
         if self.uses.by_known is not None:
             self.channel.issuer.ready(self.uses.by_known)

@@ -29,7 +29,7 @@ from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import met
 from prophet_ddp.records import Records
-from prophet_ddp.reducer import LateReducer
+from prophet_ddp.reducer import LateReducer, wait_before_callbacks
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
@@ -293,6 +293,7 @@ def _install() -> None:
         call_before(dist.distributed_c10d, name, lambda *_, what=what, **__: what())
         if hasattr(dist, name):
             setattr(dist, name, getattr(dist.distributed_c10d, name))
+    wait_before_callbacks(lambda: [ddp.reducer.rounds for ddp in _taken])
     at_end(ends.process_ends)
 
 

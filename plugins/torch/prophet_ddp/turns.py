@@ -59,8 +59,12 @@ class Turns:
 
     @property
     def possible(self) -> bool:
-        """True if a turn may be wanted, as far as this rank knows: torch.compile traces what a module finds in one."""
-        return self._rounds.plain and not torch_guards.after_compilation()
+        """True if a turn may be wanted, as far as this rank knows: torch.compile traces what a module finds in one.
+        Hooks of the program on nodes that add to `.grad` would come before those of torch's new reducer.
+        """
+        hooks = (handle.hooks_dict_ref() for handle in self._rounds.end_hooks)
+        hooked = any(each is not None and len(each) > 1 for each in hooks)
+        return self._rounds.plain and not hooked and not torch_guards.after_compilation()
 
     @property
     def late_reducer(self) -> Any:

@@ -101,10 +101,10 @@ class ShardSlot(Slot):
                 self.change = None
         return average
 
-    def bring_home(self) -> None:
+    def bring_home(self, average: Any = None) -> None:
         grad: Any = self.sent()
         if grad is not None:
-            average: Any = self.average()
+            average = self.average() if average is None else average
             grad._local_tensor.copy_(average._local_tensor)
         # torch swaps a gradient for another, as in model.to(), only where nobody refers to it.
         self.seen = self.base = None

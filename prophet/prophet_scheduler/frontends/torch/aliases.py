@@ -32,7 +32,7 @@ import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.between import after, call_before
+from prophet_scheduler.frontends.torch.between import call_before
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
@@ -140,9 +140,9 @@ def install() -> None:
     """Notice from now on when memory is lent. Without any parameter the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
         call_before(torch.Tensor, name, _before_lending)
-    exporting = after(_before_exporting, vars(torch)["to_dlpack"])
-    for module in (torch, torch.utils.dlpack):
-        vars(module)["to_dlpack"] = exporting
+    exporting = ("to_dlpack", torch), ("to_dlpack", torch.utils.dlpack), ("_to_dlpack", torch._C)
+    for name, module in (*exporting, ("_to_dlpack_versioned", torch._C)):
+        call_before(module, name, _before_exporting)
 
 
 def _before_lending(tensor: torch.Tensor, *_: Any, **__: Any) -> None:

@@ -145,14 +145,14 @@ class Slot:
     def attend(self) -> tuple[Any, Any]:
         """Have `rounds` called when a gradient comes and when it is in `.grad`. Returns the handles of the two hooks.
 
-        The second is a hook of the node that adds to `.grad`: it runs after all hooks of the tensor, which may change
-        the gradient. Nobody else keeps the node. If Python alone kept it, each forward pass would wait for Python's
-        lock with a mutex of torch's in hand, and a fork would copy the mutex so.
+        Both are hooks of the node that adds to `.grad`: they run after all hooks of the tensor, which may change the
+        gradient and which the program may remove. Nobody else keeps the node. If Python alone kept it, each forward
+        pass would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
         """
         param: Any = self.param
-        comes = param.register_hook(self.hook("_gradient_comes"))
         with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
             self.path = param.view_as(param).grad_fn
+        comes = self.accumulation.register_prehook(self.hook("_gradient_comes"))
         return comes, self.accumulation.register_hook(self.hook("_gradient_ready"))
 
     def version_of(self, grad: torch.Tensor) -> int:
@@ -240,14 +240,14 @@ class Slot:
         self.see(self.param.grad)
         self.updated = self.streams.mark()
 
-    def bring_home(self) -> None:
-        """Copy the average to the staged gradient. In torch.no_grad()."""
+    def bring_home(self, average: torch.Tensor | None = None) -> None:
+        """Copy the average, as a step has left it if one has, to the staged gradient. In torch.no_grad()."""
         grad = self.sent()
         if grad is not None:
             if grad.requires_grad:  # The average's graph is this worker's part of it.
                 with torch.enable_grad():
                     grad.mul_(1.0 / self.rounds.ranks)
-            grad.copy_(self.average())
+            grad.copy_(self.average() if average is None else average)
             self.see(grad)
 
     def comes(self) -> None:

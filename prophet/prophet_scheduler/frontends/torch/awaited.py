@@ -67,7 +67,7 @@ class AwaitedRounds(AverageSource):
         self._outlasted = False
         """True if an update of the last round outlasted its step(), or would have without the probation."""
         self._hooks: list[Any] = []
-        self._ends: list[Any] = []
+        self.end_hooks: list[Any] = []
         self._forward_thread: int | None = None
         """Thread that sees uses of gradients; backward may run in another."""
         self._told = False
@@ -83,7 +83,7 @@ class AwaitedRounds(AverageSource):
         """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
         self._attend()
         for slot in self._slots:
-            for hooks, handle in zip((self._hooks, self._ends), slot.attend(), strict=True):
+            for hooks, handle in zip((self._hooks, self.end_hooks), slot.attend(), strict=True):
                 hooks.append(handle)
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
@@ -100,7 +100,7 @@ class AwaitedRounds(AverageSource):
 
     def _leave(self) -> None:
         """Receive no more gradients."""
-        for hook in self._ends:
+        for hook in self.end_hooks:
             hook.remove()
         self._held = None
 

@@ -362,8 +362,8 @@ def _flush_all() -> None:
         owner.flush()
 
 
-def _use(used: Watched | tuple[Slot, ...]) -> None:
-    """Handle a function of torch that gets a watched tensor, or one that shares memory with pending ones."""
+def use(used: Watched | tuple[Slot, ...]) -> None:
+    """Handle a function that gets a watched tensor, or one that shares memory with pending ones."""
     if torch.compiler.is_compiling():
         return
     if isinstance(used, Watched):
@@ -442,16 +442,16 @@ def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
 
 
 def _watch_references() -> None:
-    references.watch_here(_pending, _watched, _learning, _use)
+    references.watch_here(_pending, _watched, _learning, use)
 
 
 def within_backward(watched: bool) -> AbstractContextManager[None]:
     """Let a backward pass run in the context, and watch its hooks if they are `watched` or an update is pending."""
-    return references.within_backward(*((_pending, _watched, _learning, _use) if watched or _pending else ()))
+    return references.within_backward(*((_pending, _watched, _learning, use) if watched or _pending else ()))
 
 
 def _thread_begins() -> None:
-    references.watch_here(_pending, _watched, _learning, _use, stays=True)
+    references.watch_here(_pending, _watched, _learning, use, stays=True)
 
 
 def watch_thread() -> None:
@@ -578,7 +578,7 @@ def _before_sending(tensor: torch.Tensor) -> None:
     _touch(tensor)
     pending = _pending.get(references.storage_key(tensor))
     if pending is not None:
-        _use(pending)
+        use(pending)
     watched = _watched.get(id(tensor))
     if watched is not None:
         watched.memory.sent = True

@@ -7,6 +7,7 @@ made; the engine's front end decides when an optimizer begins with it.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -115,6 +116,10 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
         return f"{type(optimizer).__name__} has a part of step() that is not of torch.optim"
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         return f"{type(optimizer).__name__} cannot update one parameter at a time"
+    own: Any = vars(optimizer)
+    plain = type(own.get("state")) in (dict, defaultdict) and getattr(own["state"], "default_factory", dict) is dict
+    if not plain or any(own.get(name) is not getattr(optimizer, name) for name in ("state", "param_groups")):
+        return f"{type(optimizer).__name__} keeps its state or its groups in a way of its own"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "it is differentiable"
     params = [id(param) for group in optimizer.param_groups for param in group["params"]]

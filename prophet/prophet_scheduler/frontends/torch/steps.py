@@ -165,6 +165,14 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
         begin(optimizer, ModuleUpdates(optimizer, type(optimizer)) if reason is None else None)
 
 
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
+    """Settle how an optimizer steps. A step() of its own may read in C++, so all that it may read comes first."""
+    _begin(optimizer)
+    if updates_of(optimizer) is None and not references.is_blind():
+        slots = (slot for group in optimizer.param_groups for p in group["params"] for slot in torch_guards.slots_of(p))
+        torch_guards.use(tuple(slot for slot in slots if slot.life.to_come))
+
+
 def install() -> None:
     """Make optimizers of averaged parameters step late from now on."""
     global _installed
@@ -176,7 +184,7 @@ def install() -> None:
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
     # Optimizers from elsewhere have a step() of their own.
-    own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _begin(self)).id)
+    own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _before_step(self)).id)
     for candidate in gc.get_objects():
         if issubclass(type(candidate), base):
             _stand_behind_schedule(candidate)

@@ -22,6 +22,12 @@ _OF_PROCESS_GROUPS = (
     "reduce_scatter_tensor_coalesced",
 )
 """Methods that take tensors. The functions of torch.distributed are seen without this."""
+_OF_SCRIPTS = "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "dump", "__deepcopy__"
+_ON_SCRIPTS = (
+    *("_freeze_module", "_save_jit_module", "_save_jit_module_to_bytes", "_jit_to_static_module"),
+    *("_jit_pass_optimize_for_inference", "_jit_pass_optimize_for_mobile", "_nn_module_to_mobile"),
+)
+"""Methods of a module in TorchScript, and functions of torch._C, that read its parameters."""
 
 
 def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:
@@ -37,6 +43,8 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
         between.call_before(torch.distributed, "_broadcast_coalesced", _look_at_arguments)
     for holder, name in (
         *((script, "__call__") for script in (torch._C.ScriptFunction, torch._C.ScriptMethod)),
+        *((torch._C.ScriptModule, name) for name in _OF_SCRIPTS),
+        *((torch._C, name) for name in _ON_SCRIPTS),
         # A CUDA graph reads and writes the memory it was captured with.
         *((torch.cuda.CUDAGraph, name) for name in ("capture_begin", "replay")),
         # Nothing may be written within a transform.

@@ -114,13 +114,10 @@ class LongWait:
 
 
 class _Step(NamedTuple):
-    """State of an optimizer at its last step(): hyper-parameters by group, its own attributes in case the program drops
-    it, and the number of parameters that had a state before.
-    """
+    """State of an optimizer at its last step(): hyper-parameters by group, and its own attributes."""
 
     groups: Sequence[dict[str, Any]] = ()
     own: Mapping[str, Any] = {}
-    states: int = 0
 
 
 class Updates:
@@ -144,6 +141,10 @@ class Updates:
         self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
         """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
+        self._entries: dict[Slot, dict[str, Any]] = {}
+        """What was in it."""
+        self._new = False
+        """True if some had none before the last step()."""
         self._holders = 0, False
         """Number of holders of all states besides the optimizer, and True if the program is one of them."""
         self._pending = 0
@@ -196,8 +197,7 @@ class Updates:
             self._pending -= len(gone)
             move(gone, UPDATE)
             if self._pending == 0:
-                if self._reference() is not None:
-                    self._sort_states()
+                self._drop_empty_states()
                 torch_guards.release(self)
                 self._none_pending()
 
@@ -210,9 +210,9 @@ class Updates:
 
     def state_is_held(self, slot: Slot) -> bool:
         """True if the program, which has dropped the optimizer, holds any of that."""
-        own = self._state_by_slot.get(slot, {})
+        own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
-        return any(torch_aliases.holders(own, name) or torch_aliases.is_held(own[name]) for name in tensors)
+        return any(torch_aliases.holders(own, name) > 1 or torch_aliases.is_held(own[name]) for name in tensors)
 
     def _state_is_out(self) -> bool:
         """True if the program has the dictionary of all states, but for optimizers that share it: these ask here."""
@@ -236,7 +236,7 @@ class Updates:
                 streams.home = streams.current()
             move(slots, DEFER)
             self._pending = len(slots)
-            self._look_at_state(slots)
+            self._look_at_state(slots, local)
             states = self._state_by_slot
             # A graph that holds parameters from before this step is void from now on, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
@@ -245,8 +245,7 @@ class Updates:
             exposed |= {slot for slot in slots if slot in states and torch_aliases.holders(states, slot) > 1}
             if local:
                 with references.aside():
-                    self._run_optimizer(local)
-                self._sort_states()
+                    self._run_optimizer(local, vars(self._optimizer)["state"])
             if life.validating:
                 self.validate()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
@@ -291,7 +290,7 @@ class Updates:
             {key: _of_now(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
-        self._last = _Step(groups, kept, len(own["state"]))
+        self._last = _Step(groups, kept)
         for position, (number, param) in enumerate(self._grouped()):
             yield number, position, param
 
@@ -369,7 +368,7 @@ class Updates:
         move(slots, UPDATE)
         self._pending -= len(slots)
         if self._pending == 0:
-            self._sort_states()
+            self._drop_empty_states()
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order.
@@ -378,65 +377,70 @@ class Updates:
         for slot in due:
             assert slot.group is not None
             work.setdefault(slot.group, []).append(slot.param)
+        state = defaultdict(dict, {slot.param: _copy_of(self._entries[slot]) for slot in due})
         before = [(slot, slot.param.grad) for slot in due]
         try:
             for slot in due:
                 slot.param.grad = slot.average()
-            self._run_optimizer(work)
+            self._run_optimizer(work, state)
+            self._put_back(due, state)
         finally:
             for slot, grad in before:
-                slot.param.grad = grad
+                stepped, slot.param.grad = slot.param.grad, grad
                 sent = slot.sent()
                 if sent is not None:
                     slot.streams.keep(sent, slot.streams.home)
                     sharing = [other for other in slot.watched.slots if other.sent() is sent]
-                    slot.bring_home()
+                    slot.bring_home(stepped)
                     for other in sharing:
                         other.see(sent)
 
-    def _sort_states(self) -> None:
-        """Sort what a step has added to the optimizer's state into the order of its parameters, as one whole step adds
-        it. A program may go through it on all workers at once.
-        """
+    def _drop_empty_states(self) -> None:
+        """Take away states that updates have left empty: a whole step makes none there."""
         optimizer = self._reference()
-        if optimizer is None:
-            return
-        state: Any = vars(optimizer)["state"]
-        before = self._last.states
-        if len(state) - before > 1:
-            places = {id(param): place for place, (_, param) in enumerate(self._grouped())}
-            items = list(state.items())
-            added = sorted(items[before:], key=lambda item: places.get(id(item[0]), len(places)))
-            state.clear()
-            state.update(items[:before] + added)
+        if self._new and optimizer is not None:
+            state: Any = vars(optimizer)["state"]
+            for param in [param for param, own in state.items() if not own]:
+                del state[param]
+        self._new = False
 
-    def _run_optimizer(self, work: dict[int, list[torch.Tensor]]) -> None:
-        """Run the user's own step on these parameters, by number of their group, and on nothing else."""
+    def _put_back(self, slots: Iterable[Slot], state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Put the state that updates have made where the program has put nothing else since step()."""
+        for slot in slots:
+            own, found = self._state_by_slot[slot], self._entries[slot]
+            for name, made in state[slot.param].items():
+                if made is not found.get(name, found) and own.get(name, found) is found.get(name, found):
+                    own[name] = made
+
+    def _run_optimizer(self, work: dict[int, list[torch.Tensor]], state: Any) -> None:
+        """Run the user's own step on these parameters, by number of their group, with this state and nothing else."""
         if not work:
             return
-        optimizer = self._reference()
-        own = vars(optimizer) if optimizer is not None else self._own_of_dropped()
         groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
-        lent = {**own, "param_groups": groups}
+        lent = {**self._last.own, "state": state, "param_groups": groups}
         stand_in = object.__new__(self._user_class)
         vars(stand_in).update(lent)
         with self._stepping():
             self._step_without_hooks(stand_in)
-        for name, value in vars(stand_in).items():
+        optimizer = self._reference()
+        for name, value in vars(stand_in).items() if optimizer is not None else ():
             if name not in lent or value is not lent[name]:
-                own[name] = value
+                vars(optimizer)[name] = value
 
-    def _own_of_dropped(self) -> dict[str, Any]:
-        """Return the attributes that the dropped optimizer would have."""
-        known = {slot.param: state for slot, state in self._state_by_slot.items() if slot.life.pending}
-        return {**self._last.own, "state": defaultdict(dict, known)}
-
-    def _look_at_state(self, slots: Sequence[Slot]) -> None:
-        """Note the state of each parameter, which the program may have replaced."""
+    def _look_at_state(self, slots: Sequence[Slot], local: Mapping[int, list[torch.Tensor]]) -> None:
+        """Note each parameter's state, made in a whole step's order where there is none: a program may replace it."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch's.
+            late = [slot.param for slot in slots if slot.group is not None]
+            self._new = not all(param in state for param in late)
+            if self._new:
+                stepped = {id(param) for param in chain(late, *local.values())}
+                for _, param in self._grouped():
+                    if id(param) in stepped:
+                        state.setdefault(param, {})
             known = ((slot, state.get(slot.param)) for slot in slots)
-            self._state_by_slot = {slot: own for slot, own in known if own}
+            self._state_by_slot = {slot: own for slot, own in known if own is not None}
+        self._entries = {slot: _copy_of(own) for slot, own in self._state_by_slot.items()}
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -470,6 +474,11 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
 
 def _is_optimizers(holder: object) -> bool:
     return isinstance(holder, torch.optim.Optimizer) or (isinstance(holder, dict) and "param_groups" in holder)
+
+
+def _copy_of(entries: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a parameter's state with the same tensors; an object of the program's own class itself."""
+    return dict(entries) if type(entries) is dict else entries
 
 
 def _of_now(value: Any) -> Any:
