@@ -97,7 +97,7 @@ def does_not_observe(error: Exception) -> None:
     logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
 
 
-class Watcher(abc.ABC):
+class ObservedModel(abc.ABC):
     """Watch of one model on `ranks` ranks, of which this one is `rank`; `name` is the same on all of them, and no other
     model's. Its thread takes in the iterations that were timed.
     """
@@ -193,7 +193,7 @@ class Watcher(abc.ABC):
             logger.warning("Prophet cannot say what would help: %s: %s", type(error).__name__, error)
 
 
-class ModuleWatch(Watcher):
+class ModuleWatch(ObservedModel):
     """Watch of one module of DistributedDataParallel, which torch times."""
 
     def __init__(self, ddp: Any, told: Settings) -> None:

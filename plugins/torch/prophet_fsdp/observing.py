@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, Watcher, does_not_observe, settings
+from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, ObservedModel, does_not_observe, settings
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
@@ -58,7 +58,7 @@ def take_over(module: Any, told: Settings) -> None:
         does_not_observe(error)
 
 
-class ShardedWatch(Watcher):
+class ShardedWatch(ObservedModel):
     """Watch of all sharded modules of this process, whose data moves among these `ranks`."""
 
     def __init__(self, state: Any, ranks: list[int], told: Settings) -> None:
