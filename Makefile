@@ -115,7 +115,7 @@ changing: setup
 baselines: setup
 	$(call then-pages,measure baselines)
 
-# What a watched job predicts of changes, and runs with each change made: about 40 minutes on a quiet machine.
+# What a watched job predicts of changes, and runs with each change made: about 20 minutes on a quiet machine.
 observed: setup
 	$(call then-pages,measure observed)
 

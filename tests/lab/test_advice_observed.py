@@ -86,6 +86,14 @@ def test_a_sharded_job_gathers_again_in_backward() -> None:
     assert gains(sharded)["kept"] == pytest.approx(1.5 / (0.5 + 45 / 67.5), rel=NEARLY)
 
 
+def test_ranks_of_a_host_share_its_link() -> None:
+    """Gloo's ring crosses a host's link once, Prophet's parts come to each host once: half of 30 MB for each half."""
+    shared = replace(ONE, low_rank_bytes=(), ranks=4, shards=4, keep=True, on_host=2)
+    assert fitted(shared, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 67.5e6, rel=NEARLY)
+    alone = replace(shared, on_host=1)
+    assert gains(shared)["prophet"] > gains(alone)["prophet"] + 0.1
+
+
 def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
     first, *rest = lines(ONE)
     assert first.startswith("an iteration takes 1.500 s, of which 67% ± 1% waits for the network (20 of 200 ")

@@ -8,6 +8,7 @@ A failure in here is one warning, and the job goes on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -73,6 +74,8 @@ class ShardedWatch(ObservedModel):
         self._passes: deque[BackwardPass] = deque(maxlen=NEWEST)
         self._timed: deque[Any] = deque(maxlen=NEWEST)
         """Iterations that the thread has not taken in."""
+        on_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._on_host = on_host if self._ranks % on_host == 0 and on_host < self._ranks else 1
         self._shards = 1
         self._half = False
         self._backend = ""
@@ -144,6 +147,7 @@ class ShardedWatch(ObservedModel):
             no_prophet=self._no_prophet,
             shards=self._shards,
             keep=2 * newest.again < len(made_s),
+            on_host=self._on_host,
         )
 
 

@@ -140,6 +140,8 @@ class Observed:
     """
     keep: bool = False
     """True if FSDP2 keeps parameters after forward."""
+    on_host: int = 1
+    """Ranks that share a host and its link."""
 
 
 @dataclass(frozen=True)

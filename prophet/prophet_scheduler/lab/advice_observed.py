@@ -52,7 +52,7 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     if seen.shards:
         simulator = SimulatorConfig(burst=0, exchange=FSDP2, shards=seen.shards, keep=seen.keep)
     cell = cell_of(profile, contender, cluster, simulator, half=seen.half)
-    return Situation(cell, contender, low_rank_bytes=seen.low_rank_bytes)
+    return Situation(cell, contender, workers_per_host=seen.on_host, low_rank_bytes=seen.low_rank_bytes)
 
 
 def fitted(seen: Observed, times: ObservedTimes) -> Situation:
