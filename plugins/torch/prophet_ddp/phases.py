@@ -183,10 +183,32 @@ class OwnNorms:
         return self._norms[[slot.place for slot in slots]]
 
 
-class TwoPhases:
-    """Rounds of a module under one decision. `order` has the places of `blocks` as they are reduced, `gathers` as they
-    are gathered; `owners` are those of the gradients.
+class Phases:
+    """Rounds in two phases of a module under one decision. `order` has the places of `blocks` as they are reduced,
+    `gathers` as they are gathered.
     """
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        blocks: Sequence[ArenaBlock],
+        order: Sequence[int],
+        gathers: Sequence[int],
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self._issuer = issuer
+        self._rank, self._ranks = rank, ranks
+        self._blocks = blocks
+        self._order, self._gathers = order, gathers
+        self.reduces: dict[ArenaBlock, JointOperation] = {}
+        """First operations of the round's reductions, by block; made ready when all of a block is there."""
+        self.gatherings: dict[ArenaBlock, JointOperation] = {}
+        """Gatherings of the round, by block. With its end the block is back."""
+
+
+class TwoPhases(Phases):
+    """Rounds of two ranks, whose sums are torch's. `owners` are those of the gradients."""
 
     def __init__(
         self,
@@ -199,16 +221,9 @@ class TwoPhases:
         rank: int,
         ranks: int,
     ) -> None:
-        self._issuer = issuer
-        self._rank, self._ranks = rank, ranks
-        self._blocks = blocks
-        self._order, self._gathers = order, gathers
+        super().__init__(issuer, blocks, order, gathers, rank, ranks)
         self._owners = {block: owners[block.slots[0].place] for block in blocks}
         self.norms = OwnNorms(issuer, slots, owners, rank, ranks)
-        self.reduces: dict[ArenaBlock, JointOperation] = {}
-        """Reductions of the round, by block; made ready when all of a block is there."""
-        self.gatherings: dict[ArenaBlock, JointOperation] = {}
-        """Gatherings of the round, by block. With its end the block is back."""
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
         """Return a round's operations, in order, with norms of this order, in which ranks may differ."""

@@ -26,7 +26,7 @@ import torch
 
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.phases import norm_of
+from prophet_ddp.phases import Phases, norm_of
 from prophet_scheduler.core.cut import Block
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
@@ -114,12 +114,8 @@ class PartNorms:
         return norms[[slot.place for slot in slots]]
 
 
-class RingPhases:
-    """Rounds of a module under one decision, as phases.TwoPhases has them for two ranks.
-
-    `pieces` are the `blocks` as their cut makes them. `order` has the places of blocks as they are reduced, and
-    `gathers` as they are gathered. `at_once` operations are under way.
-    """
+class RingPhases(Phases):
+    """Rounds around a ring. `pieces` are the `blocks` as their cut makes them; `at_once` operations are under way."""
 
     def __init__(
         self,
@@ -133,16 +129,9 @@ class RingPhases:
         rank: int,
         ranks: int,
     ) -> None:
-        self._issuer = issuer
-        self._rank, self._ranks = rank, ranks
-        self._blocks = blocks
-        self._order, self._gathers = order, gathers
+        super().__init__(issuer, blocks, order, gathers, rank, ranks)
         self._lag = max(1, at_once // (ranks - 1))
         self.norms = PartNorms(issuer, len(slots), blocks, pieces, rank, ranks)
-        self.reduces: dict[ArenaBlock, JointOperation] = {}
-        """First steps of the round, by block; made ready when all of a block is there."""
-        self.gatherings: dict[ArenaBlock, JointOperation] = {}
-        """Gatherings of the round, by block. With its end the block is back."""
 
     def _part(self, data: torch.Tensor, rank: int) -> torch.Tensor:
         size, rank = _size(data.numel(), self._ranks), rank % self._ranks
