@@ -11,6 +11,7 @@ from prophet_scheduler.learn.observed import (
     Collective,
     ShardedIterations,
     TimedIteration,
+    in_forward_order,
     times_of,
 )
 
@@ -57,6 +58,11 @@ def test_first_iterations_do_not_count() -> None:
     warm = looks(*[0.1] * LEAST)
     assert times_of(cold + warm) == times_of(warm)
     assert times_of(cold * 3) is None
+
+
+def test_gradients_in_forward_order_end_with_backward() -> None:
+    assert in_forward_order([(1, 4, 2), (3, 4, 2), (2, 4, 2)], 0.5) == ([1, 0, 2], (0.5, 0.25, 0.25))
+    assert in_forward_order([(0, 0)], 0.5) == ([0, 1], (0.0, 0.0)), "no pass took any time"
 
 
 def sharded(

@@ -24,7 +24,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from prophet_scheduler.frontends.ending import at_end, say
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread
-from prophet_scheduler.learn.observed import TimedIteration, times_of
+from prophet_scheduler.learn.observed import TimedIteration, in_forward_order, times_of
 from prophet_scheduler.watch import training
 
 TIMED_FIRST = 10
@@ -174,7 +173,7 @@ class ObservedModel(abc.ABC):
         """Return the times so far alone."""
         looks = list(self._looks)
         times = times_of(looks, self._others)
-        return Observed(self._ranks, looks[-1].iteration if looks else 0, times, modules=_modules)
+        return Observed(self._ranks, looks[-1].iteration if looks else 0, times)
 
     def _failed(self, error: Exception) -> None:
         logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
@@ -278,16 +277,14 @@ class ModuleWatch(ObservedModel):
 
     def observed(self) -> Observed:
         """Return what was seen so far, from any thread."""
-        made_ns, seen = list(self._made_ns), self._seen()
+        made_ns, seen = list(self._made_ns), dataclasses.replace(self._seen(), modules=_modules)
         if seen.times is None:
             return seen
-        took_ns = [median(column) for column in zip(*made_ns, strict=True)]
-        forward = sorted(range(len(took_ns)), key=lambda place: -took_ns[place])
-        scale = seen.times.backward_s / max(took_ns[forward[0]], 1)
+        forward, generation_s = in_forward_order(made_ns, seen.times.backward_s)
         return dataclasses.replace(
             seen,
             gradient_bytes=tuple(self._bytes[place] for place in forward),
-            generation_s=tuple(took_ns[place] * scale for place in forward),
+            generation_s=generation_s,
             low_rank_bytes=tuple(self._low_rank_bytes[place] for place in forward),
             bucket_bytes=self._bucket_bytes,
             half=self._hook in HALF_HOOKS,

@@ -8,25 +8,25 @@ A failure in here is one warning, and the job goes on.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, ObservedModel, does_not_observe, settings
+from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, TOLD_EACH, ObservedModel, does_not_observe, settings
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch.references import in_backward
-from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations
+from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations, in_forward_order
 
 __all__ = ["settings", "take_over"]
 
@@ -83,19 +83,32 @@ class ShardedWatch(ObservedModel):
 
     def begin(self, told: Settings) -> None:
         """Start to look."""
-        vars(_fsdp_collectives)["dist"] = _TimedDistributed(vars(_fsdp_collectives)["dist"], self._waited)
+        waited = functools.partial(self._safely, self._waited)
+        vars(_fsdp_collectives)["dist"] = _TimedDistributed(vars(_fsdp_collectives)["dist"], waited)
         super().begin(told)
 
     def follow(self, module: torch.nn.Module) -> None:
         """Note from now on when this module's forward begins and ends."""
-        module.register_forward_pre_hook(lambda *_: self._forward_begins(time.monotonic()))
-        module.register_forward_hook(lambda *_: self._forward_ends(time.monotonic()))
+        module.register_forward_pre_hook(lambda *_: self._safely(self._forward_begins, time.monotonic()))
+        module.register_forward_hook(lambda *_: self._safely(self._forward_ends, time.monotonic()))
+
+    def _safely(self, note: Callable[..., None], *what: Any) -> None:
+        """Note something in a thread of the program, which must not get an error of ours: the first one is the last."""
+        if self.thread.stopped:
+            return
+        try:
+            note(*what)
+        except Exception as error:
+            self.thread.stop()
+            self._failed(error)
 
     def _forward_begins(self, now: float) -> None:
         if in_backward():  # A checkpoint computes again.
             return
         if (found := self._iterations.forward_begins(now)) is not None:
             self._timed.append(found)
+            if found[0].iteration < TOLD_EACH:
+                self.thread.wake()
 
     def _forward_ends(self, now: float) -> None:
         if not in_backward():
@@ -134,19 +147,16 @@ class ShardedWatch(ObservedModel):
             return seen
         newest = passes[-1]
         alike = [each for each in passes if each.sizes == newest.sizes]
-        made_s = [median(column) for column in zip(*(each.made_s for each in alike), strict=True)]
-        forward = sorted(range(len(made_s)), key=lambda place: -made_s[place])
-        scale = seen.times.backward_s / made_s[forward[0]] if made_s[forward[0]] else 0.0
+        forward, generation_s = in_forward_order([each.made_s for each in alike], seen.times.backward_s)
         whole = 2 if self._half else 1
         return replace(
             seen,
-            modules=1,
             gradient_bytes=tuple(newest.sizes[place] * whole for place in forward),
-            generation_s=tuple(made_s[place] * scale for place in forward),
+            generation_s=generation_s,
             half=self._half,
             no_prophet=self._no_prophet,
             shards=self._shards,
-            keep=2 * newest.again < len(made_s),
+            keep=2 * newest.again < len(forward),
             on_host=self._on_host,
         )
 

@@ -10,6 +10,7 @@ all do, each part goes straight to everybody.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def routes_of(hosts: Sequence[str]) -> list[Route]:
 
 
 def own_host() -> str:
-    """Return what ranks of one host have in common, and others do not: a machine's network, or a container's."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+    """Return what ranks of one host have in common, and others do not: a machine's network, or a container's.
+
+    A rank that cannot tell counts as alone on its host.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        return secrets.token_hex()

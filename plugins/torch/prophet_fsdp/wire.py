@@ -162,8 +162,10 @@ class ShardWire:
 
     def __init__(self, links: ShardGroups, block_bytes: int) -> None:
         self._links = links
-        self._routes = routes_of(links.hosts or [str(rank) for rank in range(links.ranks)])
-        self._relays = any(before != owner for owner, route in enumerate(self._routes) for before in route.before)
+        routes = routes_of(links.hosts or [str(rank) for rank in range(links.ranks)])
+        self._routes = [(route.before[links.rank], route.after(links.rank)) for route in routes]
+        """By owner of a part: the rank that this one has it from, and those that it passes it on to."""
+        self._relays = any(before != owner for owner, route in enumerate(routes) for before in route.before)
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
         self._tag = self._reserved = 0
@@ -208,14 +210,14 @@ class ShardWire:
         """
         rank, goes, comes = self._links.rank, Goes(), Comes()
         rows = output.view(self._links.ranks, -1)
-        for owner, route in enumerate(self._routes):
+        for owner, (before, after) in enumerate(self._routes):
             for number, block in enumerate(self._blocks(rows[owner])):
-                passed = [(other, PartBlock(owner, number), block) for other in route.after(rank)]
+                passed = [(other, PartBlock(owner, number), block) for other in after]
                 if owner == rank:
                     goes += passed
                 else:
                     where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
-                    comes.append((route.before[rank], PartBlock(owner, number), where, arrived))
+                    comes.append((before, PartBlock(owner, number), where, arrived))
         return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
     def reduce(
@@ -234,8 +236,7 @@ class ShardWire:
         rank, ranks, goes, comes = self._links.rank, self._links.ranks, Goes(), Comes()
         rows = input.expand(ranks, -1) if whole else input.view(ranks, -1)
         to = self._blocks(output)
-        for owner, route in enumerate(self._routes):
-            adds, before = route.after(rank), route.before[rank]
+        for owner, (before, adds) in enumerate(self._routes):
             for number, own in enumerate(self._blocks(rows[owner])):
                 block = PartBlock(owner, number)
                 if not adds:

@@ -58,6 +58,17 @@ def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, floa
     )
 
 
+def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tuple[list[int], tuple[float, ...]]:
+    """Return the gradients' places in forward order, and when each is there after backward begins, in seconds.
+
+    `made` has when each was there in several backward passes, in any unit. The last one is there after `backward_s`.
+    """
+    took = [median(column) for column in zip(*made, strict=True)]
+    forward = sorted(range(len(took)), key=lambda place: -took[place])
+    last = took[forward[0]]
+    return forward, tuple(backward_s * took[place] / last if last else 0.0 for place in forward)
+
+
 class Collective(Enum):
     """Collective of a sharded module: of its parameters, of its gradients, or of what its replicas have summed up."""
 

@@ -72,7 +72,7 @@ def test_a_script_of_fsdp2_ends_with_the_bits_that_it_has_without(
 @pytest.mark.parametrize("way", ["fsdp2", "kept", "replicate"])
 def test_a_job_of_fsdp2_is_told_what_it_waits_for_and_what_would_help(tmp_path: Path, way: str) -> None:
     status = tmp_path / "status.json"
-    options = ["--bytes", "400000", "--forward", "0.02", "--backward", "0.04", "--iterations", "12"]
+    options = ["--bytes", "400000", "--forward", "0.02", "--backward", "0.04", "--iterations", "20"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     asked = subprocess.run(
         [*torchrun, "-m", "tools.slept_job", way, *options],
@@ -93,6 +93,29 @@ def test_a_job_of_fsdp2_is_told_what_it_waits_for_and_what_would_help(tmp_path: 
     assert sum(seen.gradient_bytes) == pytest.approx(400_000, rel=0.01)
     assert seen.times.backward_s > 0.04 and seen.times.iteration_s > 0.06, "it sleeps so long"
     assert list(seen.generation_s) == sorted(seen.generation_s, reverse=True)
+
+
+def test_a_failure_of_watching_is_one_warning_and_the_job_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import runpy\n"
+        "from prophet_scheduler.learn.observed import ShardedIterations\n"
+        "def broken(*what): raise RuntimeError('out of order')\n"
+        "ShardedIterations.waited = broken\n"
+        "runpy.run_module('tools.slept_job', run_name='__main__')\n"
+    )
+    options = ["--bytes", "40000", "--forward", "0.01", "--backward", "0.02", "--iterations", "6"]
+    asked = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "fsdp2", *options],
+        env={**os.environ, **OBSERVE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    assert asked.stdout.count("Prophet: no longer observes this job: RuntimeError: out of order") == 2, "one a rank"
+    assert '"mean_s"' in asked.stdout
 
 
 def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
