@@ -60,7 +60,9 @@ def until_ended(rank: int) -> None:
 
 def mark() -> None:
     """Count the other ranks' time from here on."""
-    Path("mark").write_text(repr(time.monotonic()))
+    own = Path(f"mark.{os.getpid()}")
+    own.write_text(repr(time.monotonic()))
+    own.replace("mark")  # whole or not at all: another rank's end may end this one in between
 
 
 def killed_in_backward(rank: int, dies: int = 1) -> None:
