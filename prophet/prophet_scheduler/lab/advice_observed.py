@@ -22,6 +22,7 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
 from prophet_scheduler.lab.advice_record import Advice
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.simulated_ddp import WAYS_A_MESSAGE
 from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import prediction_error
 from prophet_scheduler.policies.ddp import MEBIBYTE
@@ -51,6 +52,8 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     simulator = SimulatorConfig(burst=0)
     if seen.shards:
         simulator = SimulatorConfig(burst=0, exchange=FSDP2, shards=seen.shards, keep=seen.keep)
+    if seen.message_s is not None:
+        simulator = simulator.model_copy(update={"latency_s": seen.message_s / WAYS_A_MESSAGE})
     cell = cell_of(profile, contender, cluster, simulator, half=seen.half)
     return Situation(cell, contender, workers_per_host=seen.on_host, low_rank_bytes=seen.low_rank_bytes)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from statistics import median, stdev
+from statistics import linear_regression, median, stdev
 
 from prophet_scheduler.core.status import ObservedTimes
 
@@ -20,6 +20,8 @@ FIRST = 4
 """First iteration that counts: before it torch makes its buckets anew, and memory is new."""
 LEAST = 5
 """Looks from which a median says anything."""
+SIZES_APART = 2.0
+"""Factor between the largest and the smallest collective from which their times tell bytes from messages."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,28 @@ class BackwardPass:
     """One backward pass of a job whose modules are sharded.
 
     `sizes` has the gradient bytes of each module, and `made_s` the computing until they were there, in the order of the
-    reductions. `again` modules gathered their parameters a second time.
+    reductions. `again` modules gathered their parameters a second time. `sums` has the sizes and the seconds of the
+    sums that came last for each module: of replicas, or else of shards.
     """
 
     sizes: tuple[int, ...]
     made_s: tuple[float, ...]
     again: int
+    sums: tuple[tuple[int, float], ...] = ()
+
+
+def message_s(passes: Sequence[BackwardPass], ranks: int) -> float | None:
+    """Return the time of a message beside its bytes; None where sizes are too much alike to tell.
+
+    Each sum goes round a ring of `ranks` in 2 (ranks - 1) messages (simulate/collectives.py), each with its share of
+    the bytes: `passes` with equal sums give a straight line.
+    """
+    sizes = [size for size, _ in passes[0].sums]
+    if len(sizes) < 2 or max(sizes) < SIZES_APART * min(sizes):
+        return None
+    took_s = [median(seconds for _, seconds in column) for column in zip(*(each.sums for each in passes), strict=True)]
+    fixed_s = linear_regression(sizes, took_s).intercept
+    return min(max(0.0, fixed_s), *took_s) / (2 * (ranks - 1))
 
 
 class ShardedIterations:
@@ -109,6 +127,7 @@ class ShardedIterations:
         self._reduced_s = 0.0
         self._newest = Collective.GATHER
         self._rows: list[tuple[int, float]] = []
+        self._sums: list[tuple[int, float]] = []
         self._again = 0
 
     def forward_begins(self, now: float) -> tuple[TimedIteration, BackwardPass] | None:
@@ -121,7 +140,7 @@ class ShardedIterations:
         sizes, made_s = zip(*self._rows, strict=True)
         computed_s = self._reduced_s - began_s - self._backward_waited_s
         timed = TimedIteration(self._count, self._begun_s, max(0.0, computed_s), self._waited_s)
-        found = timed, BackwardPass(sizes, made_s, self._again)
+        found = timed, BackwardPass(sizes, made_s, self._again, tuple(self._sums))
         self._count += 1
         self._begun_s = now
         self._forward()
@@ -146,6 +165,9 @@ class ShardedIterations:
         else:
             if what is Collective.REDUCE or self._newest is not Collective.REDUCE:
                 self._rows.append((size_bytes, max(0.0, begun_s - self._began_s() - before_s)))
+                self._sums.append((size_bytes, ended_s - begun_s))
+            else:
+                self._sums[-1] = size_bytes, ended_s - begun_s
             self._reduced_s = ended_s
         self._newest = what
 
