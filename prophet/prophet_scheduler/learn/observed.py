@@ -103,7 +103,9 @@ def message_s(passes: Sequence[BackwardPass], ranks: int) -> float | None:
     sizes = [size for size, _ in passes[0].sums]
     if len(sizes) < 2 or max(sizes) < SIZES_APART * min(sizes):
         return None
-    took_s = [median(seconds for _, seconds in column) for column in zip(*(each.sums for each in passes), strict=True)]
+    took_s: list[float] = [
+        median(seconds for _, seconds in column) for column in zip(*(each.sums for each in passes), strict=True)
+    ]
     fixed_s = linear_regression(sizes, took_s).intercept
     return min(max(0.0, fixed_s), *took_s) / (2 * (ranks - 1))
 
