@@ -13,7 +13,7 @@ def ordered_parameters(network: mx.gluon.Block) -> list[mx.gluon.Parameter]:
 
 
 class BytePSInGluon:
-    """As in BytePS's Gluon example: the trainer takes a ParameterDict, broadcasts at the first step, divides by size."""
+    """As BytePS's Gluon example: the trainer takes a ParameterDict, broadcasts at the first step, divides by size."""
 
     divisor = 1
 

@@ -198,7 +198,7 @@ class _FrontEnd:
 
 
 def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function named and documented like `original` that calls `replacement`. As a method it passes on self."""
+    """Return a function, named and documented like `original`, that calls `replacement`; as a method, with `self`."""
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
