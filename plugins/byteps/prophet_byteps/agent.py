@@ -129,7 +129,7 @@ class Agent:
             install = plugins.load(plugins.FRONT_ENDS, self._framework)
             install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
-            # The keys are now BytePS's own. This works only if all workers have these, so they compare the layout.
+            # Keys are then BytePS's own. That works only if it is so on all workers, so they compare the layout.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
             if self._aside not in ("", str(error)):  # the hook may have failed for the same reason

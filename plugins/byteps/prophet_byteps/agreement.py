@@ -39,7 +39,7 @@ _TEXT_BYTES = ROW_BYTES - len(MAGIC) - _DIGEST_BYTES
 _ROWS = PAGE_BYTES // ROW_BYTES
 _PAGES = 16
 SLOTS = 32
-"""Slots declared at the start. Each further topic declares one more; until then all workers must declare alike."""
+"""Slots declared at the start. Each further topic declares one more, so workers' tensor numbers must agree by then."""
 
 START = "start"
 """First topic of every job."""
@@ -56,7 +56,7 @@ Answer = Callable[[], bytes | None]
 
 
 class PageExchange(Protocol):
-    """Sum of a page of bytes over all workers, in one framework."""
+    """Sums pages of bytes over all workers, in one framework."""
 
     def declare(self, name: str) -> None:
         """Declare the tensor, which gives it its number. All workers must declare in the same order."""

@@ -342,7 +342,7 @@ class CutControl:
         return cut
 
     def begins_otherwise(self, cut: Cut, why: str) -> None:
-        """Start with another cut than `first` returned, for this reason. All workers do, since they count alike."""
+        """Start with another cut than `first` returned, for this reason. All workers decide alike."""
         if self._pages is not None and self._cut is not None:
             self._board.refuse(Refusal(self._cut, why))
         self._cut = cut
@@ -382,7 +382,7 @@ class CutControl:
 
     @property
     def _room_for_more(self) -> bool:
-        """True if every machine has room for a new cut's keys, each a file in shared memory. All workers get the same.
+        """True if every machine has room for a new cut's keys, each a file in shared memory. The same on all workers.
 
         A new cut stores each byte under two keys. As much memory again must stay free for others.
         """

@@ -130,7 +130,7 @@ def inspect_library(path: Path) -> Library:
 
 
 def dynamic_names(image: mmap.mmap) -> bytes:
-    """Return the names that a shared object exports or imports, each with a zero byte after it; of other files, all.
+    """Return the names that a shared object exports or imports, each ending in a zero byte; for other files, all bytes.
 
     A library of 30 MB has some 100 kB of names, and every worker searches them for a dozen when it starts. They are in
     the string table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab does not).

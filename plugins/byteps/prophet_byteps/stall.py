@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 
 WARN_S = 45.0
-"""Seconds without a finished transfer before one warning. The agent checks once a second, so it warns in a minute."""
+"""Seconds without a finished transfer before one warning. The agent checks once a second: it warns within a minute."""
 
 
 class Verdict(enum.Enum):

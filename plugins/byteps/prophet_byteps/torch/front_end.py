@@ -154,7 +154,7 @@ def _why_not_loaded(name: str) -> str | None:
 
 
 def _why_not_here(bps: Any, compression: Any) -> str | None:
-    """Return why Prophet's cannot be used, for reasons other than the optimizer; None if it can."""
+    """Return why Prophet's cannot be used, for reasons other than the optimizer itself; None if it can."""
     if compression not in (bps.Compression.none, bps.Compression.fp16):
         return "it uses a compression other than fp16"
     if not in_step(os.environ):

@@ -117,7 +117,7 @@ class KeyedRounds:
         board = self._engine.board
         if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
             assert arena.cut is not None
-            # All workers do so, since they count alike.
+            # All workers decide alike, since they count the same names.
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()

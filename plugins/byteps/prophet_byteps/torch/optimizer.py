@@ -1,4 +1,4 @@
-"""The optimizer that `DistributedOptimizer` returns: of a subclass of the program's own, whose step() does not wait.
+"""The optimizer that `DistributedOptimizer` returns: a subclass of the program's own, whose step() does not wait.
 
 Rule of this file: how this object differs from the class it extends. front_end.py decides when it is made.
 """
@@ -25,7 +25,7 @@ def wrap(
     fusion: bool,
     half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Return an object of a subclass of the optimizer's class, recreated from its groups. `half`: OptimizerRounds."""
+    """Return an instance of a subclass of the optimizer's class, made from its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
     # BytePS's module name, since broadcast_optimizer_state recognises a wrapped optimizer by it.
     namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}

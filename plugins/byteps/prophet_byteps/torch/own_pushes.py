@@ -102,7 +102,7 @@ class OwnPushes:
 
 
 def _mark_default(function: Any) -> None:
-    """Change the default priority, so that it differs from any that the program passes."""
+    """Make `_UNSAID` the function's default priority, which shows that the program passed none."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.name == "priority" for parameter in parameters):
         function.__defaults__ = tuple(
