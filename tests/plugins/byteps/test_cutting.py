@@ -354,7 +354,7 @@ def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
     worker.control.first(SIZES)
     for _ in range(2 * RECUT_ROUNDS - 1):
         worker.control.round_ends()
-    with pytest.raises(RuntimeError, match="not begun"):
+    with pytest.raises(RuntimeError, match="never began"):
         worker.control.round_ends()
 
 
