@@ -76,7 +76,7 @@ NO_REASON = Reason()
 class InForce(NamedTuple):
     """The first optimizer's cut, replaced as a whole. `cut` is None before its first round, unless it is fixed.
 
-    `credit` (bytes) is what the decider wants all workers to use under this cut; None before its first wish. `recuts`
+    `credit` (bytes) is the decider's wish for all workers under this cut; None before its first wish. `recuts`
     is the number of changes so far, `reason` is the last change's; NO_REASON on workers that did not decide.
     """
 

@@ -29,7 +29,7 @@ BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
 WHOLE_GRADIENTS = ("mxnet",)
 """Frameworks whose front end hands over whole gradients, so that ids are gradients and not places in an arena."""
 LEARNING_BYTES = 512 * 1024
-"""First partition size of such a job if it adapts. Gradients below it make messages of other sizes to learn from."""
+"""First partition size of such a job if it adapts. Smaller gradients make messages of other sizes to learn from."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
 
 logger = logging.getLogger("prophet_scheduler")

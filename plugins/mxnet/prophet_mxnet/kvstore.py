@@ -29,7 +29,7 @@ ENGINE = EngineSpec(
         Variant("mxnet-kvstore"),
         Variant(
             "mxnet-p3",
-            # The watermark: number of messages that the van hands to ZeroMQ ahead of their departure.
+            # The watermark: number of messages that the van hands to ZeroMQ before they leave.
             {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"},
             exchanges={"mxnet": f"{_EXCHANGES}:P3InGluon"},
         ),

@@ -1,6 +1,6 @@
 """Blocks as BytePS's tensors: their names and keys.
 
-Rule of this file: what BytePS demands of a block that travels. Memory and rounds are in
+Rule of this file: BytePS's demands on a block that travels. Memory and rounds are in
 prophet_scheduler/frontends/torch/arena.py.
 
 Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). Both use the same memory: before
