@@ -188,7 +188,7 @@ class ClusterConfig(Strict):
         for before, after in itertools.pairwise(by_time):
             if before.node == after.node and after.from_s < before.until_s:
                 raise ValueError(
-                    f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
+                    f"traffic at {after.node} from {after.from_s:g} s begins before the previous one has ended"
                 )
         check_apart(self.faults)
         return self

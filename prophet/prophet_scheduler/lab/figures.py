@@ -122,7 +122,7 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
             longest_s = max(longest_s, ended - began)
         panels[0].set_xlim(0, longest_s * 1e3)
         handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
-        handles += [Patch(color=BACKWARD, label="backward"), Patch(color=FORWARD, label="next forward and its waiting")]
+        handles += [Patch(color=BACKWARD, label="backward"), Patch(color=FORWARD, label="next forward and waiting")]
         figure.legend(handles=handles, ncols=len(handles), **LEGEND)
 
 
