@@ -120,7 +120,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "job.compression": [("fp8", "job.compression: it must be 'none' or 'fp16', not 'fp8'")],
     "job.total_bytes": [("lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB")],
     "job.backward_s": [(-1, "job.backward_s: it must be greater than 0, not -1")],
-    "job.warmup": [(5, "job: warmup is 5; with 6 iterations at most 4")],
+    "job.warmup": [(5, "job: warmup is 5; with 6 iterations it can be at most 4")],
     "job.profile": [("lenet", r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resn")],
     "job.framework": [("keras", "job.framework: it must be 'torch' or 'mxnet', not 'keras'")],
     "policies": [

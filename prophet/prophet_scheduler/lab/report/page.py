@@ -80,7 +80,7 @@ def summary_table(chapters: Sequence[Chapter]) -> tuple[Sequence[str], Rows]:
         ratio = f"{stock_s / times.rest:.2f}" if stock_s is not None and times is not None and times.rest else ""
         link = f"{format_rate(network.bandwidth * 8)}, {format_time(network.overhead_s)} a message" if network else ""
         rows.append([chapter.name, str(len(chapter.laps)), *row, _time(stock_s), ratio, link])
-    more = "in the engine's own order, predicted", "the same over time at rest", "link, last measured"
+    more = "in the engine's own order, predicted", "predicted speedup", "link, last measured"
     return ("", "iterations", *headings, *more), rows
 
 
