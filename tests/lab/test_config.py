@@ -46,7 +46,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "cluster": [
         (None, "cluster: is missing"),
         ({"bandwidth": SERIES, "faults": [SLOW]}, "cluster: faults: the rate of worker1 cannot be slow-link where"),
-        ({"bandwidth": SERIES, "rate_mix": MIX}, "cluster: rate_mix: the workers' rates change already by bandwidth"),
+        ({"bandwidth": SERIES, "rate_mix": MIX}, "cluster: rate_mix: bandwidth already changes the workers' rates"),
         ({"bandwidth": "none", "rate_mix": MIX}, "cluster: rate_mix: .* has to be a rate for each of them"),
     ],
     "cluster.rate_mix": [
@@ -68,7 +68,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ({"worker0": "slow"}, "cluster.bandwidth: 'slow' is not a rate"),
         ({"worker7": "1gbit"}, "cluster: bandwidth names 'worker7'; the nodes are default, scheduler"),
         ({}, "cluster.bandwidth: names no node"),
-        ([{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is no point of a series"),
+        ([{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is not a point of a series"),
         ([{"at_s": 5, "rate": "1gbit"}], "cluster.bandwidth: a series of rates starts with at_s: 0"),
         ([{"at_s": "now", "rate": "1gbit"}], "cluster.bandwidth: at_s is 'now'; it must be 0 or more"),
         ([{"at_s": 0, "rate": "none"}], "cluster.bandwidth: 'none' is not a rate"),
