@@ -207,7 +207,7 @@ _VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` updated with the leaves of `over`. Values of `_OF_LINKS` and jobs with a `kind` replace whole."""
+    """Return `base` updated with the leaves of `over`; `_OF_LINKS` and a job with a `kind` are replaced whole."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)

@@ -45,7 +45,7 @@ class RunFailed(Exception):
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
     """Return the shell's environment plus torchrun's variables for a rank.
 
-    Ranks share this machine's files, so each has its own LOCAL_RANK. Torch's warnings of nodes without names are off.
+    Ranks share this machine's files, so each has its own LOCAL_RANK. Torch's warnings about nameless nodes are off.
     """
     own = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(network.workers)}
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -94,7 +94,7 @@ class ConvergenceResult(_Part):
     uncoordinated: int | None = None
     """Number of updates sent without a grant."""
     applied_otherwise: int | None = None
-    """Number of workers whose updates sent and updates applied by the server differed at the end."""
+    """Number of workers of which the server had applied more or fewer updates than they sent."""
     curve: list[LossAt] = []
 
 

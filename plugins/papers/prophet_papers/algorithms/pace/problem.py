@@ -68,7 +68,7 @@ def problem_of(graph: Graph, transfer_s: Callable[[int], float]) -> Problem:
     is none.
     """
     where = f"graph {graph.name!r}"
-    after: dict[str, str] = {}  # by operation that follows a transfer: such a transfer
+    after: dict[str, str] = {}  # by operation: a transfer that it is or follows
     ends: dict[str, float] = {}
     release: dict[str, float] = {}
     for operation in graph.operations:
