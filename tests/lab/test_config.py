@@ -47,7 +47,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         (None, "cluster: is missing"),
         ({"bandwidth": SERIES, "faults": [SLOW]}, "cluster: faults: the rate of worker1 cannot be slow-link where"),
         ({"bandwidth": SERIES, "rate_mix": MIX}, "cluster: rate_mix: bandwidth already changes the workers' rates"),
-        ({"bandwidth": "none", "rate_mix": MIX}, "cluster: rate_mix: .* has to be a rate for each of them"),
+        ({"bandwidth": "none", "rate_mix": MIX}, "cluster: rate_mix: .* must be a rate for each of them"),
     ],
     "cluster.rate_mix": [
         ({**MIX, "chances": [0.5, 0.4]}, r"cluster.rate_mix: 2 shares need as many chances, which add up to 1"),
@@ -104,7 +104,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "job": [
         (3, "job: it must be a mapping"),
         ({**REPLAY["job"], "stragglers": {"server0": 2.0}}, "job.stragglers names 'server0'; the workers are"),
-        ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet clip"),
+        ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet do not clip"),
         ({**DIGITS["job"], "total_bytes": "1MB"}, r"job.total_bytes: unknown key; the keys here are .*target_accuracy"),
         ({"kind": "synthetic", "image_size": 16}, "job.image_size: it must be greater than or equal to 32, not 16"),
         ({"kind": "synthetic", "model": "vgg19"}, "job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"),
@@ -147,7 +147,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         (p3(partition_bytes=[]), r"policies\[0\].partition_bytes: it must have at least 1"),
         (p3(env={"PATH": "/"}), r"policies\[0\].env: PATH is not a policy setting"),
         (p3(env={"BYTEPS_SCHEDULER": "fifo"}), r"policies\[0\].env: BYTEPS_SCHEDULER is no"),
-        (p3(env={"PROPHET_FUSON": "0"}), r"no PROPHET_FUSON; did you mean PROPHET_FUSION\?"),
+        (p3(env={"PROPHET_FUSON": "0"}), r"no variable PROPHET_FUSON; did you mean PROPHET_FUSION\?"),
         (p3(base="ddp-p3", env={"PROPHET_XYZ": "0"}), r"\[0\].env: Prophet has no variable PROPHET_XYZ; leave it out"),
         (
             [{"name": "stock", "env": {"BYTEPS_PARTITION_BYTES": "lots"}}],
