@@ -60,7 +60,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
         with pytest.raises(UserError, match=f"worker0.jsonl:{place + 1}: .+its transfers do not fit together"):
             story_of(tmp_path)
     file.write_bytes(b"".join(lines[1:]))
-    with pytest.raises(UserError, match="has no first line"):
+    with pytest.raises(UserError, match="its first line is missing"):
         read_rows(file)
 
 
