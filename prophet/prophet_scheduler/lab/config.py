@@ -222,7 +222,7 @@ def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) ->
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
     where = "" if first["loc"] and first["loc"][0] not in point else where
-    # The path also contains the tag of a job's union, and the type's name of a policy's.
+    # Drop what the unions add to the path: that of jobs its tag, that of policies the names of types.
     key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]
     at = f"{where}{key}".rstrip(".")

@@ -47,12 +47,12 @@ class ContenderEntry(Strict):
     engine: str | None = None
     """Engine on which `base` is a policy; by default the config's."""
     framework: Framework | None = None
-    """None for the job's framework, or for the first of the engine's if it does not support the job's."""
+    """None for the job's framework, or the engine's first one if the engine does not support the job's."""
     partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
     """Number of short runs that search for a policy's best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
-    """Warm-up iterations instead of the job's; the runs get longer or shorter by the difference."""
+    """Number of warm-up iterations instead of the job's; runs get longer or shorter by the difference."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -67,7 +67,7 @@ class Contender:
     tune: int = 0
     """Number of trials that choose credit and partition size before the first repeat."""
     warmup: int | None = None
-    """Iterations dropped at the start; None for the job's number."""
+    """Number of first iterations to drop; None for the job's."""
 
     @property
     def engine(self) -> EngineSpec:

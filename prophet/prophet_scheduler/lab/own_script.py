@@ -144,8 +144,8 @@ def compare_on_testbed(
 ) -> int:
     """Run `command` without and with the variables of `change` on one testbed, and report the speedup.
 
-    Compared is the last number in the output that the regular expression `seconds` matches; if that is None, the time
-    of the whole command. Returns 0, or 1 after printing a failed run's output. Raises UserError like `run_on_testbed`.
+    Compares the last number in the output that the regular expression `seconds` matches; without one, the time of the
+    whole command. Returns 0, or 1 after printing a failed run's output. Raises UserError like `run_on_testbed`.
     """
     changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
     if pairs < LEAST:

@@ -94,7 +94,7 @@ class ConvergenceResult(_Part):
     uncoordinated: int | None = None
     """Number of updates sent without a grant."""
     applied_otherwise: int | None = None
-    """Number of workers of which the server had applied more or fewer updates than they sent."""
+    """Number of workers that sent more or fewer updates than the server had applied at the end."""
     curve: list[LossAt] = []
 
 

@@ -101,8 +101,8 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Set `same_weights_as_stock` of each policy that can be compared with stock. That is the config engine's stock, or
-    else the stock of the policy's own engine, if trained equally long in the same framework (initial weights differ).
+    """Set `same_weights_as_stock` of each policy that can be compared with stock: the stock of the config's engine, or
+    else of the policy's own, if trained equally long and in the same framework (initial weights differ between these).
 
     A difference means nothing if sums depend on timing: then even stock's models differ each time.
     """

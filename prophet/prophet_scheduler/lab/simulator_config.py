@@ -47,7 +47,7 @@ class SimulatorConfig(Strict):
     server_overhead_s: NotNegative = 0.0
     """CPU time of a parameter server per message with data, in and out, besides summing its bytes."""
     operation_s: NotNegative = 0.0
-    """CPU time of the workers per collective operation; operations take their turns. Contenders of
+    """CPU time of the workers per collective operation, one operation after another. Contenders of
     DistributedDataParallel default to gloo's value, here and for `operation_rate`."""
     operation_rate: Rate | None = None
     """Bits per second of collective operations that the CPU moves and adds while the wire carries others; None for no

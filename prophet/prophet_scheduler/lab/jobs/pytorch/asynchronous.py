@@ -86,7 +86,7 @@ def main() -> None:
         recorder.iteration_starts()
         due = time.monotonic() + next(computing)
         with torch.no_grad():
-            # The model has all its updates here: this iteration's gradients are computed from it too.
+            # The model must be complete here anyway, since this iteration's gradients are computed from it.
             loss = nn.functional.cross_entropy(model(looked_at), their_labels)
         kept.keep(time.monotonic(), float(loss), None if rounds is None else rounds.version)
         chosen = torch.from_numpy(next(batch))
