@@ -53,7 +53,7 @@ def fused_by_cycles(
     """Return Horovod's buffers in sending order, each as positions in generation order (falling).
 
     Cycles are `cycle_s` apart, from the start of backward. A cycle fuses the ready gradients in generation order. A
-    gradient that would make the buffer exceed `fusion_bytes` starts another buffer; a larger gradient goes alone
+    gradient that would make the buffer exceed `fusion_bytes` starts another buffer; one above that size goes alone
     (Controller::FuseResponses in horovod/common/controller.cc, which looks ahead for gradients of the same type; here
     all have one type). `generation_s` (seconds) and `sizes` (bytes) are in forward order.
     """
