@@ -1,9 +1,9 @@
-"""Times of a job that Prophet only watches, from looks at its iterations or from each collective that it waits for.
+"""Times of a job that Prophet only watches, from samples of its iterations or from each collective that it waits for.
 
-Rule of this file: pure arithmetic on the times of ranks; a plugin reads them. Times are seconds.
+Rule of this file: pure arithmetic on the times of ranks; a plugin measures them. Times are in seconds.
 
-A rank that is early waits for the slowest one as well as for the network. The slowest waits for the network alone, so
-the least wait of all ranks in an iteration is the network's part.
+An early rank waits for the slowest rank as well as for the network. The slowest waits for the network alone, so the
+shortest wait of all ranks in an iteration is the network's share.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from statistics import median, stdev
 from prophet_scheduler.core.status import ObservedTimes
 
 FIRST = 4
-"""First iteration that counts: before it torch makes its buckets anew, and memory is new."""
+"""First iteration that counts: in earlier ones torch rebuilds its buckets and memory is used for the first time."""
 LEAST = 5
-"""Looks from which a median says anything."""
+"""Minimum number of looks (watched iterations) for a meaningful median."""
 
 
 @dataclass(frozen=True)
 class TimedIteration:
-    """One iteration of this rank: its number, when it began, its computing in backward, and its wait for averages."""
+    """One iteration of this rank: its number, start time, compute time in backward, and wait for averages."""
 
     iteration: int
     begun_s: float
@@ -33,9 +33,9 @@ class TimedIteration:
 
 
 def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, float]] = ()) -> ObservedTimes | None:
-    """Return the times of these `looks`, in order; None if there are too few.
+    """Return the times of these `looks`, which are in order; None if there are too few.
 
-    `others` has what each other rank waited, by iteration. Looks that some rank lacks are left out.
+    `others`: the waits of each other rank, by iteration. Looks missing on some rank are left out.
     """
     counted = [
         (look, min(look.waited_s, *(other[look.iteration] for other in others)) if others else look.waited_s)
@@ -59,9 +59,9 @@ def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, floa
 
 
 def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tuple[list[int], tuple[float, ...]]:
-    """Return the gradients' places in forward order, and when each is there after backward begins, in seconds.
+    """Return the gradients' indices in forward order, and the seconds from the start of backward until each is ready.
 
-    `made` has when each was there in several backward passes, in any unit. The last one is there after `backward_s`.
+    `made`: times of readiness in several backward passes, in any unit. The last gradient is ready after `backward_s`.
     """
     took = [median(column) for column in zip(*made, strict=True)]
     forward = sorted(range(len(took)), key=lambda place: -took[place])
@@ -70,7 +70,7 @@ def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tupl
 
 
 class Collective(Enum):
-    """Collective of a sharded module: of its parameters, of its gradients, or of what its replicas have summed up."""
+    """Collective of a sharded module; ALL_REDUCE adds up the reduced gradients of its replicas."""
 
     GATHER = 0
     REDUCE = 1
@@ -79,10 +79,10 @@ class Collective(Enum):
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """One backward pass of a job whose modules are sharded.
+    """One backward pass of a job with sharded modules.
 
-    `sizes` has the gradient bytes of each module, and `made_s` the computing until they were there, in the order of the
-    reductions. `again` modules gathered their parameters a second time.
+    `sizes`: gradient bytes of each module. `made_s`: compute time until they were ready. Both are in the order of the
+    reductions. `again`: number of modules that gathered their parameters a second time.
     """
 
     sizes: tuple[int, ...]
@@ -93,8 +93,7 @@ class BackwardPass:
 class ShardedIterations:
     """Iterations of a job that waits for each collective of its sharded modules in turn.
 
-    An iteration begins with the first forward pass after a reduction. So it may have several passes that reduce
-    nothing.
+    An iteration begins with the first forward pass after a reduction, so it may contain several passes without one.
     """
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ class ShardedIterations:
         self._forward()
 
     def _forward(self) -> None:
-        """Forget the iteration before."""
+        """Forget the previous iteration."""
         self._waited_s = self._backward_waited_s = 0.0
         self._forward_ended_s: float | None = None
         self._reduced_s = 0.0
@@ -112,7 +111,7 @@ class ShardedIterations:
         self._again = 0
 
     def forward_begins(self, now: float) -> tuple[TimedIteration, BackwardPass] | None:
-        """Note that a forward pass begins. Returns the iteration that this ends, and its backward pass."""
+        """Note that a forward pass begins. Return the iteration that this ends, if any, and its backward pass."""
         if self._begun_s is None:
             self._begun_s = now
         if not self._rows:
@@ -128,13 +127,13 @@ class ShardedIterations:
         return found
 
     def forward_ends(self, now: float) -> None:
-        """Note that a module's part of a forward pass ends; the last one before backward counts."""
+        """Note that a module's part of a forward pass ends; the last part before backward counts."""
         self._forward_ended_s = now
         self._backward_waited_s = 0.0
 
     def waited(self, what: Collective, size_bytes: int, begun_s: float, ended_s: float, backward: bool) -> None:
-        """Note a collective that the program has waited for. `size_bytes` are those of whole gradients."""
-        if self._begun_s is None:  # Only what a forward pass leads to counts.
+        """Record a collective that the program has waited for. `size_bytes`: size of the unsharded gradients."""
+        if self._begun_s is None:  # Collectives before the first forward pass do not count.
             return
         self._waited_s += ended_s - begun_s
         if not backward:
@@ -150,6 +149,6 @@ class ShardedIterations:
         self._newest = what
 
     def _began_s(self) -> float:
-        """Return when backward began: where forward ended, as far as that was seen."""
+        """Return when backward began: at the end of forward, or of the previous iteration if that was not seen."""
         assert self._begun_s is not None
         return self._begun_s if self._forward_ended_s is None else self._forward_ended_s
