@@ -97,7 +97,7 @@ def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest
     both(network, LAST)
     assert hooks() == before
     assert caplog.messages == [
-        "Prophet: has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
+        "Prophet: has no trace of this model: the job has several optimizers; tictac assumes its layers run one after "
         "another"
     ]
 
