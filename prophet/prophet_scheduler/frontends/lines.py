@@ -26,7 +26,7 @@ def begins(what: str, whose: str, size_bytes: float, policy: str) -> None:
 def ends(iterations: int, spread: Spread | None, plain: str) -> None:
     """Print how long iterations took, and `plain`, a phrase about the engine without Prophet."""
     if spread is None:
-        say(f"{iterations} iterations, too few to say what one takes")
+        say(f"{iterations} iterations, too few to time")
         return
     took = f"{iterations} iterations; the last {spread.count} took {_time(spread.mean_s)} on average"
     say(f"{took} (median {_time(spread.median_s)}); {plain}")
@@ -41,9 +41,9 @@ def plain_words(status: LiveStatus, engine: str, measured: ArmStatus | None = No
         return f"{engine} then went on without Prophet, which was faster"
     if measured is not None:
         took = f"{_time(measured.believed_s)} ± {measured.error:.0%}"
-        return f"{engine} without Prophet is believed to take {took}, after {measured.seen} iterations of it"
+        return f"{engine} without Prophet is estimated to take {took} ({measured.seen} iterations measured)"
     if predicted.stock_iteration_s is None:
-        return f"not known yet what {engine} would take without Prophet"
+        return f"how long {engine} would take without Prophet is not known yet"
     sure = ""
     if spread is not None and predicted.iteration_s is not None:
         off = predicted.iteration_s / spread.median_s - 1

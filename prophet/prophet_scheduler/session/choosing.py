@@ -50,7 +50,7 @@ class Choosing:
         """Choice behind the present plan."""
         self._credit_known = False
         self.look: Look | None = None
-        """The tuner's latest trial; None if it wants the arm already in force."""
+        """The tuner's latest look (trial of an arm); None if it wants the arm already in force."""
         self.why = ""
         """Reason for the wanted cut."""
         self.arms: tuple[ArmStatus, ...] = ()
@@ -161,7 +161,7 @@ class Choosing:
         wanted = possible[step.arm]
         self.look = step if wanted is not here else None
         if wanted is not here:
-            self.why = f"{step.iterations} iterations of it are worth {step.gain:.2%} of the time"
+            self.why = f"{step.iterations} iterations of it should save {step.gain:.2%} of the time"
         return wanted
 
     def _to_be_had(self, choice: Choice, question: Question) -> bool:

@@ -30,7 +30,7 @@ KEPT_SCHEMA = 1
 FAR_APART = 1.5
 """Ratio between measured and kept times above which they belong to different jobs or networks."""
 SAME_BYTES = 0.02
-"""Maximum relative difference in bytes between a profile from a file and the job: buffers are not gradients."""
+"""Maximum relative difference in bytes between a file's profile and the job, since some buffers are not gradients."""
 
 
 class Believed(NamedTuple):
@@ -176,4 +176,4 @@ class Prior:
 
     def _compare(self, what: str, measured_s: float, kept_s: float) -> None:
         if max(measured_s, kept_s) > FAR_APART * min(measured_s, kept_s):
-            self.dropped = f"{what} {measured_s:.3g} s, and it was {kept_s:.3g} s"
+            self.dropped = f"{what} {measured_s:.3g} s, but {kept_s:.3g} s in the last run"

@@ -28,7 +28,7 @@ class Changes:
     """Extra cost of a change of blocks on an engine, and the maximum number of cuts of a job."""
 
     new_sends: int
-    """How often a new block is sent before its first round."""
+    """Number of times that a new block is sent before its first round."""
     lasts: int
     """Iterations over which the cost of a change is spread."""
     most_cuts: int

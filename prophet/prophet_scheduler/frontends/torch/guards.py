@@ -75,7 +75,7 @@ _some_dropped = False
 _graphs_are_told = False
 """True if this torch reveals what its compiled code uses."""
 MOST_OF_ALL = 0.5
-"""Share of all bytes in one compiled module above which forward can wait for little else separately."""
+"""Share of all bytes above which a single compiled module leaves little for forward to wait for separately."""
 _looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Compiled modules whose share of all bytes has been checked."""
 _installed = False
@@ -488,7 +488,7 @@ def leave_references() -> None:
 
 
 def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Call a compiled module, whose parameters are up to date, unwatched. Its code must not use others with updates."""
+    """Call a compiled module, whose parameters are up to date, unwatched. Its code must use no other pending ones."""
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)

@@ -82,7 +82,7 @@ class Transition:
 
 #                       after  LOCAL     STAGED  PROMISED  AWAITED   HOME      PENDING
 STAGE = Transition("stage", (STAGED, None, None, STAGED, STAGED, None))
-"""The gradient is sent, and `.grad` stays as it is. Nothing may have used its last average."""
+"""The gradient is sent, and `.grad` stays as it is. Its last average may have gone unused."""
 PROMISE = Transition("promise", (PROMISED, None, None, PROMISED, PROMISED, None))
 """The gradient is sent, and `.grad` is to get the average."""
 END = Transition("end", (LOCAL, LOCAL, AWAITED, AWAITED, HOME, PENDING))

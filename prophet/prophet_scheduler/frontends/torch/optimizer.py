@@ -137,8 +137,8 @@ def _is_of_torch(part: Any) -> bool:
 def step_owner(kind: type[torch.optim.Optimizer]) -> type:
     """Return the class that defines `step`.
 
-    When the first optimizer of a class is created, torch puts a wrapper (`hooked`) around step() into that class. In a
-    subclass created before its base class, the wrapped step() is an inherited one.
+    torch puts a wrapper (`hooked`) around step() into the class of the first optimizer created with that step(). If
+    this is a subclass, the wrapped step() is an inherited one.
     """
     owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
     step = vars(owners[0])["step"]

@@ -428,7 +428,7 @@ class Updates:
                 vars(optimizer)[name] = value
 
     def _look_at_state(self, slots: Sequence[Slot], local: Mapping[int, list[torch.Tensor]]) -> None:
-        """Remember each parameter's state, since a program may replace it. Create missing ones as a whole step would."""
+        """Remember each parameter's state, since a program may replace it. Create missing ones like a whole step."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch.
             late = [slot.param for slot in slots if slot.group is not None]
