@@ -61,7 +61,7 @@ def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, floa
 def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tuple[list[int], tuple[float, ...]]:
     """Return the gradients' indices in forward order, and the seconds from the start of backward until each is ready.
 
-    `made`: times of readiness in several backward passes, in any unit. The last gradient is ready after `backward_s`.
+    `made`: when each gradient was ready, for several backward passes, in any unit. The last one takes `backward_s`.
     """
     took = [median(column) for column in zip(*made, strict=True)]
     forward = sorted(range(len(took)), key=lambda place: -took[place])
@@ -70,7 +70,7 @@ def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tupl
 
 
 class Collective(Enum):
-    """Collective of a sharded module; ALL_REDUCE adds up the reduced gradients of its replicas."""
+    """Collective of a sharded module: on its parameters, on its gradients, or on the reduced gradients of replicas."""
 
     GATHER = 0
     REDUCE = 1
@@ -149,6 +149,6 @@ class ShardedIterations:
         self._newest = what
 
     def _began_s(self) -> float:
-        """Return when backward began: at the end of forward, or of the previous iteration if that was not seen."""
+        """Return when backward began: the end of forward, or the start of the iteration if that end was not seen."""
         assert self._begun_s is not None
         return self._begun_s if self._forward_ended_s is None else self._forward_ended_s

@@ -160,7 +160,7 @@ class Splitter:
     def _in_the_middle(self, rows: NDArray[Any], start: int, opens: int) -> bool:
         """Return True if, judging by the pauses, `start` is within an iteration and `opens` begins the next.
 
-        This happens once after a new cut, since new keys arrive in any order. Unchecked, it would go on forever.
+        This happens once after a new cut, since new keys arrive in any order. Unchecked, the wrong split would persist.
         """
         times = rows["time_s"]
         before_s = times[start - 1] if start else self._last_s

@@ -1,4 +1,4 @@
-"""The block assembler: Algorithm 1 of the paper as a pure function, and the waiting time that it minimizes.
+"""The block assembler: Algorithm 1 of the paper as a pure function, and the waiting time by which it is judged.
 
 Rule of this file: the paper's plan from a profile and a bandwidth. The online form, which decides partition by
 partition in a running job, is the queue's deadline (core/native/queue.h) under the plan of policies/prophet.py.
