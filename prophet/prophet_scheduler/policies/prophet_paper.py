@@ -2,7 +2,7 @@
 
 Rule of this file: Algorithm 1 as a plan for the queue, with no ideas beyond the paper's. Its offline form, which gives
 each gradient's start time, is algorithms/assembler.py: under this plan the queue starts gradients at the same times.
-`prophet` is its practical successor. docs/policies/prophet-paper.md has the mapping, and what following it to the letter costs.
+`prophet` is its practical successor. docs/policies/prophet-paper.md has the mapping, and what the letter costs.
 
 - Each whole gradient is one message, or several if it exceeds BytePS's own partition size.
 - Constraints 7 and 9: a gradient is sent when it is ready, the most urgent first.

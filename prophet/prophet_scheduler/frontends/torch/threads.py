@@ -28,8 +28,8 @@ _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 def is_unwatched() -> bool:
     """Return True if this thread is one of ours, or was not started by Python.
 
-    In a foreign thread, torch would keep a mode in thread-local memory and free it when the thread ends, which takes
-    the GIL. The joining thread may hold the GIL: MXNet's engine joins its threads before each fork.
+    torch would keep a mode in such a thread's memory and free it when the thread ends, which takes the GIL. But the
+    joining thread may hold the GIL: MXNet's engine joins its threads before each fork.
     """
     thread = threading.current_thread()
     return thread.name.startswith(OWN) or isinstance(thread, threading._DummyThread)
