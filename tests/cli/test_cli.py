@@ -76,7 +76,7 @@ def test_variables_of_the_shell_are_one_line_on_standard_error(
     for command, folder in (("run", "out"), ("simulate", "simulated")):
         options = ["--policy", "fifo", "--repeats", "1", "--out", config.parent / folder]
         status, _, errors = prophet(command, config, *options)
-        assert errors.startswith("prophet: an experiment takes nothing from the shell's PROPHET_FUSION;")
+        assert errors.startswith("prophet: an experiment ignores the shell's PROPHET_FUSION;")
         assert (status, errors.count("\n")) == (0, 1)
 
 

@@ -69,6 +69,12 @@ def test_what_travels_in_half_precision_has_half_the_bytes() -> None:
     assert set(gains(half)) == {"prophet", "twice-the-rate", "larger-batch"}
 
 
+def test_no_rate_shortens_what_messages_take() -> None:
+    """Three ranks gather in two messages, of 0.1 s each, and reduce in four: 0.6 s of 1.0 s."""
+    found = gains(replace(ONE, ranks=3, low_rank_bytes=(), shards=3, keep=True, message_s=0.1))
+    assert found["twice-the-rate"] == pytest.approx(1.5 / (0.5 + 0.6 + 0.2), rel=NEARLY)
+
+
 def test_a_sharded_job_that_keeps_its_parameters_sends_three_halves() -> None:
     """Of two ranks each sends half of 30 MB to gather, and twice that for gloo's reduction."""
     kept = replace(ONE, low_rank_bytes=(), shards=2, keep=True)

@@ -154,7 +154,7 @@ def test_where_the_network_is_wide_nothing_helps(tmp_path: Path) -> None:
 
 def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_path: Path) -> None:
     situation, measured_s = recorded(tmp_path, [*rows(barrier=True, period_s=1.2), end(barrier=True)])
-    assert situation.waits and "looks at all gradients" in situation.assumed[0]
+    assert situation.waits and "reads all gradients" in situation.assumed[0]
     advice = advise(situation, measured_s, predict=lambda changed: 1.0 if changed.waits else 0.1)
     assert advice.assumed == situation.assumed
     assert all(suggestion.iteration_s > 0.9 for suggestion in advice.suggestions)
@@ -216,7 +216,7 @@ def test_with_servers_all_links_are_alike_unless_it_is_said(tmp_path: Path) -> N
     wide, _ = of_record(folder, LinkOptions(server_bandwidth=10e9))
     assert rate(wide) == pytest.approx(200e6) and rate(wide, "server0") == 10e9 and not wide.assumed
     narrow, _ = of_record(folder, LinkOptions(server_bandwidth=410e6))
-    assert rate(narrow) == rate(narrow, "server0") == 410e6 and "workers' links are taken" in narrow.assumed[0]
+    assert rate(narrow) == rate(narrow, "server0") == 410e6 and "workers' links are assumed" in narrow.assumed[0]
     told, _ = of_record(folder, LinkOptions(bandwidth=1e9, server_bandwidth=410e6))
     assert rate(told) == 1e9 and rate(told, "server0") == 410e6 and not told.assumed
 
@@ -252,22 +252,22 @@ def test_what_became_of_prophet_in_the_job_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "links", "policy", "line"),
     [
-        (rows(learned=None), NOTHING, None, "no worker's record says what was learned of the job"),
+        (rows(learned=None), NOTHING, None, "no worker's record has a profile of the job"),
         (rows(network=None), NOTHING, None, "that job measured no network; give --bandwidth"),
-        (rows(iterations=4), NOTHING, None, "the job has 3 iterations on record; let it go on"),
-        (rows(), LinkOptions(workers=4), None, "only --bandwidth and --server-bandwidth can be given"),
+        (rows(iterations=4), NOTHING, None, "the job has 3 iterations on record; let it run"),
+        (rows(), LinkOptions(workers=4), None, "are --bandwidth and --server-bandwidth"),
         (rows(), NOTHING, "p3", "which knows how it ran; leave --policy out"),
         (
             rows(settings={"PROPHET_SCHEDULER": "ddp-nothing"}),
             NOTHING,
             None,
-            "that job ran under 'ddp-nothing', of which nothing is predicted",
+            "that job ran under 'ddp-nothing', for which there is no prediction",
         ),
         (
             [*rows(learned=None), ProfileRow(1.0, (0, 8), (1000,), (0.1, 0.2), (0.1, 0.1))],
             NOTHING,
             None,
-            "what was learned of the job cannot be read",
+            "the job's profile cannot be read",
         ),
     ],
 )

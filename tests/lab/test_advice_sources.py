@@ -83,7 +83,7 @@ def test_the_rate_can_be_what_a_job_measured(tmp_path: Path, name: str, workers:
         (LinkOptions(), "--bandwidth is missing"),
         (LinkOptions(1e9, workers=0), "--workers is 0"),
         (LinkOptions(1e9, servers=0), "--servers is 0"),
-        (LinkOptions(1e9, workers_per_host=3), "--workers-per-host is 3, and there are 2 workers"),
+        (LinkOptions(1e9, workers_per_host=3), "--workers-per-host is 3, but there are only 2 workers"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_one_line(links: LinkOptions, line: str) -> None:

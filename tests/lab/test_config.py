@@ -46,8 +46,8 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "cluster": [
         (None, "cluster: is missing"),
         ({"bandwidth": SERIES, "faults": [SLOW]}, "cluster: faults: the rate of worker1 cannot be slow-link where"),
-        ({"bandwidth": SERIES, "rate_mix": MIX}, "cluster: rate_mix: the workers' rates change already by bandwidth"),
-        ({"bandwidth": "none", "rate_mix": MIX}, "cluster: rate_mix: .* has to be a rate for each of them"),
+        ({"bandwidth": SERIES, "rate_mix": MIX}, "cluster: rate_mix: bandwidth already changes the workers' rates"),
+        ({"bandwidth": "none", "rate_mix": MIX}, "cluster: rate_mix: .* must be a rate for each of them"),
     ],
     "cluster.rate_mix": [
         ({**MIX, "chances": [0.5, 0.4]}, r"cluster.rate_mix: 2 shares need as many chances, which add up to 1"),
@@ -68,7 +68,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ({"worker0": "slow"}, "cluster.bandwidth: 'slow' is not a rate"),
         ({"worker7": "1gbit"}, "cluster: bandwidth names 'worker7'; the nodes are default, scheduler"),
         ({}, "cluster.bandwidth: names no node"),
-        ([{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is no point of a series"),
+        ([{"at_s": 0}], "cluster.bandwidth: {'at_s': 0} is not a point of a series"),
         ([{"at_s": 5, "rate": "1gbit"}], "cluster.bandwidth: a series of rates starts with at_s: 0"),
         ([{"at_s": "now", "rate": "1gbit"}], "cluster.bandwidth: at_s is 'now'; it must be 0 or more"),
         ([{"at_s": 0, "rate": "none"}], "cluster.bandwidth: 'none' is not a rate"),
@@ -84,27 +84,27 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ([{"nodes": []}], r"cluster.traffic\[0\].nodes: unknown key; the keys here are node, from_s"),
         ([{**TRAFFIC, "node": "worker7"}], "cluster: traffic names 'worker7'; the nodes are scheduler"),
         ([{**TRAFFIC, "from_s": 9}], r"cluster.traffic\[0\]: until_s is 9; it must be above from_s, 9"),
-        ([TRAFFIC, {**TRAFFIC, "from_s": 5}], "cluster: traffic at worker0 from 5 s begins before the last one has"),
+        ([TRAFFIC, {**TRAFFIC, "from_s": 5}], "cluster: traffic at worker0 from 5 s begins before the previous one"),
     ],
     "cluster.faults": [
-        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: 'fire' is no kind of fault; write link-down,"),
+        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: 'fire' is not a kind of fault; use link-down,"),
         ([{"kind": "killed"}], r"cluster.faults\[0\]: killed needs node; give it a value"),
         ([{"kind": "killed", "nod": 1}], r"cluster.faults\[0\].nod: unknown key; the keys here are kind"),
         ([{**KILLED, "node": "worker7"}], "cluster: faults names 'worker7'; the nodes are sched"),
-        ([{**STOPPED, "rate": "1mbit"}], r"cluster.faults\[0\]: rate is no key of stopped; leave it out"),
+        ([{**STOPPED, "rate": "1mbit"}], r"cluster.faults\[0\]: rate is not a key of stopped; leave it out"),
         (
             [{**STOPPED, "kind": "slow-link", "rate": "1kbit"}],
             r"cluster.faults\[0\]: bandwidth of server0: 0.001 Mbit/s cannot be emulated here",
         ),
         ([{**STOPPED, "from_s": 5}], r"cluster.faults\[0\]: until_s is 5; it must be above from_s, 5"),
-        ([{**STOPPED, "every_s": 5}], r"cluster.faults\[0\]: every_s is 5; it must be above the 5 s that it lasts"),
-        ([KILLED, {**KILLED, "from_s": 5}], "cluster: faults: killed of worker0 from 5 s begins before the last one"),
-        ([{"kind": "messages-dropped", "percent": 1}] * 2, "cluster: faults: messages-dropped is there twice; write"),
+        ([{**STOPPED, "every_s": 5}], r"cluster.faults\[0\]: every_s is 5; it must be above the 5 s that the fault"),
+        ([KILLED, {**KILLED, "from_s": 5}], "cluster: faults: killed of worker0 from 5 s begins before the previous"),
+        ([{"kind": "messages-dropped", "percent": 1}] * 2, "cluster: faults: messages-dropped appears twice; keep"),
     ],
     "job": [
         (3, "job: it must be a mapping"),
         ({**REPLAY["job"], "stragglers": {"server0": 2.0}}, "job.stragglers names 'server0'; the workers are"),
-        ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet clip"),
+        ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet do not clip"),
         ({**DIGITS["job"], "total_bytes": "1MB"}, r"job.total_bytes: unknown key; the keys here are .*target_accuracy"),
         ({"kind": "synthetic", "image_size": 16}, "job.image_size: it must be greater than or equal to 32, not 16"),
         ({"kind": "synthetic", "model": "vgg19"}, "job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"),
@@ -114,13 +114,13 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     ],
     "job.kind": [
         (None, "job.kind: is missing"),
-        ("video", "job.kind: 'video' is no kind of job; write digits, synthetic, transformer, replay, asynchr"),
+        ("video", "job.kind: 'video' is not a kind of job; use digits, synthetic, transformer, replay, asynchr"),
     ],
     "job.speed": [(1, "job.speed: unknown key; the keys here are framework, iterations")],
     "job.compression": [("fp8", "job.compression: it must be 'none' or 'fp16', not 'fp8'")],
     "job.total_bytes": [("lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB")],
     "job.backward_s": [(-1, "job.backward_s: it must be greater than 0, not -1")],
-    "job.warmup": [(5, "job: warmup is 5; with 6 iterations at most 4")],
+    "job.warmup": [(5, "job: warmup is 5; with 6 iterations it can be at most 4")],
     "job.profile": [("lenet", r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resn")],
     "job.framework": [("keras", "job.framework: it must be 'torch' or 'mxnet', not 'keras'")],
     "policies": [
@@ -135,20 +135,20 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ([{"name": "ddp-gloo", "partition_bytes": "1MB"}], r"policies\[0\]: partition_bytes is a setting of"),
         (
             [{**MXNET_P3, "env": {"BYTEPS_PARTITION_BYTES": "1"}}],
-            r"policies\[0\].env: BYTEPS_PARTITION_BYTES is no setting of a policy; MXNET_... and DMLC_PS_... and PS_",
+            r"policies\[0\].env: BYTEPS_PARTITION_BYTES is not a policy setting; MXNET_... and DMLC_PS_... and PS_",
         ),
         (["profet"], r"policies\[0\]: unknown policy 'profet'; did you mean prophet\? the known ones are stock,"),
         (["p3", ""], r"policies\[1\]: unknown policy ''; the known ones are"),
         ([7], r"policies\[0\]: .* not 7"),
-        (["p3", "p3"], "policies: 'p3' is there twice; give one another name and a base"),
+        (["p3", "p3"], "policies: 'p3' appears twice; rename one and give it a base"),
         ([{"name": "mine", "base": "yours"}], r"policies\[0\]: unknown policy 'yours'; the known ones are"),
         (p3(credit_bytes="4MB"), r"policies\[0\]: credit_bytes is a setting of bytescheduler"),
         (p3(partition_bytes="x"), r"policies\[0\].partition_bytes: 'x' is not a size"),
         (p3(partition_bytes=[]), r"policies\[0\].partition_bytes: it must have at least 1"),
-        (p3(env={"PATH": "/"}), r"policies\[0\].env: PATH is no setting of a policy"),
+        (p3(env={"PATH": "/"}), r"policies\[0\].env: PATH is not a policy setting"),
         (p3(env={"BYTEPS_SCHEDULER": "fifo"}), r"policies\[0\].env: BYTEPS_SCHEDULER is no"),
-        (p3(env={"PROPHET_FUSON": "0"}), r"no PROPHET_FUSON; did you mean PROPHET_FUSION\?"),
-        (p3(base="ddp-p3", env={"PROPHET_XYZ": "0"}), r"\[0\].env: Prophet knows no PROPHET_XYZ; leave it out"),
+        (p3(env={"PROPHET_FUSON": "0"}), r"no variable PROPHET_FUSON; did you mean PROPHET_FUSION\?"),
+        (p3(base="ddp-p3", env={"PROPHET_XYZ": "0"}), r"\[0\].env: Prophet has no variable PROPHET_XYZ; leave it out"),
         (
             [{"name": "stock", "env": {"BYTEPS_PARTITION_BYTES": "lots"}}],
             r"policies\[0\]: BYTEPS_PARTITION_BYTES is 'lots'; it must be a whole number of bytes",
@@ -426,7 +426,7 @@ def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: P
     (varied,) = loaded({**REPLAY, "sweep": [{"job": job}]}, tmp_path).cells
     assert varied.setting["job"] == "transformer small"
     raw = {**REPLAY, "job": job, "policies": ["stock", "mxnet-kvstore"]}
-    with pytest.raises(UserError, match=r"job.kind: transformer is a job of torch alone, and mxnet-kvstore trains in"):
+    with pytest.raises(UserError, match=r"job.kind: transformer runs only in torch, and mxnet-kvstore trains in"):
         loaded(raw, tmp_path)
 
 

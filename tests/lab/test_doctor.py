@@ -95,9 +95,9 @@ def test_everything_that_an_experiment_needs_is_looked_at(monkeypatch: pytest.Mo
 def test_variables_that_mean_nothing_are_listed() -> None:
     (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
     assert str(finding).splitlines() == [
-        "warning  variables: Prophet knows nothing of these, which have no effect",
+        "warning  variables: Prophet does not know these, so they have no effect",
         "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
-        "           PROPHET_XYZ    none of Prophet's is like it",
+        "           PROPHET_XYZ    Prophet has none like it",
     ]
     assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
 

@@ -108,7 +108,7 @@ def test_what_the_shell_says_to_prophet_is_named_once_with_the_place_for_it() ->
     config = Path("mine.yaml")
     assert without_effect(SHELL, config) == ""
     line = without_effect({**SHELL, "PROPHET_MONITOR_S": "1", "PROPHET_FUSION": "0"}, config)
-    assert line.startswith("an experiment takes nothing from the shell's PROPHET_FUSION, PROPHET_MONITOR_S; ")
+    assert line.startswith("an experiment ignores the shell's PROPHET_FUSION, PROPHET_MONITOR_S; ")
     assert line.endswith("`env` of a policy in mine.yaml")
     assert without_effect({"PROPHET_LAB_RATES": "{}"}, config) == "", "Prophet's processes tell each other that"
     assert without_effect({"PROPHET_USER_NAMESPACE": "1", "PROPHET_FUSION": "0"}, config) == "", "started anew"

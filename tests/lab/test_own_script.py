@@ -130,18 +130,18 @@ def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
     with pytest.raises(UserError, match=r"--seconds: .* finds nothing in what the command printed"):
         seconds_in(["loss 1.0"], pattern)
     for took in ("nan-", "nan", "0.0", "inf"):
-        with pytest.raises(UserError, match=f"finds '{took}', no number above 0"):
+        with pytest.raises(UserError, match=f"finds '{took}', not a number above 0"):
             seconds_in([f"took {took}"], parse_pattern(r"took (\S+)"))
-    with pytest.raises(UserError, match="finds None, no number above 0"):
+    with pytest.raises(UserError, match="finds None, not a number above 0"):
         seconds_in(["took long"], parse_pattern(r"took (?:([0-9.]+) s|long)"))
-    for text, wrong in (("took s", "needs a group"), ("took (", "is no regular expression")):
+    for text, wrong in (("took s", "needs a group"), ("took (", "is not a regular expression")):
         with pytest.raises(UserError, match=f"^--seconds: .*{wrong}"):
             parse_pattern(text)
 
 
 def test_a_change_is_made_of_variables() -> None:
     assert parse_change(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
-    with pytest.raises(UserError, match=r"^--compare: 'prophet' is no variable; write e.g. PROPHET_SCHEDULER=prophet"):
+    with pytest.raises(UserError, match=r"^--compare: 'prophet' is not a variable; write e.g. PROPHET_SCHEDULER="):
         parse_change(["A=1", "prophet"])
 
 

@@ -211,7 +211,7 @@ def test_the_bound_of_a_link_that_is_not_shaped_is_of_its_measured_rate_and_says
     assert results.as_json()["cells"][0]["bound_is_measured"] is True
     assert cell.narrow_link == "server", "of those with a limit"
     assert cell.setting == {"bandwidth": {"server0": 1e9}}
-    assert "server0=1gbit" in printed(results) and "at the rate measured" in printed(results)
+    assert "server0=1gbit" in printed(results) and "at the measured rate" in printed(results)
 
 
 def test_half_precision_at_half_of_the_rate_has_the_same_bound(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def test_advice_compares_the_ways_to_shard() -> None:
             "shards is 16; it must divide the 8 workers, and divide or be a multiple of the 4 on",
         ),
         ("fsdp2", {"workers": 1}, "cluster.workers: ring needs 2 or more"),
-        (None, {"shards": 2}, "--shards and --keep are of --policy fsdp2; leave them out, or give that"),
-        ("prophet", {"keep": True}, "--shards and --keep are of --policy fsdp2"),
+        (None, {"shards": 2}, "--shards and --keep need --policy fsdp2; leave them out, or give it"),
+        ("prophet", {"keep": True}, "--shards and --keep need --policy fsdp2"),
     ],
 )
 def test_what_cannot_be_sharded_so_is_one_line(policy: str | None, options: dict[str, Any], line: str) -> None:
@@ -105,7 +105,7 @@ def test_a_config_names_it_for_the_simulator(tmp_path: Path) -> None:
             {"engine": "ddp", "simulator": {"exchange": "fsdp2"}},
             "engine must be simulator with simulator.exchange: fsdp2",
         ),
-        ({"engine": "simulator", "simulator": {"shards": 2}}, "simulator: shards and keep are of exchange: fsdp2"),
+        ({"engine": "simulator", "simulator": {"shards": 2}}, "simulator: shards and keep need exchange: fsdp2"),
     ],
 )
 def test_a_config_that_mixes_engines_is_one_line(raw: dict[str, object], line: str, tmp_path: Path) -> None:

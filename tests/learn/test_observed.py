@@ -12,6 +12,7 @@ from prophet_scheduler.learn.observed import (
     ShardedIterations,
     TimedIteration,
     in_forward_order,
+    message_s,
     times_of,
 )
 
@@ -118,7 +119,7 @@ def test_a_sum_of_replicas_that_follows_a_reduction_is_of_the_same_module() -> N
     ):
         iterations.waited(what, size, begun_s, begun_s + 0.5, True)
     found = iterations.forward_begins(6.0)
-    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.0), 0)
+    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.0), 0, ((4, 0.5), (3, 0.5)))
 
 
 def test_replicas_alone_have_the_sums_sizes() -> None:
@@ -128,7 +129,25 @@ def test_replicas_alone_have_the_sums_sizes() -> None:
     for begun_s, size in ((2.0, 8), (4.0, 6)):
         iterations.waited(Collective.ALL_REDUCE, size, begun_s, begun_s + 0.5, True)
     found = iterations.forward_begins(6.0)
-    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.5), 0)
+    assert found is not None and found[1] == BackwardPass((8, 6), (1.0, 2.5), 0, ((8, 0.5), (6, 0.5)))
+
+
+def passes_of(*times_s: tuple[float, ...], sizes: tuple[int, ...] = (100, 300, 1000)) -> list[BackwardPass]:
+    return [BackwardPass(sizes, sizes, 0, tuple(zip(sizes, each, strict=True))) for each in times_s]
+
+
+def test_a_message_takes_what_a_sum_without_bytes_would() -> None:
+    """Three ranks: four messages a sum, 0.02 s each, and 0.001 s a byte. One pass of three is slow."""
+    assert message_s(passes_of((0.18, 0.38, 1.08)), 3) == pytest.approx(0.02)
+    assert message_s(passes_of((0.18, 0.38, 1.08), (0.9, 0.9, 2.0), (0.18, 0.38, 1.08)), 3) == pytest.approx(0.02)
+    assert message_s(passes_of((0.1, 0.3, 1.0)), 3) == pytest.approx(0.0)
+    assert message_s(passes_of((0.1, 0.35, 1.5)), 2) == 0.0, "a line that begins below zero"
+    assert message_s(passes_of((0.7, 0.35, 0.6)), 2) == 0.175, "no more than the shortest takes"
+
+
+def test_sums_of_like_sizes_do_not_tell_what_a_message_takes() -> None:
+    assert message_s(passes_of((0.1, 0.2, 0.3), sizes=(100, 150, 199)), 2) is None
+    assert message_s(passes_of((0.1,), sizes=(100,)), 2) is None
 
 
 def test_passes_that_reduce_nothing_are_of_the_same_iteration() -> None:

@@ -64,7 +64,7 @@ class _Distributed:
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
 
-    def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any) -> None:
+    def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any, async_op: bool = False) -> None:
         parts = tensor.new_empty(group.size() * tensor.numel())
         dist.all_gather_into_tensor(parts, tensor, group=group)
         _add_up(tensor, parts, group, op)

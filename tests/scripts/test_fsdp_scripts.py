@@ -1,8 +1,9 @@
 """Training scripts over FSDP2, each with the same bits under Prophet as without.
 
 Every `fsdp_*.py` in this folder is a script that knows nothing of Prophet, as torchrun would start it. Each is run
-twice, with data of its own on each rank: as it is, with the average that FSDP2 means (averaging.py), and with
-PROPHET_SCHEDULER=prophet on a rough ride (rough_fsdp.py). What it reports must be equal, rank by rank.
+three times, with data of its own on each rank: as it is, with the average that FSDP2 means (averaging.py), and with
+PROPHET_SCHEDULER=prophet on a rough ride (rough_fsdp.py); and so once more with turns of FSDP2's own collectives, which
+then add as averaging.py does (turned_fsdp.py). What it reports must be equal, rank by rank.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ COMMON = (
 MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "plain": ({}, COMMON),
     "prophet": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "rough_fsdp")),
+    "turns": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "rough_fsdp", "turned_fsdp")),
 }
 LIMIT_S = 180.0
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
@@ -61,19 +63,27 @@ def test_a_script_ends_with_the_bits_of_a_correct_average(
     servers: Mapping[str, Ranks], tmp_path: Path, name: str, ranks: int
 ) -> None:
     try:
-        plain, scheduled = (
-            server.run(FOLDER / f"{name}.py", tmp_path / mode, LIMIT_S, ranks) for mode, server in servers.items()
-        )
+        reports = {
+            mode: server.run(FOLDER / f"{name}.py", tmp_path / mode, LIMIT_S, ranks)
+            for mode, server in servers.items()
+            if mode != "turns" or name != "fsdp_hosts"  # which adds in an order of its own
+        }
     except JobFailed as error:
         pytest.fail(str(error), pytrace=False)
+    plain = reports.pop("plain")
     assert len({result["weights"] for result in plain}) == 1, (
         "the ranks differ without Prophet: the script shows nothing"
     )
-    for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
-        changed = [value for value in expected if measured[value] != expected[value]]
-        assert not changed, f"rank {rank} ended with other {' and '.join(changed)}"
+    for mode, scheduled in reports.items():
+        for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
+            changed = [value for value in expected if measured[value] != expected[value]]
+            assert not changed, f"{mode}: rank {rank} ended with other {' and '.join(changed)}"
     falls_back = "fall_back" in name
     for rank in range(ranks):
+        if "turns" in reports:
+            turned = json.loads((tmp_path / "turns" / f"rank{rank}" / "rough.json").read_text())
+            own = {way for way, each in turned.items() if each.get("own")}
+            assert bool(own) != falls_back, "FSDP2's own collectives had no turn"
         did = json.loads((tmp_path / "prophet" / f"rank{rank}" / "rough.json").read_text())
         for way, each in did.items():
             counts = Counter(each)

@@ -1,1 +1,1 @@
-"""The BytePS plugin: autoload, native hook, agent and the front ends."""
+"""The BytePS plugin: autoload, native hook, agent and the PyTorch front end."""

@@ -1,13 +1,13 @@
-"""The agent: it learns and plans while the job runs, in one thread beside it.
+"""The agent: one thread of a worker process that learns and plans while the job runs.
 
-Rule of this file: the thread, the clock and the ends. Once a second it drains the hook's events, hands them on
-(learning.py, reports.py), and swaps in the plan if there is a new one. Any failure in here is one warning, and from
-then on BytePS runs in order of arrival. Three things end the process, each with one line: a wrong setting, workers that
-disagree, and, if PROPHET_STALL_S asks for it, a stall.
+Rule of this file: the thread, the clock, and how the process ends. Once a second the agent drains the hook's events,
+passes them on (learning.py, reports.py) and swaps in the new plan, if there is one. If anything in here fails, Prophet
+warns once, and BytePS runs in order of arrival from then on. Three things end the process, each with one line: a wrong
+setting, workers that disagree, and, if PROPHET_STALL_S is set, a stall.
 
-A script's data loaders and evaluations import BytePS too and send nothing. So modules that only a sending job needs are
-imported with bps.init(), in the program's own thread. The agent's thread might be in the middle of an import when the
-program forks, and then the child could never import that module.
+Data loaders and evaluation scripts import BytePS too, but send nothing. So bps.init() imports the modules that only a
+sending job needs, in the program's own thread. If the agent's thread imported one and the program forked meanwhile,
+the child could never import that module.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
 
 TURN_LIMIT_S = 5.0
-"""Maximum wait at the end for a turn of the agent under way; if it does not end, the last events are lost."""
+"""Seconds to wait at exit for the agent's current turn. If it takes longer, the last events are lost."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -86,7 +86,7 @@ class Agent:
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> Agent:
         """Check the settings and load the hook, before BytePS's library is loaded.
 
-        UserError, with one line, for a wrong setting. If only the hook cannot act, the job runs without it.
+        Raises UserError, with one line, if a setting is wrong. If only the hook cannot act, the job runs without it.
         """
         settings = from_environ(environ)
         definition = get_definition(settings.policy, names.SCHEDULER)
@@ -111,17 +111,17 @@ class Agent:
 
             make = functools.partial(make_policy, partition_bytes)
             job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
-        # BytePS reads the partition size once, at start. The size is the job's, so it holds without the hook as well.
+        # BytePS reads the partition size once, at start. All workers must share it, so it also holds without the hook.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         if ours:
             environ[names.CHOSEN] = environ[names.BYTEPS_PARTITION_BYTES]
         return job
 
     def start(self, module: ModuleType) -> None:
-        """Take over the queues of the BytePS module just imported, and start to learn.
+        """Take over the queues of the BytePS module just imported, and start learning.
 
-        Workers must have the same names, order and sizes of keys, and these do not depend on the hook. So without the
-        hook the front end is installed all the same, and only the order of transfers is BytePS's.
+        All workers need the same keys: names, order and sizes. These do not depend on the hook. So the front end is
+        installed even without the hook, and only the order of transfers is then BytePS's.
         """
         self._attach()
         layout = ""
@@ -129,10 +129,10 @@ class Agent:
             install = plugins.load(plugins.FRONT_ENDS, self._framework)
             install(module, fusion=self._sizes.fusion, agreement=agreement, board=self._board)
         except Exception as error:
-            # Keys are BytePS's own then. This works if all workers do so, and they compare.
+            # Keys are then BytePS's own. That works only if it is so on all workers, so they compare the layout.
             layout = ", keys as in stock BytePS"
             why = f"its front end cannot be installed ({type(error).__name__}: {error})"
-            if self._aside not in ("", str(error)):  # the hook may have had the same reason
+            if self._aside not in ("", str(error)):  # the hook may have failed for the same reason
                 logger.warning("Prophet stepped aside: %s", why)
             self.step_aside(why)
         try:
@@ -155,7 +155,7 @@ class Agent:
         self._hook = None
 
     def _agree_at_start(self, module: Any, layout: str) -> None:
-        """Make bps.init() return only when all workers have started alike, also in `layout`."""
+        """Make bps.init() return only when all workers have started with the same settings and `layout`."""
 
         def begin() -> None:
             try:
@@ -168,7 +168,7 @@ class Agent:
         meeting.attend(module, self._framework, terms, self._settings.stall_s, begin, self._learning.agree_on_pushes)
 
     def step_aside(self, why: str) -> None:
-        """Warn once, and run BytePS in order of arrival from here on."""
+        """Warn once, and run BytePS in order of arrival from now on."""
         if not self._aside:
             self._aside = why
             logger.warning("Prophet stepped aside: %s; the job goes on in BytePS's own order", why)
@@ -176,7 +176,7 @@ class Agent:
             self._hook.step_aside(why)
 
     def _give_up(self, error: Exception) -> None:
-        """Take no further turn after a failure of Prophet's own, and run in BytePS's own order."""
+        """Stop taking turns after a failure inside Prophet, and run in BytePS's own order."""
         self._thread.stop()
         self.step_aside(f"{type(error).__name__}: {error}")
 
@@ -192,8 +192,8 @@ class Agent:
         events = self._hook.drain()
         self._reports.keep(events)
         now = time.monotonic()
-        if np.any(events["kind"] <= EventKind.FINISH):  # not of the first plan alone
-            self._begin()  # Nothing to do, unless the program started BytePS in a way of its own.
+        if np.any(events["kind"] <= EventKind.FINISH):  # a task's event, not just the first plan's
+            self._begin()  # Does nothing unless the program started BytePS without bps.init().
         session = self._learning.session
         plan = self._learning.turn(session, now, events) if session is not None else None
         if plan is not None and session is not None:
@@ -210,10 +210,10 @@ class Agent:
     def _warn_of_releases(self, status: HookStatus) -> None:
         if self._released == 0:
             why = (
-                "what was on its way was not answered for so long: the network, a server or another worker had "
-                "stalled, or a broadcast or the first pushes of new blocks had the link"
+                "no transfer in flight was answered for that long: the network, a server or another worker had "
+                "stalled, or a broadcast or the first pushes of new blocks occupied the link"
                 if status.unanswered_releases
-                else "what is more urgent was predicted and did not come"
+                else "a more urgent gradient was predicted but did not arrive"
             )
             logger.warning(
                 "Prophet released a task that had been held for %g s with nothing moving; %s",
@@ -223,7 +223,7 @@ class Agent:
         self._released = status.watchdog_releases
 
     def _begin(self) -> None:
-        """Make the parts of a sending job, once: the observer, and with a hook the session and the stall detector."""
+        """Create, once, what only a sending job needs: the observer and, with a hook, session and stall detector."""
         if not self._begun:
             self._begun = True
             tend_heap()
@@ -244,7 +244,7 @@ class Agent:
         from prophet_byteps.stall import Verdict, story
 
         push, pull = (oldest(lane, self._learning.stores.arena) for lane in (status.pushes, status.pulls))
-        # BytePS opens a key, and waits for all workers, before the key's first transfer is a task that the hook sees.
+        # BytePS opens a key, and waits until all workers have, before the hook sees a task for its first transfer.
         under_way = status.in_flight_bytes > 0 or bool(push or pull) or agreement.under_way() or meeting.ending
         verdict = self._stall.turn(now, finished, under_way)
         if verdict is Verdict.NOTHING:
@@ -258,9 +258,9 @@ class Agent:
         self._reports.took_up(hook.set_plan(plan))
 
     def _finish(self) -> None:
-        """End the thread and the observer, and write the records asked for."""
+        """Stop the thread and the observer, and write the requested records."""
         session = self._learning.session
-        # Events have one reader: this thread may read them only after the agent's has ended.
+        # Events have one reader at a time: this thread may read them only after the agent's thread has stopped.
         if self._thread.end(TURN_LIMIT_S) and self._hook is not None and self._reports.wants_events:
             try:
                 events = self._hook.drain()
@@ -274,7 +274,7 @@ class Agent:
         self._reports.write(session, self._hook)
 
     def _status(self) -> AgentStatus:
-        """Return the present status. Call it from any thread."""
+        """Return the current status. Thread-safe."""
         board, learning, session = self._board, self._learning, self._learning.session
         in_force, plan = board.in_force, learning.plan
         return AgentStatus(
@@ -305,11 +305,11 @@ class Agent:
 
 
 def oldest(lane: LaneStatus, arena: bool) -> Oldest | None:
-    """Return the transfer that has been under way for longest, None if there is none. `arena`: see name_of."""
+    """Return the lane's oldest transfer in flight, or None if there is none. `arena`: see name_of."""
     from prophet_byteps.stall import Oldest
 
     if lane.oldest_s is None or lane.oldest_gradient is None:
         return None
-    if lane.oldest_gradient >= UNPROFILED_GRADIENT:  # a broadcast, say
+    if lane.oldest_gradient >= UNPROFILED_GRADIENT:  # such as a broadcast
         return Oldest(lane.oldest_s)
     return Oldest(lane.oldest_s, ("the " if arena else "") + name_of(lane.oldest_gradient, arena))

@@ -1,21 +1,21 @@
 """Settings that all workers must share, compared through the engine before anything depends on them.
 
-Rule of this file: rows, topics, and the line that says who has what. `PageExchange` (exchange.py) moves a page of
-bytes; the clock is in `wait` alone.
+Rule of this file: rows, topics, and the line that reports who has what. `PageExchange` (exchange.py) moves a page of
+bytes; only `wait` reads the clock.
 
 Each worker writes its settings as text (docs/decisions/agreement-through-the-engine.md). Each text is a row of fixed
-length in a tensor of bytes; the sum, which BytePS computes, has all rows. So all go on or all end.
+length in a tensor of bytes. BytePS sums these tensors, and the sum contains all rows. So all workers go on or all exit.
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
-    agreement.settle(topic)          waits until all have answered; the process ends where they differ
+    agreement.settle(topic)          waits until all have answered; the process exits if they differ
 
 Every worker must propose the same topics in the same order; `reserve` fixes a topic's place before its text is known.
-The agent asks once a second as well, so a worker that never settles ends too.
+The agent also polls once a second, so a worker that never calls `settle` exits too.
 
-It must work whatever else differs. ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases: a
-worker must be able to read another release's rows. A topic travels in a slot, which is used once, so a topic proposed
-again with another text takes the next one. Slots are declared before the program declares any tensor. A slot has 16
-pages whatever the number of workers (more for more than 256), of which those with rows are sent.
+This must work whatever else differs. ROW_BYTES, PAGE_BYTES, SLOTS, MAGIC and the names never change between releases,
+so that a worker can read another release's rows. A topic travels in a slot. A slot is used only once, so a topic that
+is proposed again with another text takes the next slot. Slots are declared before the program declares any tensor.
+A slot has 16 pages whatever the number of workers (more for more than 256); only pages with rows are sent.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _TEXT_BYTES = ROW_BYTES - len(MAGIC) - _DIGEST_BYTES
 _ROWS = PAGE_BYTES // ROW_BYTES
 _PAGES = 16
 SLOTS = 32
-"""Slots declared at the start. Each further topic declares one more, so numbers must be alike until then."""
+"""Slots declared at the start. Each further topic declares one more, so workers' tensor numbers must agree by then."""
 
 START = "start"
 """First topic of every job."""
 START_LIMIT_S = 30.0
-"""Seconds for each worker's answer after all have connected. They all answer when they connect."""
+"""Seconds to wait for all answers once all workers have connected. A worker answers as soon as it connects."""
 WARN_S = 30.0
-"""Seconds without an answer after which one warning says what is awaited."""
+"""Seconds without an answer before one warning names what is awaited."""
 POLL_S = 0.002
 
 logger = logging.getLogger("prophet_scheduler")
 
 Answer = Callable[[], bytes | None]
-"""Function that returns the summed page, or None while it is under way."""
+"""Function that returns the summed page, or None while it is in flight."""
 
 
 class PageExchange(Protocol):
-    """Sum of a page of bytes over all workers, in one framework."""
+    """Sums pages of bytes over all workers, in one framework."""
 
     def declare(self, name: str) -> None:
-        """Give the tensor its number; in the same order on every worker."""
+        """Declare the tensor, which gives it its number. All workers must declare in the same order."""
         ...
 
     def send(self, name: str, page: bytes) -> Answer:
@@ -67,23 +67,24 @@ class PageExchange(Protocol):
         ...
 
     def under_way(self) -> bool:
-        """True if BytePS has a tensor of the program's that is not back, where that can be seen. From any thread.
+        """True if a tensor of the program is in flight, as far as that is visible. Thread-safe.
 
-        Pages do not count: a worker waits for one under its own limit, and one that needs none may be far ahead.
+        Pages do not count: waiting for a page has its own time limit, and a worker that waits for none may be far
+        ahead of the others.
         """
         ...
 
     def pages_under_way(self) -> bool:
-        """True if a page is not back, whoever may still ask for it."""
+        """True if a page is in flight, even one that nobody waits for."""
         ...
 
     def begin_anew(self) -> None:
-        """Forget what the engine had before it was suspended: it does not come back."""
+        """Forget everything in flight when the engine was suspended: it never arrives."""
         ...
 
 
 class Pages:
-    """Pages of these names, used in turn: one is sent, and its sum is awaited before the next one is sent."""
+    """Pages with these names, used in turn. The sum of each must be received before the next is sent."""
 
     def __init__(self, exchange: PageExchange, *names: str) -> None:
         self._exchange = exchange
@@ -92,28 +93,28 @@ class Pages:
         self._answer: Answer | None = None
 
     def declare(self) -> None:
-        """Declare them, at the same place of the program on every worker."""
+        """Declare the pages, at the same point of the program on every worker."""
         for name in self._names:
             self._exchange.declare(name)
 
     def begin_anew(self) -> None:
-        """Forget a page that was sent to an engine which is gone."""
+        """Forget a page that was in flight when the engine was suspended."""
         self._sent, self._answer = 0, None
 
     @property
     def sent(self) -> bool:
-        """True if the sum of a page was not received yet."""
+        """True if a page was sent and its sum has not been received."""
         return self._answer is not None
 
     def send(self, page: bytes) -> None:
         """Send the next page, and return at once."""
         if self._answer is not None:
-            raise RuntimeError("a round ended that was not begun: a page is sent before the last one is back")
+            raise RuntimeError("a round ended that never began: a page is sent before the last sum was received")
         self._answer = self._exchange.send(self._names[self._sent % len(self._names)], page)
         self._sent += 1
 
     def receive(self, what: str, here: str) -> bytes:
-        """Return the sum of the page sent, once all workers have sent theirs. See wait_for_all."""
+        """Wait until all workers have sent this page, and return the sum. `what` and `here`: see wait_for_all."""
         answer, pages = self._answer, list[bytes]()
         assert answer is not None
 
@@ -130,7 +131,7 @@ class Pages:
 
 
 def encode_row(text: str) -> bytes:
-    """Return a worker's text as ROW_BYTES bytes. A long text is cut, but its digest covers all of it."""
+    """Return a worker's text as ROW_BYTES bytes. A long text is truncated, but its digest covers all of it."""
     body = text.encode()
     return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
 
@@ -141,7 +142,7 @@ class Row(NamedTuple):
 
 
 def decode_row(row: bytes) -> Row | None:
-    """Return what a worker wrote; None if it was not Prophet."""
+    """Return the row that a worker wrote; None if Prophet did not write it."""
     head, rest = row[: len(MAGIC)], row[len(MAGIC) :]
     if head != MAGIC:
         return None
@@ -154,7 +155,7 @@ def page_count(workers: int) -> int:
 
 
 def make_page(rank: int, text: str) -> tuple[int, bytes]:
-    """Return (the page number of worker `rank`'s row, that page with only this row)."""
+    """Return (number of the page that holds worker `rank`'s row, that page with only this row)."""
     page, place = divmod(rank, _ROWS)
     return page, (bytes(place * ROW_BYTES) + encode_row(text)).ljust(PAGE_BYTES, b"\0")
 
@@ -166,7 +167,7 @@ def rows_of(pages: Sequence[bytes], workers: int) -> list[bytes]:
 
 
 def difference(rows: Sequence[bytes]) -> str:
-    """Return the line that says who has what, "" if all have the same."""
+    """Return a line that reports which workers have what; "" if all have the same."""
     who: dict[Row | None, list[int]] = {}
     for rank, row in enumerate(rows):
         who.setdefault(decode_row(row), []).append(rank)
@@ -178,7 +179,7 @@ def difference(rows: Sequence[bytes]) -> str:
 
 def _words(row: Row | None) -> str:
     if row is None:
-        return "another program, or none, where this Prophet should be"
+        return "not running this Prophet"
     return row.text if len(row.text.encode()) < _TEXT_BYTES else f"{row.text}... ({row.digest.hex()[:6]})"
 
 
@@ -204,10 +205,10 @@ class _Topic:
 
 
 class Agreement:
-    """Topics of one worker. `end(line, status)` is called where workers differ.
+    """Topics of one worker. `end(line, status)` is called if workers differ.
 
-    `rank` and `workers` are BytePS's rank and size, since the last `renew`: one row a process, also where several share
-    a machine. Make it before the program declares a tensor.
+    `rank` and `workers` are BytePS's rank and size, as of the last `renew`: each process has a row, even if several
+    share a machine. Create it before the program declares a tensor.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class Agreement:
             self.exchange.declare(_name(slot, page))
 
     def reserve(self, topic: str) -> None:
-        """Give the topic its place among the topics, if it has none yet."""
+        """Give the topic its place in the order of topics, if it has none yet."""
         with self._lock:
             if topic not in self._topics:
                 self._topics[topic] = _Topic(self._take_slot())
@@ -241,7 +242,7 @@ class Agreement:
         return slot
 
     def propose(self, topic: str, text: str) -> None:
-        """Send this worker's text. The same text once more sends nothing."""
+        """Send this worker's text. Proposing the same text again sends nothing."""
         with self._lock:
             self.reserve(topic)
             state = self._topics[topic]
@@ -257,7 +258,7 @@ class Agreement:
             state.pages.append(None)
 
     def poll(self) -> bool:
-        """Take in the answers. Ends the process where workers differ. True if nothing is open."""
+        """Collect answers, and return True if none is missing. The process exits if workers differ."""
         with self._lock:
             for state in self._topics.values():
                 if state.settled:
@@ -272,17 +273,17 @@ class Agreement:
             return all(state.settled for state in self._topics.values())
 
     def settled(self, topic: str) -> bool:
-        """True if all workers have answered."""
+        """Return True if all workers have answered."""
         with self._lock:
             self.poll()
             return self._topics[topic].settled
 
     def text(self, topic: str) -> str:
-        """Return what this worker proposed."""
+        """Return the text that this worker proposed; "" if it has proposed none."""
         return self._topics[topic].text or ""
 
     def renew(self, rank: int, workers: int) -> None:
-        """Propose all topics again to a restarted engine: nothing from before is on its way."""
+        """Propose all topics again after the engine has restarted, when nothing is in flight."""
         with self._lock:
             self.rank, self.workers = rank, workers
             self._next_slot = 0
@@ -298,7 +299,7 @@ def _name(slot: int, page: int) -> str:
 
 
 def wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> bool:
-    """Wait until `done()`. False if `limit_s` seconds passed first. After WARN_S it warns once, naming `what`."""
+    """Wait until `done()`. Return False if `limit_s` seconds pass first. Warn once after WARN_S, naming `what`."""
     began = time.monotonic()
     warned = False
     while not done():
@@ -307,7 +308,7 @@ def wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> b
             return False
         if waited >= WARN_S and not warned:
             warned = True
-            logger.warning("Prophet has waited %.0f s for %s; look at what the others print", waited, what)
+            logger.warning("Prophet has waited %.0f s for %s; see what the other processes print", waited, what)
         time.sleep(POLL_S)
     return True
 
@@ -317,32 +318,32 @@ _stall_s: float | None = None
 
 
 def activate(agreement: Agreement | None, stall_s: float | None = None) -> None:
-    """Make the functions below act on this agreement; on none if it is None (a job of one worker)."""
+    """Make the functions below use this agreement. None: there is nothing to agree on (a job of one worker)."""
     global _active, _stall_s
     _active, _stall_s = agreement, stall_s
 
 
 def active() -> Agreement | None:
-    """Return the agreement of this process. None before BytePS's init and in a job of one worker."""
+    """Return the agreement of this process; None before bps.init() and in a job of one worker."""
     return _active
 
 
 def reserve(topic: str) -> None:
-    """Give a topic its place among the topics, for a text that is known only later."""
+    """Give a topic its place in the order of topics, for a text that is known only later."""
     if _active is not None:
         _active.reserve(topic)
 
 
 def propose(topic: str, text: str) -> None:
-    """Send this worker's text for a topic, and return at once. `settle` or the agent finds differences."""
+    """Send this worker's text for a topic, and return at once. `settle` or the agent detects differences."""
     if _active is not None:
         _active.propose(topic, text)
 
 
 def settle(topic: str) -> None:
-    """Wait until all workers have answered. The process ends with status 2 where they differ.
+    """Wait until all workers have answered. The process exits with status 2 if they differ.
 
-    Another worker may take long over its preparations, so PROPHET_STALL_S is the only limit.
+    Another worker may need a long time to prepare, so PROPHET_STALL_S is the only limit.
     """
     current = _active
     if current is not None:
@@ -351,9 +352,8 @@ def settle(topic: str) -> None:
 
 
 def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
-    """Wait until `done()`, which other workers bring about; `here` is what this one has.
-
-    The process ends with status 75 if that takes longer than PROPHET_STALL_S.
+    """Wait until `done()`, which depends on other workers. For messages, `what` names it, and `here` is what this
+    worker has. The process exits with status 75 if that takes longer than PROPHET_STALL_S.
     """
     current, stall_s = _active, _stall_s
     if not wait(done, what, stall_s) and current is not None:
@@ -361,21 +361,21 @@ def wait_for_all(done: Callable[[], bool], what: str, here: str) -> None:
 
 
 def poll() -> bool:
-    """Call Agreement.poll. True if nothing is open."""
+    """Call Agreement.poll. Return True if no answer is missing."""
     return _active is None or _active.poll()
 
 
 def under_way() -> bool:
-    """True if BytePS has a tensor of the program's that is not back. False where workers agree on nothing."""
+    """Return True if a tensor of the program is in flight. False if this process has no agreement."""
     return _active is not None and _active.exchange.under_way()
 
 
 def begin_anew() -> None:
-    """Forget the pages that BytePS had: it has ended."""
+    """Forget pages in flight: BytePS was shut down or suspended."""
     if _active is not None:
         _active.exchange.begin_anew()
 
 
 def at_rest() -> bool:
-    """True if all workers have answered whatever this one has said or sent, even if nobody asks for the answer."""
+    """Return True if all workers have answered every page that this one has sent, even if nobody waits for it."""
     return _active is None or (_active.poll() and not _active.exchange.pages_under_way())

@@ -1,16 +1,17 @@
 """Autoload: switches Prophet on in a process that imports BytePS with BYTEPS_SCHEDULER set.
 
-Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) imports this module where any
-variable of Prophet is set: a misspelt one, or another engine's, is one warning then. The native hook must be loaded
-before BytePS's library, and finds BytePS's functions after it. So an import hook surrounds BytePS's modules.
+Rule of this file: when Prophet is loaded. A line in site-packages (prophet-autoload.pth) imports this module if any of
+Prophet's variables is set; one that is misspelt or belongs to another engine causes a warning. The native hook must be
+loaded before BytePS's library, and can find BytePS's functions only afterwards. So an import hook wraps BytePS's
+modules.
 
-A wrong setting ends the process with one line and status 2: a worker that went on with stock BytePS would have other
-keys than the rest of the job, which would wait for ever. Before it ends it tells the others why (exchange.py). A
-failure of Prophet itself is one warning: agent.py says what still holds then. Where not even the agent can be loaded
-this worker has stock BytePS, and the others end with a line that says so.
+A wrong setting ends the process with one line and status 2. If this worker went on with stock BytePS, its keys would
+differ from the rest of the job, which would wait forever. Before it exits it tells the others why (exchange.py). A
+failure of Prophet itself causes one warning; agent.py says what still works then. If even the agent cannot be loaded,
+this worker runs stock BytePS, and the others exit with a line that says so.
 
-One part of BytePS a process: each brings a whole BytePS with it, and the hook takes over the functions of one. A second
-part, imported later, finds its own functions first, so the hook never sees its tasks.
+Prophet schedules one part of BytePS in a process: each part contains a whole BytePS, and the hook takes over the
+functions of one. A second part, imported later, finds its own functions first, so the hook never sees its tasks.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_polic
 
 SCHEDULER = "BYTEPS_SCHEDULER"
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
-"""BytePS modules that bring a scheduled queue with them, and the folder of their library."""
+"""BytePS modules that contain a scheduled queue, and the folder of each one's library."""
 
 _JOB = (
     *(f"DMLC_{name}" for name in ("NUM_WORKER", "NUM_SERVER", "PS_ROOT_URI", "PS_ROOT_PORT", "WORKER_ID")),
     *(f"BYTEPS_LOCAL_{name}" for name in ("RANK", "SIZE")),
 )
-"""Variables without which BytePS cannot start, so nobody waits for this process."""
-
+"""Variables that BytePS needs to start. If one is missing, no other worker waits for this process."""
 
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
 
@@ -46,7 +46,7 @@ class ProcessAgent(Protocol):
 
 
 def _run(framework: str, module: ModuleType, execute: Execute) -> None:
-    """Execute BytePS's module, with Prophet switched on around it."""
+    """Execute BytePS's module, and switch Prophet on around it."""
     global _hooked
     if not os.environ.get(SCHEDULER):
         place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]
@@ -79,13 +79,13 @@ def _run(framework: str, module: ModuleType, execute: Execute) -> None:
 
 
 def _refuse(framework: str, module: ModuleType, execute: Execute, why: str) -> NoReturn:
-    """End the process for a wrong setting: one line at once, then a word to the workers that would wait for us."""
+    """Exit because of a wrong setting: print one line at once, then tell the workers that would wait for this one."""
     from prophet_scheduler.core.settings import in_step
     from prophet_scheduler.frontends.ending import WRONG, end_process, say
 
     say(why)
     try:
-        # An asynchronous server answers before all have sent, so nothing can be compared through it.
+        # An asynchronous server answers before all workers have sent, so nothing can be compared through it.
         others = all(os.environ.get(name) for name in _JOB) and os.environ["DMLC_NUM_WORKER"] != "1"
         if others and in_step(os.environ):
             from prophet_byteps.agreement import START_LIMIT_S
@@ -94,7 +94,7 @@ def _refuse(framework: str, module: ModuleType, execute: Execute, why: str) -> N
             limit = threading.Timer(START_LIMIT_S, end_process, ("", WRONG))
             limit.daemon = True
             limit.start()
-            # BytePS reads it when it starts, and it may be the wrong setting.
+            # BytePS reads this variable at start, and it may be the wrong setting.
             os.environ["BYTEPS_PARTITION_BYTES"] = "4096000"
             execute(module)
             refuse_to_start(module, framework, why)
@@ -103,7 +103,7 @@ def _refuse(framework: str, module: ModuleType, execute: Execute, why: str) -> N
 
 
 def _keep_apart(framework: str) -> None:
-    """Keep this library from the hook, which is in front of all libraries loaded from now on."""
+    """Make this library bypass the hook, which takes precedence over all libraries loaded from now on."""
     say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{framework} runs with stock BytePS"
     try:
         from prophet_byteps.library import keep_apart
@@ -115,7 +115,7 @@ def _keep_apart(framework: str) -> None:
 
 
 def _prepare(framework: str) -> ProcessAgent:
-    """Return this process's agent, by BYTEPS_SCHEDULER. Raises UserError for a wrong setting."""
+    """Return the agent that BYTEPS_SCHEDULER selects. Raises UserError for a wrong setting."""
     from prophet_scheduler import plugins
     from prophet_scheduler.core.errors import UserError
 

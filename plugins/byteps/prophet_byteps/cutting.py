@@ -1,21 +1,21 @@
 """The cut of a job's gradients, the same on every worker in every round.
 
-Rule of this file: it decides whose cut holds, and from which round on. exchange.py sends pages of bytes,
+Rule of this file: whose cut holds, and from which round on. exchange.py sends pages of bytes,
 prophet_scheduler/core/cut.py defines a cut, and the policy chooses the best one.
 
-A key's length is fixed at its first push, so all must cut alike in every round (docs/decisions/agreed-cuts.md). One
-worker decides: the process of the first machine that talks to the servers, BytePS's last one, since only that one sees
-transfers. After the last block of some rounds (PageRounds) each worker sends a page with its measured network, and the
-decider's with the wanted cut and credit; the sum has all. Before the next round's first block a worker waits for that
-sum, which usually came long before, and takes up its cut. So all workers read the same page before the same round.
+A key's length is fixed at its first push, so all workers must cut alike in every round (docs/decisions/agreed-cuts.md).
+The last process of the first machine decides: on each machine only the last one talks to the servers. After the last
+block of some rounds (PageRounds) each worker sends a page with its measured network, the decider also with the wanted
+cut and credit. Before the next round's first block a worker waits for the sum of these pages, which has usually arrived
+long before, and takes up its cut. So all workers read the same page before the same round.
 
-The cut is the job's: a worker whose agent or hook has failed sends and follows all the same. If the decider's has
+The cut belongs to the job: a worker whose agent or hook has failed still sends pages and follows. If the decider's has
 failed, the cut stays as it is.
 
-A page has PAGE_BYTES. Its first half is the cut (`Cut.encode`; zeros if none is wanted) and, in its last 8 bytes, the
+A page has PAGE_BYTES. Its first half has the cut (`Cut.encode`; zeros if none is wanted) and ends with 8 bytes for the
 credit (bytes, 0 for none). The second half has a row of 16 bytes for each worker, by rank: bandwidth, overhead and
-acknowledgement delay of its network as 32-bit floats, then the free shared memory of its machine, in MiB as a 32-bit
-number, 0 if unknown. Workers beyond the MOST_ROWS-th have none. An optimizer has two pages and uses them in turn
+acknowledgement delay of its network as 32-bit floats, then its machine's free shared memory in MiB as a 32-bit integer,
+0 if unknown. Only the first MOST_ROWS workers have a row. An optimizer has two pages and uses them in turn
 (docs/decisions/two-keys-a-gradient.md).
 """
 
@@ -44,16 +44,16 @@ _CREDIT = struct.Struct("<Q")
 _ROWS_AT = PAGE_BYTES // 2
 _CREDIT_AT = _ROWS_AT - _CREDIT.size
 KEPT_ITERATIONS = 64
-"""Maximum iterations that wait for the agent, the newest ones."""
+"""Maximum iterations kept for the agent; older ones are dropped."""
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class Wish(NamedTuple):
-    """The decider's wish: another cut, and the credit (bytes) under it; each may be None.
+    """The decider's wish: another cut, and the credit (bytes) to use with it; each may be None.
 
-    A credit without a cut is for the one in force.
+    A credit without a cut applies to the cut in force.
     """
 
     cut: Cut | None = None
@@ -64,7 +64,7 @@ NOTHING = Wish()
 
 
 class Reason(NamedTuple):
-    """Reason for wanting a cut, in a few words, and the predicted seconds of an iteration under it."""
+    """Why a cut is wanted, in a few words, and the predicted time of an iteration under it, in seconds."""
 
     why: str = ""
     predicted_s: float | None = None
@@ -74,10 +74,10 @@ NO_REASON = Reason()
 
 
 class InForce(NamedTuple):
-    """The first optimizer's present blocks, swapped whole. `cut` is None before its first round, unless it is fixed.
+    """The first optimizer's cut, replaced as a whole. `cut` is None before its first round, unless it is fixed.
 
-    `credit` (bytes) is the deciding worker's wish for all under this cut; None before its first. `recuts` is the number
-    of changes so far, `reason` that of the last one; NO_REASON on workers that did not decide.
+    `credit` (bytes) is the decider's wish for all workers under this cut; None before its first wish. `recuts`
+    is the number of changes so far, `reason` is the last change's; NO_REASON on workers that did not decide.
     """
 
     cut: Cut | None = None
@@ -89,11 +89,11 @@ class InForce(NamedTuple):
 def described(refusal: Refusal) -> str:
     """Return a refusal in words."""
     sizes = sorted({segment.block_bytes >> 10 for segment in refusal.cut.segments})
-    return f"blocks of {' and '.join(map(str, sizes))} KiB are not to be had: {refusal.why}"
+    return f"blocks of {' and '.join(map(str, sizes))} KiB cannot be used: {refusal.why}"
 
 
 def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None = None) -> bytes:
-    """Return the page part of the worker with this rank. `wish` is NOTHING on all but the decider; `room` is bytes."""
+    """Return the page of the worker with this rank. `wish` is NOTHING except on the decider; `room` is in bytes."""
     page = bytearray(PAGE_BYTES)
     if wish.cut is not None:
         encoded = wish.cut.encode()
@@ -107,13 +107,13 @@ def encode_page(rank: int, wish: Wish, network: Network | None, room: int | None
 
 
 def wish_of_page(page: bytes) -> Wish:
-    """Return the wish in a sum of pages. ValueError if its cut is none."""
+    """Return the wish in a sum of pages. Raises ValueError if its cut is invalid."""
     (credit,) = _CREDIT.unpack_from(page, _CREDIT_AT)
     return Wish(Cut.decode(page[:_CREDIT_AT]), credit or None)
 
 
 def networks_of_page(page: bytes) -> tuple[Network, ...]:
-    """Return the networks in a sum of pages, without those missing or invalid."""
+    """Return the networks in a sum of pages, except missing and invalid ones."""
     networks = []
     for *row, _ in _ROW.iter_unpack(page[_ROWS_AT:]):
         try:
@@ -124,12 +124,12 @@ def networks_of_page(page: bytes) -> tuple[Network, ...]:
 
 
 def room_of_page(page: bytes) -> int | None:
-    """Return the least room of any worker's machine, in bytes; None if unknown."""
+    """Return the least free shared memory of any worker's machine, in bytes; None if unknown."""
     return min((room << 20 for *_, room in _ROW.iter_unpack(page[_ROWS_AT:]) if room), default=None)
 
 
 def cut_from(cut: Cut, place: int) -> Cut:
-    """Return the part of the cut from `place` (bytes, whole UNIT_BYTES) on, with starts counted from there."""
+    """Return the part of the cut from `place` (bytes, a multiple of UNIT_BYTES) on, with starts relative to `place`."""
     later = (Segment(s.start - place, s.block_bytes) for s in cut.segments if s.start > place)
     return Cut((Segment(0, cut.block_bytes_at(place)), *later))
 
@@ -139,65 +139,65 @@ def _learning(sizes: Sequence[int]) -> Cut:
 
 
 def decider(local_size: int) -> int:
-    """Return the rank of the deciding worker, with so many processes on each machine: the last of the first machine."""
+    """Return the rank of the deciding worker: the last of the `local_size` processes on the first machine."""
     return local_size - 1
 
 
 class CutBoard:
-    """Notes between the agent's thread and the front ends of one process; safe to use from any thread.
+    """Notes between the agent's thread and the front ends of one process. Thread-safe.
 
-    `fixed` is the cut of a job whose cut never changes: then nothing is sent. It is None if plans decide the cut.
-    `first_cut(sizes)` is this worker's first cut, for gradients of these bytes in forward order.
+    `fixed` is the cut of a job whose cut never changes, so that no pages are sent; None if plans decide the cut.
+    `first_cut(sizes)` returns this worker's first cut, for gradients of these bytes in forward order.
     """
 
     def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
         self.fixed = fixed
         self.trace: TraceBoard | None = None
-        """Board for traced times; None if no policy plans with them."""
+        """Board for traced times; None if the policy does not plan with them."""
         self._first_cut = first_cut
         self._lock = free_in_forks(threading.Lock())
         self._wanted = NOTHING
         self._reason = NO_REASON
         self._network: Network | None = None
         self.networks: tuple[Network, ...] = ()
-        """Latest networks of all workers, without those missing."""
+        """Latest network of each worker that has measured one."""
         self.in_force = InForce(fixed)
         self.barrier = self.half = False
-        """True if iterations of the first optimizer were seen to wait for all averages (learn/barrier.py), and if its
-        gradients travel in half precision."""
+        """`barrier`: the first optimizer's iterations were seen to wait for all averages (learn/barrier.py). `half`:
+        its gradients travel in half precision."""
         self._leader: int | None = None
         self._refusals: dict[Cut, tuple[Refusal, bool]] = {}
-        """All so far, each with True if it holds now."""
+        """All refusals so far, each with True if it still holds."""
         self._complained = False
         self._ended: deque[IterationEnd] | None = None
-        """Iterations that wait for the agent; None until they are measured."""
+        """Iterations that the agent has not taken yet; None until iterations are measured."""
 
-    # The agent's.
+    # Called by the agent.
 
     def want(self, cut: Cut, reason: Reason = NO_REASON, credit: int | None = None) -> None:
-        """Ask for a cut from some later round on, if this worker decides; `credit` in bytes."""
+        """Ask for a cut from a later round on, with this credit in bytes. Has an effect only on the decider."""
         with self._lock:
             self._wanted, self._reason = Wish(cut, credit), reason
 
     def want_credit(self, credit: int) -> None:
-        """Ask for another credit alone, in bytes."""
+        """Ask for another credit only, in bytes."""
         with self._lock:
             self._wanted = self._wanted._replace(credit=credit)
 
     def measured(self, network: Network) -> None:
-        """Note this worker's measured network, for the others."""
+        """Record this worker's measured network, for the other workers."""
         with self._lock:
             self._network = network
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """Refusals that hold now."""
+        """Refusals that still hold."""
         with self._lock:
             return tuple(refusal for refusal, holds in self._refusals.values() if holds)
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """All refusals so far, each in words, with the last reason."""
+        """All refusals so far in words, each with its last reason."""
         with self._lock:
             return tuple(described(refusal) for refusal, _ in self._refusals.values())
 
@@ -206,10 +206,10 @@ class CutBoard:
         ended = self._ended
         return None if ended is None else [ended.popleft() for _ in range(len(ended))]
 
-    # The front ends'.
+    # Called by the front ends.
 
     def iterated(self, number: int, ended: IterationEnd | None) -> None:
-        """Note an iteration of optimizer `number`; None for one that does not count."""
+        """Record an iteration of optimizer `number`; None if it does not count."""
         with self._lock:
             if number == self._leader:
                 if self._ended is None:
@@ -222,32 +222,32 @@ class CutBoard:
         try:
             return self._first_cut(sizes)
         except Exception as error:
-            self.complain(f"what is kept of earlier runs cannot be used ({type(error).__name__}: {error})")
+            self.complain(f"results of earlier runs cannot be used ({type(error).__name__}: {error})")
             return _learning(sizes)
 
     def goes_on(self, number: int, barrier: bool, half: bool = False) -> None:
-        """Note observations of optimizer `number` so far, for the agent."""
+        """Record observations of optimizer `number` so far, for the agent."""
         with self._lock:
-            if self._leader is None:  # with a fixed cut, nobody takes up another
+            if self._leader is None:  # with a fixed cut, taken_up may never be called
                 self._leader = number
             if number == self._leader:
                 self.barrier, self.half = barrier, half
 
-    # CutControl's.
+    # Called by CutControl.
 
     def said(self) -> tuple[Wish, Network | None]:
-        """Return this worker's (wish, network)."""
+        """Return (wish, network) of this worker."""
         with self._lock:
             return self._wanted, self._network
 
     def begins(self, number: int, cut: Cut) -> None:
-        """Note that optimizer `number` begins with this cut instead of the agreed one."""
+        """Record that optimizer `number` starts with this cut instead of the agreed one."""
         with self._lock:
             if number == self._leader:
                 self.in_force = self.in_force._replace(cut=cut)
 
     def taken_up(self, number: int, cut: Cut, credit: int | None = None) -> None:
-        """Note that optimizer `number` has this cut from its next round on, and this credit (bytes) if given."""
+        """Record that optimizer `number` has this cut from its next round on, with this credit (bytes) if given."""
         with self._lock:
             if self._leader is None:
                 self._leader = number
@@ -260,19 +260,19 @@ class CutBoard:
                 self.in_force = after
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note a cut that no worker takes up."""
+        """Record a cut that no worker takes up."""
         with self._lock:
             self._refusals[refusal.cut] = refusal, True
         self.complain(described(refusal))
 
     def drop_refusals(self, any_new: bool = False) -> None:
-        """Let no refusal hold any more; with `any_new` none for lack of room."""
+        """Drop all refusals; with `any_new`, only those for lack of room."""
         with self._lock:
             for refusal, holds in list(self._refusals.values()):
                 self._refusals[refusal.cut] = refusal, holds and any_new and not refusal.any_new
 
     def complain(self, what: str) -> None:
-        """Warn, once in a process whatever the matter."""
+        """Warn of `what`. Only the first warning of a process is logged, whatever it is about."""
         with self._lock:
             complained, self._complained = self._complained, True
         if not complained:
@@ -280,10 +280,10 @@ class CutBoard:
 
 
 class CutControl:
-    """The cut of one optimizer. `number` counts the optimizers of the process, alike on all workers.
+    """The cut of one optimizer. `number` is its number in the process, the same on all workers.
 
     Without an `exchange` the workers cannot agree on anything, so all keep the default size. `rank` and `workers` are
-    BytePS's rank and size, `local_size` is the number of workers on this machine. Not safe for several threads.
+    BytePS's rank and size, `local_size` is the number of workers on this machine. Not thread-safe.
     """
 
     def __init__(
@@ -301,10 +301,10 @@ class CutControl:
         self._workers = workers
         self._decider = decider(local_size)
         self._pages: Pages | None = None
-        """Pages of the agreement; None for a fixed cut, which needs none."""
+        """Pages for the agreement; None if the cut is fixed or there is no exchange."""
         if board.fixed is None and exchange is not None:
             self._pages = Pages(exchange, *(f"prophet.cut.{number}.{slot}" for slot in (0, 1)))
-        from prophet_byteps import shared_memory  # Only a process that sends needs it.
+        from prophet_byteps import shared_memory  # Only a sending process needs it.
 
         self._room = shared_memory.room_bytes
         self._least_room: int | None = None
@@ -315,17 +315,17 @@ class CutControl:
         self._rounds = PageRounds()
 
     def declare(self) -> None:
-        """Declare the pages, at the same place of the program on every worker; do nothing for a fixed cut."""
+        """Declare the pages, if any, at the same point of the program on every worker."""
         if self._pages is not None:
             self._pages.declare()
 
     def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
-        """Return the cut of the first round, the decider's first cut. Wait until all workers have asked.
+        """Return the cut of the first round: the decider's first cut, once all workers have asked, or the fixed one.
 
         `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. Call it
-        again after an elastic resume: then it begins anew.
+        again after an elastic resume; it then starts over.
         """
-        own = self._board.first_cut(sizes)  # Called on every worker: this also loads what is kept of this job.
+        own = self._board.first_cut(sizes)  # Called on every worker: it also loads results kept from earlier runs.
         if self._pages is not None:
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
@@ -342,7 +342,7 @@ class CutControl:
         return cut
 
     def begins_otherwise(self, cut: Cut, why: str) -> None:
-        """Begin with another cut than that of `first`, for this reason. All workers do, since they count alike."""
+        """Start with another cut than `first` returned, for this reason. All workers decide alike."""
         if self._pages is not None and self._cut is not None:
             self._board.refuse(Refusal(self._cut, why))
         self._cut = cut
@@ -350,18 +350,18 @@ class CutControl:
         self._board.begins(self._number, cut)
 
     def restart(self, rank: int, workers: int) -> None:
-        """Take the new rank and size after an elastic resume, before `first`."""
+        """Set the new rank and size after an elastic resume, before `first`."""
         self._rank, self._workers = rank, workers
 
     def round_ends(self) -> None:
-        """Note that the round's last block was handed over; send a page if one is due."""
+        """Record that the round's last block was handed over; send a page if one is due."""
         if self._pages is not None and self._rounds.round_ends():
             self._send(self._pages)
 
     def round_begins(self, why_not: Callable[[Cut], str] = lambda cut: "") -> Cut | None:
-        """Return the cut from this round on, None if it stays. Call it before the round's first block.
+        """Return the new cut from this round on; None if the cut stays. Call it before the round's first block.
 
-        `why_not` returns the reason why the front end cannot cut so, "" if it can; the same on all workers.
+        `why_not` returns why the front end cannot use a cut, "" if it can; it must return the same on all workers.
         """
         if self._pages is None or not self._pages.sent:
             return None
@@ -382,9 +382,9 @@ class CutControl:
 
     @property
     def _room_for_more(self) -> bool:
-        """True if every machine has room for a new cut, as all workers read it: a key has a file in shared memory.
+        """True if every machine has room for a new cut's keys, each a file in shared memory. The same on all workers.
 
-        A new cut has two keys for each byte. As much again stays free for others.
+        A new cut stores each byte under two keys. As much memory again must stay free for others.
         """
         return self._least_room is None or 2 * 2 * self._total <= self._least_room
 
@@ -395,14 +395,14 @@ class CutControl:
 
         why = (
             f"other sizes need {2 * self._total >> 20} MiB of {FOLDER}, "
-            f"and a worker's machine has {(self._least_room or 0) >> 20} left"
+            f"and a worker's machine has {(self._least_room or 0) >> 20} MiB left"
         )
         return Refusal(cut, why, any_new=True)
 
     def _send(self, pages: Pages, first: Cut | None = None) -> None:
-        """Send this worker's part of the next page; `first` is its first cut, if nothing else is wanted yet.
+        """Send this worker's page; the decider sends its cut `first` if it wants no other yet.
 
-        Plans count places over all optimizers, a page over its own.
+        Plans count places across all optimizers, a page only within its own.
         """
         wanted, network = self._board.said()
         if self._rank != self._decider:
@@ -414,8 +414,8 @@ class CutControl:
         pages.send(encode_page(self._rank, wanted, network, self._room()))
 
     def _receive(self, pages: Pages) -> Wish:
-        """Wait for the sum of the page sent. Return NOTHING if nothing is wanted, or if its cut is invalid."""
-        what = f"all workers to end round {self._rounds.ended} of optimizer {self._number}"
+        """Wait for the sum of the page sent, and return the wish in it; NOTHING if its cut is invalid."""
+        what = f"all workers to finish round {self._rounds.ended} of optimizer {self._number}"
         page = pages.receive(what, f"this one is worker {self._rank} of {self._workers}")
         self._board.networks = networks_of_page(page)
         self._least_room = room_of_page(page)
@@ -424,6 +424,6 @@ class CutControl:
         try:
             return wish_of_page(page)
         except ValueError as error:
-            # All workers read the same bytes, so the cut stays on all of them.
-            self._board.complain(f"blocks stay as they are, since what all workers read is no cut ({error})")
+            # All workers read the same bytes, so all of them keep the cut.
+            self._board.complain(f"blocks stay as they are, since all workers read an invalid cut ({error})")
             return NOTHING

@@ -1,9 +1,9 @@
-"""Pages of bytes through BytePS, and the agreement on a job's start through them.
+"""Pages of bytes through BytePS, and the workers' agreement at the start of a job.
 
 Rule of this file: the edges of agreement.py in PyTorch, and the connection that everything waits for.
 
-A page is a CPU tensor in both frameworks, also where gradients are on GPUs: BytePS takes the memory of a CPU tensor as
-it is and registers it with CUDA at its first push. Hence it has pages of the machine to itself, at a fixed address.
+A page is a CPU tensor in both frameworks, even if gradients are on GPUs. BytePS uses the memory of a CPU tensor in
+place and registers it with CUDA at its first push. So the tensor has memory pages to itself, at a fixed address.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from prophet_scheduler import plugins
 from prophet_scheduler.frontends.ending import STALLED, WRONG
 
 _CONNECT = "_ZN6byteps6common12BytePSGlobal11GetOrInitPSEv"
-"""Function that BytePS calls before its first push. It returns when all workers and servers are there, and at once in a
-process that leaves the network to another one of its machine."""
+"""Function that BytePS calls before its first push. It returns when all workers and servers have connected, and at once
+in a process that leaves the network to another process of its machine."""
 
 
 class TorchExchange:
-    """Pages through byteps.torch, as numbers of 32 bits: before 0.2.5 that knows no bytes.
+    """Pages through byteps.torch, as 32-bit integers: before 0.2.5 it has no type for bytes.
 
-    Their sums are the same, since two workers never write to the same number.
+    The sums are the same, since no two workers write to the same integer.
     """
 
     def __init__(self, bps: Any) -> None:
         self._ops: Any = sys.modules[f"{bps.__name__}.ops"]
         self._pages: dict[str, Any] = {}
         self._open: set[int] = set()
-        """Handles of pages that nobody has taken."""
+        """Handles of pages whose sum nobody has taken."""
         self._gone: set[int] = set()
-        """Handles that an engine which is gone has never given back."""
+        """Handles that were open when the engine was suspended, and never complete."""
 
     def declare(self, name: str) -> None:
         self._ops.declare(name)
@@ -72,7 +72,7 @@ class TorchExchange:
     def _is_under_way(self, handle: int) -> bool:
         try:
             return not self._ops.poll(handle)
-        except ValueError:  # The program has taken it meanwhile.
+        except ValueError:  # The program has synchronized it meanwhile.
             return False
 
     def begin_anew(self) -> None:
@@ -81,7 +81,7 @@ class TorchExchange:
 
 
 def exchange_of(bps: Any, framework: str) -> PageExchange:
-    """Return what carries pages through the imported module of BytePS. A plugin has that of another framework."""
+    """Return the page exchange of this BytePS module. For frameworks other than PyTorch a plugin provides it."""
     made: Callable[[Any], PageExchange] = (
         TorchExchange if framework == "torch" else plugins.load(plugins.EXCHANGES, framework)
     )
@@ -91,7 +91,7 @@ def exchange_of(bps: Any, framework: str) -> PageExchange:
 class EngineConnection:
     """Waits, in a thread, until BytePS has connected to all workers and servers.
 
-    `limited`: this process is the one that connects, so from then on the others' answers take moments.
+    `limited`: True if this process is the one that connects. The others' answers then follow within moments.
     """
 
     def __init__(self, library: Path) -> None:
@@ -111,16 +111,16 @@ class EngineConnection:
 
 
 def library_of(bps: Any) -> Path:
-    """Return BytePS's extension of the imported module."""
+    """Return the path of the imported module's extension."""
     return next(Path(bps.__file__).parent.glob("c_lib*.so"))
 
 
 def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -> None:
-    """Return when all workers have started with the same `text`. The process ends where they have not.
+    """Return when all workers have started with the same `text`. The process exits if they have not.
 
-    Call it when bps.init() has returned. Nothing else has been pushed then, so workers that differ do no harm yet.
-    BytePS itself waits for all workers, as long as it takes, but only at the first push. This waits for them in the
-    same way, and the limit begins when they are there.
+    Call it as soon as bps.init() has returned. Nothing else has been pushed by then, so workers that differ do no harm
+    yet. BytePS itself waits for all workers, without a limit, but only at the first push. This waits in the same way;
+    the time limit starts when all have connected.
     """
     group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
@@ -134,15 +134,13 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
         if agreement.wait(lambda: group.settled(START), what, limit_s):
             return
         if connection.limited:
-            line = (
-                f"not all workers run this Prophet: not all have said with what within {limit_s:g} s of all being there"
-            )
+            line = f"not all workers run this Prophet: some have not answered {limit_s:g} s after all had connected"
             group.end(f"{line}; worker {bps.rank()}: {text}; start all with it, or none", WRONG)
-    group.end(f"not all workers and servers were there after {stall_s:g} s (PROPHET_STALL_S)", STALLED)
+    group.end(f"not all workers and servers had connected after {stall_s:g} s (PROPHET_STALL_S)", STALLED)
 
 
 def refuse_to_start(bps: Any, framework: str, why: str) -> None:
-    """Tell the other workers why this one ends, so that they do not wait for it. May block."""
+    """Tell the other workers why this one exits, so that they do not wait for it. May block."""
     bps.init()
     group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size(), end=lambda line, status: None)
     agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
@@ -151,7 +149,7 @@ def refuse_to_start(bps: Any, framework: str, why: str) -> None:
 
 
 def renew(bps: Any) -> None:
-    """Propose all topics once more after an elastic resume, since a worker may have been replaced."""
+    """Propose all topics again after an elastic resume, since a worker may have been replaced."""
     group = agreement.active()
     if group is not None:
         group.exchange.begin_anew()

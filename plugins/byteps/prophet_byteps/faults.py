@@ -1,9 +1,9 @@
-"""BytePS's known faults in the installed one, for `prophet doctor`.
+"""Known faults of the installed BytePS, for `prophet doctor`.
 
-Rule of this file: it looks at files, never loads them, and never looks at a version: a source build calls itself 0.2.5
-whatever it is. A correction leaves a mark in what it mends (build/rules.py), so a mark that is there is certain. Where
-a mark is missing the code is taken as released: somebody may have mended it in another way, which cannot be seen. Where
-the code in question is not found, nothing is claimed.
+Rule of this file: it reads files without loading them, and ignores versions: every source build calls itself 0.2.5.
+A correction leaves a mark in the file that it fixes (build/rules.py), so a mark proves the fix. Without a mark the code
+is taken to be as released, although somebody may have fixed it in another way. If a file lacks the code in question,
+nothing is claimed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_GPUS = b"byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 
 
 class State(enum.IntEnum):
-    """Visible state of one fault in one file, the worst last."""
+    """Visible state of one fault in one file; the last is the worst."""
 
     CORRECTED = enum.auto()
     UNKNOWN = enum.auto()
@@ -46,7 +46,7 @@ class Fault:
 
 
 def check_faults() -> tuple[bool, str, tuple[tuple[str, str], ...]] | None:
-    """Return (True if there is none, a line, rows of a fault and its effect on a job); None without BytePS."""
+    """Return (True if there are no faults, a line, rows of (fault, effect on a job)); None without BytePS."""
     folder = byteps_folder()
     if folder is None:
         return None
@@ -54,25 +54,25 @@ def check_faults() -> tuple[bool, str, tuple[tuple[str, str], ...]] | None:
     faults = look(parts)
     known = [fault for fault in faults if fault.state is not State.CORRECTED]
     if not known:
-        return True, f"all {len(faults)} that are known are corrected in it", ()
+        return True, f"all {len(faults)} known faults are corrected", ()
     released = sum(fault.state is State.AS_RELEASED for fault in known)
-    line = f"{released} of {len(faults)} that are known are in it as released, as far as can be seen"
+    line = f"{released} of {len(faults)} known faults are present, as far as can be seen"
     if released < len(known):
-        line += f", and of {len(known) - released} nothing can be told"
+        line += f", and {len(known) - released} cannot be determined"
     return False, f"{line}; {_mend(parts)} (docs/corrections.md)", tuple(fault.row for fault in known)
 
 
 def parts_of(folder: Path) -> dict[str, Path]:
-    """Return the files of the BytePS in `folder` to look for faults in, by part."""
+    """Return the files in which to look for faults of the BytePS in `folder`, by part."""
     libraries = {part: extension(folder / part) for part in ("torch", "mxnet", "server")}
-    # An installation into a folder of its own has its scripts there.
+    # A BytePS installed into a separate folder (pip's --target) has its scripts there.
     scripts = (folder.parent / "bin" / "bpslaunch", Path(sysconfig.get_path("scripts"), "bpslaunch"))
     libraries[LAUNCHER] = next((script for script in scripts if script.is_file()), None)
     return {part: path for part, path in libraries.items() if path is not None}
 
 
 def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS) -> tuple[Fault, ...]:
-    """Return the faults that these files may have, and the state of each."""
+    """Return the state of each fault that these files may have."""
     faults = []
     for correction in corrections:
         states = (_state(correction, part, parts[part]) for part in correction.parts if part in parts)
@@ -105,7 +105,7 @@ def _state_of_script(correction: Correction, text: str) -> State | None:
 
 
 def _mend(parts: dict[str, Path]) -> str:
-    """Return how to get one without them."""
+    """Return how to get a BytePS without faults."""
     if "torch" in parts and _OF_GPUS in parts["torch"].read_bytes():
-        return "`python -m prophet_byteps.build build --cuda` makes one without them"
-    return "`pip uninstall byteps`, then `python -m prophet_byteps.build install`, for one without them"
+        return "`python -m prophet_byteps.build build --cuda` builds a BytePS without them"
+    return "`pip uninstall byteps`, then `python -m prophet_byteps.build install`, installs a BytePS without them"

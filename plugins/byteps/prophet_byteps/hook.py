@@ -1,7 +1,7 @@
 """Python's side of the native BytePS hook: loading it, and the calls into it.
 
-Rule of this file: everything that touches the hook's shared object through ctypes. library.py knows on which BytePS it
-can act. Nothing here decides; plugins/byteps/prophet_byteps/native/hook.cc says how the hook works.
+Rule of this file: everything that uses the hook's shared object through ctypes. library.py knows which BytePS the hook
+supports. Nothing here makes decisions; plugins/byteps/prophet_byteps/native/hook.cc explains how the hook works.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """Flags that tell prophet_hook_attach about the library."""
 PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
-"""Priorities of tasks that are pushed and not pulled, or pulled and not pushed (hook.cc has the same)."""
+"""Priorities of tasks that are only pushed, or only pulled (hook.cc has the same values)."""
 _NEWEST = "prophet_hook_give_size"
-"""Newest function of the hook, which an older release lacks."""
+"""Newest function of the hook, which the hooks of older releases lack."""
 _DRAIN_EVENTS = 1 << 16
-"""Events taken at a time (24 bytes each)."""
+"""Maximum events drained at a time (24 bytes each)."""
 POLL_S = 0.001
-"""Seconds between a front end's looks at its transfers where no hook can wake it."""
+"""Seconds between a front end's checks of its transfers if no hook can wake it."""
 
 
 @dataclass(frozen=True)
 class TakenPlan:
-    """Plan that the hook has taken up: its number in the record of events, and its bytes."""
+    """A plan that the hook has taken up: its number in the event record, and its bytes."""
 
     number: int
     encoded: bytes
@@ -52,7 +52,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "give_size": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32),
     "wait_completed": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double),
 }
-"""Functions of the hook that take or return other types than int: the type returned, and those taken."""
+"""Functions of the hook with other types than int: the return type, then the argument types."""
 _COUNTS = ("tasks", "in_flight_bytes", "watchdog_releases", "unanswered_releases", "events_dropped")
 
 
@@ -84,7 +84,7 @@ class _Status(ctypes.Structure):
 
 
 def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
-    """Return (True if the hook can act here, one line that says on what or why not), for `prophet doctor`."""
+    """Return (True if the hook supports this BytePS, a line that names it or says why not), for `prophet doctor`."""
     try:
         library = find_library(framework)
         native_path()
@@ -104,25 +104,25 @@ def native_path() -> Path:
 
 
 def check_layouts(native: ctypes.CDLL) -> int:
-    """Return the most pushes, or pulls, in flight in the hook. Raises HookError if it is not this Prophet's."""
+    """Return the hook's maximum of pushes in flight, and of pulls. Raises HookError if it is from another Prophet."""
     layouts = _Layouts()
     try:
         native.prophet_hook_layouts(ctypes.byref(layouts))
         getattr(native, _NEWEST)
     except AttributeError:
-        raise HookError("the native hook is an older Prophet's; install Prophet anew") from None
+        raise HookError("the native hook is from an older Prophet; reinstall Prophet") from None
     known = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
     its = (layouts.event_version, layouts.event_bytes, layouts.plan_version)
     if its != known:
         raise HookError(
-            f"the native hook is another Prophet's (version and bytes of an event, version of a plan: {its}, and "
-            f"{known} here); install Prophet anew"
+            f"the native hook is from another Prophet (event version, event bytes and plan version are {its}, and "
+            f"{known} here); reinstall Prophet"
         )
     return int(layouts.most_in_flight)
 
 
 def load_for(framework: str) -> tuple[Library | None, Hook | None, str]:
-    """Return (BytePS's extension of `framework`, the hook now in front of it, ""), or (None, None, why not)."""
+    """Return (BytePS's extension for `framework`, the loaded hook, ""), or (None, None, why not)."""
     try:
         return find_library(framework), Hook.load(), ""
     except HookError as error:
@@ -134,7 +134,7 @@ def load_for(framework: str) -> tuple[Library | None, Hook | None, str]:
 class Hook:
     """The loaded hook. `load` must run before BytePS's library is loaded, `attach` after.
 
-    `most_in_flight`: most pushes, and as many pulls, in flight under any plan.
+    `most_in_flight`: maximum of pushes in flight, and of pulls, under any plan.
     """
 
     def __init__(self, native: ctypes.CDLL, most_in_flight: int) -> None:
@@ -148,17 +148,17 @@ class Hook:
 
     @classmethod
     def load(cls) -> Hook:
-        """Put the hook's functions in front of BytePS's own, for libraries loaded from now on.
+        """Give the hook's functions precedence over BytePS's, for libraries loaded from now on.
 
-        Raises HookError, with nothing put in front, if it was compiled for another release of Prophet.
+        Raises HookError, and changes nothing, if the hook was compiled for another release of Prophet.
         """
         path = str(native_path())
-        # First for itself alone: BytePS must not find a hook that does not fit.
+        # Load it locally first, since BytePS must not find a hook that does not fit.
         most_in_flight = check_layouts(ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL))
         return cls(ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL), most_in_flight)
 
     def attach(self, library: Library, watchdog_s: float) -> None:
-        """Find BytePS's own functions; scheduling is on from here. Raises HookError."""
+        """Find BytePS's own functions, and start scheduling. Raises HookError if one is missing."""
         why = ctypes.create_string_buffer(256)
         core = _OLD_STRINGS * library.old_string_abi + _WITHOUT_COMPRESSION * (not library.compresses)
         failed = self._native.prophet_hook_attach(str(library.path).encode(), core, watchdog_s, why, len(why))
@@ -166,7 +166,7 @@ class Hook:
             raise HookError(why.value.decode())
 
     def step_aside(self, why: str) -> None:
-        """Behave as stock from here on. Waiting tasks go to BytePS in order of arrival."""
+        """Behave like stock BytePS from now on. Waiting tasks go to BytePS in order of arrival."""
         self._native.prophet_hook_step_aside(why.encode()[:159])
 
     def set_identity(self, by: str) -> None:
@@ -175,16 +175,16 @@ class Hook:
 
     @property
     def goes_one_way(self) -> bool:
-        """True if PUSH_ONLY and PULL_ONLY work. If not, such a task goes both ways."""
+        """True if PUSH_ONLY and PULL_ONLY work. Otherwise, tasks with these priorities go both ways."""
         return bool(self._native.prophet_hook_one_way())
 
     @property
     def sizes_apart(self) -> bool:
-        """True if a tensor can have its own partition size, as far as BytePS's first pushes show."""
+        """True if tensors can have different partition sizes, as far as BytePS's first pushes show."""
         return bool(self._native.prophet_hook_sizes_apart())
 
     def turn_on_sizes(self) -> None:
-        """Make `give_size` hold from now on, until BytePS begins anew; only where `sizes_apart`."""
+        """Put `give_size` into effect until BytePS restarts. Call it only if `sizes_apart`."""
         self._native.prophet_hook_turn_on_sizes()
 
     def give_size(self, name: str, size: int) -> None:
@@ -192,11 +192,11 @@ class Hook:
         self._native.prophet_hook_give_size(name.encode(), size)
 
     def set_plan(self, plan: Plan) -> TakenPlan:
-        """Swap in both halves of the plan. Raises HookError if it cannot be taken; the old plan then stays."""
+        """Swap in both halves of the plan. Raises HookError, and keeps the old plan, if the hook rejects it."""
         return self.set_encoded_plan(encode_plan(plan))
 
     def set_encoded_plan(self, encoded: bytes) -> TakenPlan:
-        """Do as `set_plan`, for a plan's bytes (core/plan_codec.py)."""
+        """Do the same as `set_plan` with an encoded plan (core/plan_codec.py)."""
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:
@@ -204,14 +204,14 @@ class Hook:
         return TakenPlan(number, encoded)
 
     def reset(self) -> None:
-        """Forget everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
+        """Forget all waiting and in-flight tasks: BytePS is being suspended or shut down. The plan stays.
 
-        Harmless when repeated. What is forgotten is neither sent nor answered, so nobody may still wait for it.
+        Harmless when repeated. Forgotten tasks are neither sent nor answered, so nobody may still wait for them.
         """
         self._native.prophet_hook_reset()
 
     def drain(self) -> NDArray[Any]:
-        """Return all events since the last call, oldest first (EVENT_DTYPE). One thread at a time."""
+        """Return all events since the last call, oldest first (EVENT_DTYPE). Call it from one thread at a time."""
         pieces = []
         count = len(self._buffer)
         while count == len(self._buffer):
@@ -220,7 +220,7 @@ class Hook:
         return np.concatenate(pieces)
 
     def wait_activity(self, limit_s: float) -> None:
-        """Wait, without the interpreter lock, until another tensor has completed, at most `limit_s`."""
+        """Wait, without the interpreter lock, until another tensor completes, or at most `limit_s` seconds."""
         self._completed = self._native.prophet_hook_wait_completed(self._completed, limit_s)
 
     def status(self) -> HookStatus:
@@ -242,7 +242,7 @@ _loaded: Hook | None = None
 
 
 def loaded() -> Hook | None:
-    """Return the hook of this process, if it is on."""
+    """Return the hook of this process; None if it is off."""
     return _loaded
 
 
@@ -264,7 +264,7 @@ def reset() -> None:
 
 
 def wait_activity(limit_s: float) -> None:
-    """Call Hook.wait_activity. Without the hook sleep briefly, since nothing would wake us."""
+    """Call Hook.wait_activity. Without the hook, sleep briefly, since nothing would wake this thread."""
     if _loaded is None:
         time.sleep(min(limit_s, POLL_S))
     else:
@@ -272,7 +272,7 @@ def wait_activity(limit_s: float) -> None:
 
 
 def progress() -> object:
-    """Return a value that changes when a transfer begins or ends; without the hook it never does."""
+    """Return a value that changes when a transfer starts or finishes; None without the hook."""
     if _loaded is None:
         return None
     status = _loaded.status()
@@ -280,7 +280,7 @@ def progress() -> object:
 
 
 def sending() -> bool:
-    """True if something is to be sent yet, or was and is not acknowledged. False if the hook is off."""
+    """Return True if a push is waiting or not acknowledged. False if the hook is off."""
     if _loaded is None:
         return False
     pushes = _loaded.status().pushes

@@ -1,10 +1,10 @@
-"""Learning while a process sends: from the hook's events to plans of its own, and to wishes for all workers.
+"""Learning while a process sends: from the hook's events to this worker's plans, and to wishes for all workers.
 
 Rule of this file: the edges of a pure Session: notes on the board (cutting.py), NIC counters, traces, and kept values.
 
-Order, groups and deadlines are each worker's own, blocks and tensors the job's (docs/decisions/sizes-of-the-job.md). A
-plan's cut is a wish, left on the board with its credit. So a worker without the hook cuts as the others do, and if the
-front end fails the workers agree, or end, before anything is sent.
+Order, groups and deadlines belong to each worker, blocks and tensors to the job (docs/decisions/sizes-of-the-job.md).
+A plan's cut is a wish, left on the board with its credit. So a worker without the hook cuts like the others. If the
+front end fails, the workers agree or exit before anything is sent.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("prophet_scheduler")
 
 FORWARD_IDS = ("mxnet",)
-"""Frameworks whose ids are taken for forward order as they are: MXNet's threads hand over gradients that become ready
-at about the same time in any order."""
+"""Frameworks whose gradient ids are taken to be the forward order. In MXNet the order of arrival says little: its
+threads hand over gradients that become ready at about the same time in any order."""
 
 
 class Stores:
-    """Results kept of this process's job: of its optimizers, or of the program's own pushes."""
+    """Learned values kept between runs of this job: for its optimizers, or for the program's own pushes."""
 
     def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
         self._framework = framework
@@ -55,11 +55,11 @@ class Stores:
 
     @property
     def arena(self) -> bool:
-        """True if gradients lie in an arena, and ids of events are places there; otherwise they stay whole."""
+        """True if gradients lie in an arena, so that event ids are places in it. Otherwise they stay whole."""
         return self._framework not in partition.WHOLE_GRADIENTS
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """Return this worker's first cut; called in the program's own thread, once the gradients are known."""
+        """Return this worker's first cut. Called in the program's own thread, once the gradients are known."""
         if self._warm is None:
             from prophet_scheduler.frontends.warm import WarmStart
 
@@ -75,8 +75,8 @@ class Stores:
         return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
 
     def agree_on_pushes(self, module: Any, policy: Policy) -> int:
-        """Agree on the size (bytes) of tensors that the program itself pushes with priorities, if blocks adapt; return
-        0 if BytePS's own holds. `policy` predicts the best.
+        """If blocks adapt, agree on the partition size (bytes) of tensors that the program itself pushes with a
+        priority. Return 0 if BytePS's own size applies. `policy` predicts the best size.
         """
         if not self.arena or self._sizes.fixed is not None or agreement.active() is None:
             return 0
@@ -88,31 +88,31 @@ class Stores:
         return size
 
     def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
-        """Return where learned values are kept, and the cut of them; `cut` is the optimizers' cut in force."""
+        """Return (store of the learned values, cut they apply to). `cut` is the optimizers' cut in force."""
         if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
             return self._pushes.warm, self._pushes.cut
         return self._warm, cut
 
     def keep(self, session: Session, cut: Cut | None) -> None:
-        """Keep the learned values for the next start, at the end of the process."""
+        """Keep the learned values for the next run. Called at the end of the process."""
         warm, cut = self.in_use(session, cut)
         if warm is not None:
             warm.keep(session.learned(cut))
 
 
 class KeptPushes:
-    """Kept values of what this program pushes itself, in `folder`. `where` says where it runs, as a WarmStart's.
-    `shape` is the cluster's, None if unknown.
+    """Learned values, kept in `folder`, for tensors that the program itself pushes. `where` says where the job runs,
+    as for a WarmStart. `shape` is the cluster's, None if unknown.
 
-    When BytePS begins nobody knows what the program will push. So a job is the same if the program and its arguments
-    are, and it runs at the same place.
+    When BytePS starts, nobody knows what the program will push. So two runs are of the same job if they have the same
+    program and arguments, and run in the same place.
     """
 
     def __init__(self, folder: Path | None, where: Mapping[str, str], policy: Policy, shape: Shape | None) -> None:
         from prophet_scheduler.frontends.warm import WarmStart
 
         self.cut: Cut | None = None
-        """Cut of what is pushed with a priority, on all workers. None leaves it to BytePS."""
+        """Cut of tensors pushed with a priority, on all workers. None leaves it to BytePS."""
         self._policy = policy
         self._shape = shape
         where = {**where, "program": repr(sys.argv)}
@@ -120,9 +120,9 @@ class KeptPushes:
         self.warm.first_cut(())
 
     def size(self) -> int:
-        """Return the best size in bytes for the kept gradients and network; a middle one if these are unknown.
+        """Return the best size in bytes for the kept gradients and network; a medium one if these are unknown.
 
-        Such tensors keep the size of their first push, so it cannot be tried.
+        These tensors keep the partition size of their first push, so no other size can be tried.
         """
         try:
             return self._best() or partition.LEARNING_BYTES
@@ -139,12 +139,12 @@ class KeptPushes:
             return None
         middle = Cut.uniform(partition.LEARNING_BYTES)
         search = policy.search(Question(kept.profile, kept.network, self._shape, (middle,), anew=True, arena=False))
-        search.work(EVENTS_A_TURN)  # All workers wait for it.
+        search.work(EVENTS_A_TURN)  # Not longer, since all workers wait for it.
         return search.choices[0].cut.typical_bytes(kept.profile.total_bytes) if search.choices else None
 
 
 class Learning:
-    """Learning of one process. It begins with `policy`; `make_policy(bytes)` is the same for blocks of another size."""
+    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size."""
 
     def __init__(
         self, policy: Policy, board: CutBoard, stores: Stores, make_policy: Callable[[int], Policy] | None = None
@@ -158,7 +158,7 @@ class Learning:
         self.plans = 0
         """Number of plans taken up after the first."""
         self.session: Session | None = None
-        """Session of the process; None before it sends."""
+        """Session of the process; None before the process sends."""
         self.began_warm = False
         self.last_recut_s: float | None = None
         self._recuts = 0
@@ -166,7 +166,7 @@ class Learning:
         self._interface: str | None = None
 
     def begin(self, framework: str, settings: Settings, adapts: bool) -> None:
-        """Make the session; `adapts`: the job's cut may change."""
+        """Create the session. `adapts`: the job's cut may change."""
         from prophet_scheduler.learn.nic import interface_towards
         from prophet_scheduler.session.messages import SessionTerms
         from prophet_scheduler.session.session import Session
@@ -185,10 +185,10 @@ class Learning:
         self.session = Session(self.policy, terms)
         searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self.policy, "search") else []
         for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
-            importlib.import_module(name)  # The agent's own thread must import nothing.
+            importlib.import_module(name)  # The agent's thread must not import anything.
 
     def agree_on_pushes(self, module: Any) -> None:
-        """Agree on the size of the program's own pushes, and plan for it."""
+        """Agree on the partition size of the program's own pushes, and plan for it."""
         size = self.stores.agree_on_pushes(module, self.policy)
         if size and self._make_policy is not None:
             self.policy = self._make_policy(size)
@@ -196,7 +196,7 @@ class Learning:
                 self.session.policy = self.policy
 
     def turn(self, session: Session, now: float, events: NDArray[Any]) -> Plan | None:
-        """Take in what happened since the last turn, and leave wishes on the board. Return the new plan, if any."""
+        """Process events since the last turn, and leave wishes on the board. Return the new plan, if any."""
         from prophet_scheduler.learn.nic import sample_nic
         from prophet_scheduler.session.messages import ForwardTraced, Remembered, TakeUp, Turn, Want
 

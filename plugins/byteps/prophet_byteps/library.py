@@ -1,7 +1,7 @@
-"""The installed BytePS, and a check that the hook knows it.
+"""The installed BytePS, and a check that the hook supports it.
 
-Rule of this file: BytePS's own shared objects, looked at without loading them, and how one is loaded apart from the
-hook. hook.py has the hook's own.
+Rule of this file: BytePS's shared objects, inspected without loading them, and how to load one that bypasses the hook.
+hook.py has the hook's shared object.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ _LOOPS = frozenset(
     ).split()
 )
 _COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
-"""Stages of compression. BytePS has a function for each thread, and a thread for each kind of stage. So these names
-tell which stages there are, and with them their numbers. Of all the lines of development in BytePS's repository (2019
-to 2022) those with these names, and no other, have the task layout that the hook knows."""
+"""Stages of compression. BytePS has a thread for each kind of stage, and a function for each thread. So the functions'
+names tell which stages exist, and thereby their numbers. Of all branches in BytePS's repository (2019 to 2022), those
+with these names, and no others, have the task layout that the hook knows."""
 
-UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients in another way"
-"""Reason why Prophet leaves such a job alone."""
+UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients differently"
+"""Why Prophet leaves such a job alone."""
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
 _ELF_HEADER_BYTES = 64
 _SECTION = struct.Struct("<4xIQ8xQQ24x")
-"""Section of an ELF file: its type, its flags, its offset and its bytes."""
+"""Header of an ELF section: its type, flags, offset, and size in bytes."""
 _STRING_TABLE, _LOADED = 3, 2
 
 
 class HookError(Exception):
-    """The hook cannot act on this BytePS; the message says why, in one line."""
+    """The hook cannot act on this BytePS. The message says why, in one line."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """BytePS extension that the hook knows: its path, its kind of std::string, and if it has compression's stages."""
+    """BytePS extension that the hook supports: path, ABI of std::string, and whether it has compression's stages."""
 
     path: Path
     old_string_abi: bool
@@ -69,10 +69,10 @@ class Library:
 
 
 def find_library(framework: str) -> Library:
-    """Find the BytePS extension of `framework` ("torch", "mxnet") without importing it.
+    """Find the BytePS extension for `framework` ("torch", "mxnet") without importing it.
 
-    Its version does not matter: every build of BytePS's source calls itself 0.2.5. Raises HookError if BytePS is
-    absent, or the hook does not know its library.
+    Its version says nothing: every build of BytePS's source calls itself 0.2.5. Raises HookError if BytePS is absent,
+    or the hook does not support its library.
     """
     folder = byteps_folder()
     if folder is None:
@@ -87,7 +87,7 @@ def find_library(framework: str) -> Library:
 
 
 def byteps_folder() -> Path | None:
-    """Return the folder from which the package `byteps` would be imported; None if there is none."""
+    """Return the folder from which `byteps` would be imported; None if there is none."""
     spec = importlib.util.find_spec("byteps")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -95,13 +95,13 @@ def byteps_folder() -> Path | None:
 
 
 def extension(folder: Path) -> Path | None:
-    """Find the file that `import c_lib` would load in this folder of BytePS's, without loading it."""
+    """Return the file that `import c_lib` would load in this folder of BytePS; None if there is none."""
     files = (folder / f"c_lib{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     return next((file for file in files if file.is_file()), None)
 
 
 def version_of(package: str) -> str | None:
-    """Return the version of an installed package, None if it is not installed or has none."""
+    """Return the version of an installed package; None if it is not installed or has no version."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -109,7 +109,7 @@ def version_of(package: str) -> str | None:
 
 
 def inspect_library(path: Path) -> Library:
-    """Check a BytePS extension by the names it exports. Raises HookError naming what is unknown."""
+    """Check a BytePS extension by the names it exports. Raises HookError that names the missing or unknown ones."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         names = dynamic_names(image)
     for symbol in _NEEDED:
@@ -130,10 +130,10 @@ def inspect_library(path: Path) -> Library:
 
 
 def dynamic_names(image: mmap.mmap) -> bytes:
-    """Return the names that a shared object exports or asks for, each with a zero behind; all of any other file.
+    """Return the names that a shared object exports or imports, each ending in a zero byte; for other files, all bytes.
 
-    A library of 30 MB has some 100 kB of them, and every worker looks for a dozen when it starts. They are the string
-    table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab has not).
+    A library of 30 MB has some 100 kB of names, and every worker searches them for a dozen when it starts. They are in
+    the string table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab does not).
     """
     if image[:6] == _ELF64_LITTLE and len(image) >= _ELF_HEADER_BYTES:
         (table,) = struct.unpack_from("<Q", image, 0x28)
@@ -148,10 +148,10 @@ def dynamic_names(image: mmap.mmap) -> bytes:
 
 def keep_apart(framework: str) -> None:
     """Load a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
-    importlib.import_module(framework)  # brings the libraries that the part is linked to
+    importlib.import_module(framework)  # loads the libraries that this part is linked to
     open_apart(find_library(framework).path)
 
 
 def open_apart(library: Path) -> ctypes.CDLL:
-    """Load the library so that it looks for its functions in itself first."""
+    """Load the library so that it finds its own functions first."""
     return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)

@@ -1,6 +1,6 @@
 """Meeting of all workers at the start of a job and at its end.
 
-Rule of this file: BytePS's own calls that begin and end it, wrapped. agreement.py compares the workers' settings.
+Rule of this file: wrappers of the calls that start and end BytePS. agreement.py compares the workers' settings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from prophet_scheduler.core import settings as names
 from prophet_scheduler.frontends.ending import at_end, finish_first
 
 EXIT_LIMIT_S = 5.0
-"""Maximum wait for workers that have yet to answer, before BytePS or the process ends."""
+"""Maximum seconds to wait for workers that have not answered, before BytePS shuts down or the process exits."""
 ending = False
-"""True while BytePS ends: its end waits for all workers and servers, and for its scheduler."""
+"""True while BytePS shuts down, which waits for all workers and servers, and for its scheduler."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -32,18 +32,18 @@ def attend(
     begin: Callable[[], None],
     agree_on_pushes: Callable[[Any], None],
 ) -> None:
-    """Make bps.init() return only when all workers have started with the same `terms`, and an elastic resume renew
-    agreements. `begin()` is called before BytePS begins and does not raise,
-    `agree_on_pushes(module)` when all have met.
+    """Make bps.init() return only when all workers have started with the same `terms`, and make an elastic resume renew
+    their agreements. `begin()` is called before BytePS starts and does not raise; `agree_on_pushes(module)` is called
+    when all have met.
     """
     init, resume = module.init, module.resume
 
     @functools.wraps(init)
     def init_and_agree(*args: Any, **kwargs: Any) -> Any:
         begin()
-        at_end(_ended)  # Runs after BytePS's own end, which its init() registers.
+        at_end(_ended)  # Runs after BytePS's own shutdown, which its init() registers.
         result = init(*args, **kwargs)
-        # An asynchronous server answers before all have sent, so workers cannot compare through it.
+        # An asynchronous server answers before all workers have sent, so they cannot compare anything through it.
         if agreement.active() is None and module.size() > 1 and names.in_step(os.environ):
             try:
                 from prophet_byteps import exchange
@@ -69,7 +69,7 @@ def attend(
 
 
 def warn_of_settings() -> None:
-    """Warn of unknown variables, on one worker of the job."""
+    """Warn about unknown variables, on one worker of the job."""
     if place_of(os.environ)[0] == 0:
         from prophet_scheduler.frontends.notices import warn_of_unknown_variables
 
@@ -77,12 +77,12 @@ def warn_of_settings() -> None:
 
 
 def not_compared(error: Exception) -> None:
-    """Warn that workers may differ."""
+    """Warn that differences between workers go unnoticed."""
     logger.warning("Prophet cannot compare the workers' settings: %s: %s", type(error).__name__, error)
 
 
 def _answer_before_the_end() -> None:
-    """Answer all workers, since another may still wait for this one."""
+    """Wait until no page is in flight, since another worker may still need this one's answer."""
     global ending
     try:
         agreement.wait(agreement.at_rest, "all workers", EXIT_LIMIT_S)

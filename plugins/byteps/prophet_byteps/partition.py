@@ -1,14 +1,14 @@
-"""BytePS's partition size: its value in a job, who chooses it, and how it is read and set while BytePS runs.
+"""BytePS's partition size: its value in a job, who chooses it, and how to read and set it while BytePS runs.
 
-Rule of this file: this one number inside BytePS, and the cut that goes with it where blocks do not adapt.
+Rule of this file: this one number inside BytePS, and the cut that goes with it if blocks do not adapt.
 
-A block of the PyTorch front end is a tensor of BytePS's, and a partition is never smaller, so each block is one
-message. The MXNet front end hands over whole gradients, so there the number cuts them (mxnet/names.py).
+To BytePS, each block of the PyTorch front end is a tensor. Partitions are never smaller than blocks, so each block is
+one message. The MXNet front end hands over whole gradients, and this number cuts them (prophet_mxnet/byteps/names.py).
 
-BytePS compresses each partition by itself: the scale of onebit and the k of topk belong to a partition. So with small
-ones a job would learn something else. The trainer that asks for compression is made after BytePS has read the number,
-which only counts from a tensor's first push on. So it can be set back while nothing has been sent that it would cut
-differently. It is one number for the whole process.
+BytePS compresses each partition separately: onebit's scale and topk's k apply to one partition. So a job with small
+partitions would learn something else. The trainer that asks for compression is created after BytePS has read the
+number, but the number takes effect only at a tensor's first push. So it can be reset as long as nothing was sent that
+the old number cut differently. It is one number for the whole process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.policies import Blocks
 
 BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
-"""Size that BytePS 0.2.5 uses if its variable is not set."""
+"""Partition size that BytePS 0.2.5 uses if its variable is not set."""
 WHOLE_GRADIENTS = ("mxnet",)
-"""Frameworks whose front end hands over gradients as they are, so that ids are gradients and not places in an arena."""
+"""Frameworks whose front end hands over whole gradients, so that ids are gradients and not places in an arena."""
 LEARNING_BYTES = 512 * 1024
-"""Partition size of such a job that adapts, until it knows better. Smaller gradients tell sizes apart."""
+"""First partition size of such a job if it adapts. Smaller gradients make messages of other sizes to learn from."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
 
 logger = logging.getLogger("prophet_scheduler")
@@ -39,9 +39,9 @@ _ours = False
 
 @dataclass(frozen=True)
 class Sizes:
-    """Cut of a job that has learned nothing. Alike on all workers.
+    """Block sizes of a job that has learned nothing yet, the same on all workers.
 
-    `partition_bytes` is BytePS's number. `fixed` is the cut of a job whose blocks do not adapt, None where plans choose
+    `partition_bytes` is BytePS's number. `fixed` is the cut of a job whose blocks do not adapt; None if plans choose
     it. `fusion` is True if small gradients may share a block.
     """
 
@@ -55,7 +55,7 @@ class Sizes:
 
 
 def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
-    """Return the cut of a job with a policy of these blocks. A size that the user has set is one size for all."""
+    """Return the sizes of a job whose policy has these blocks. A size set by the user applies to all blocks."""
     fusion = settings.fusion and blocks is not Blocks.WHOLE
     adaptive = blocks is Blocks.ADAPTIVE and settings.partition_bytes is None
     if settings.partition_bytes is not None:
@@ -70,15 +70,15 @@ def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
 
 
 def chosen_by_prophet(ours: bool) -> None:
-    """Set if Prophet chose the partition size in BytePS's environment. A user who chose it knows what it is for."""
+    """Record whether Prophet chose the partition size in BytePS's environment. A size that the user chose stays."""
     global _ours
     _ours = ours
 
 
 def give_back(bps: Any, largest_sent: int) -> None:
-    """Set BytePS's own partition size, for a job that compresses. `largest_sent`: bytes of the largest tensor so far.
+    """Restore BytePS's own partition size, for a job that compresses. `largest_sent`: bytes of the largest tensor sent.
 
-    The process ends with one line if the small size has cut a tensor already, or BytePS has no such number.
+    The process exits with one line if the small size has already cut a tensor, or BytePS has no such number.
     """
     global _ours
     if not _ours:
@@ -97,7 +97,7 @@ def give_back(bps: Any, largest_sent: int) -> None:
 
 
 class Number:
-    """The number itself, inside a BytePS that runs."""
+    """The partition size inside a running BytePS."""
 
     def __init__(self, cell: ctypes.c_uint32, step: int) -> None:
         self._cell = cell
@@ -105,7 +105,7 @@ class Number:
 
     @classmethod
     def of(cls, bps: Any) -> Number | None:
-        """Return that of the imported module `bps`; None if its library has no such number."""
+        """Return the number of the imported module `bps`; None if its library has no such number."""
         from prophet_byteps.exchange import library_of  # Few jobs need it.
 
         try:
@@ -120,9 +120,9 @@ class Number:
         return self._cell.value
 
     def rounded(self, size: int) -> int:
-        """Return the size as BytePS rounds it: whole pages for each process of the machine."""
+        """Return the size as BytePS rounds it: up to whole memory pages for each process of the machine."""
         return -(-size // self._step) * self._step
 
     def set(self, size: int) -> None:
-        """Cut by this size what is handed over from now on. A tensor sent before must not be sent again."""
+        """Use this size for tensors handed over from now on. Tensors sent before must not be sent again."""
         self._cell.value = self.rounded(size)

@@ -1,4 +1,4 @@
-"""Place of a process in a job on BytePS, by its environment.
+"""Place of a process in a BytePS job, according to its environment.
 
 Rule of this file: pure functions of an environment.
 """
@@ -21,7 +21,7 @@ def _read(environ: Mapping[str, str], name: str, default: int) -> int:
 
 
 def shape_of(environ: Mapping[str, str]) -> Shape | None:
-    """Return the number of machines that talk to servers, and the number of servers; None if not given."""
+    """Return the number of machines that talk to servers, and the number of servers; None if either is unknown."""
     from prophet_scheduler.core.choice import Shape
 
     counts = [_read(environ, name, 0) for name in (names.DMLC_NUM_WORKER, names.DMLC_NUM_SERVER)]
@@ -29,22 +29,21 @@ def shape_of(environ: Mapping[str, str]) -> Shape | None:
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int | None, int]:
-    """Return (number in the job, size of the job, number on its machine) of this process, as far as `environ` says."""
-
+    """Return (rank, number of processes in the job or None if unknown, rank on its machine) of this process."""
     local_rank, local_size = _read(environ, names.BYTEPS_LOCAL_RANK, 0), _read(environ, names.BYTEPS_LOCAL_SIZE, 1)
     machines, machine = _read(environ, names.DMLC_NUM_WORKER, 0), _read(environ, names.DMLC_WORKER_ID, 0)
     return machine * local_size + local_rank, machines * local_size or None, local_rank
 
 
 def where_it_runs(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that distinguish a process's job from other jobs, and its worker from other workers."""
+    """Return the variables that tell this job from other jobs, and this worker from other workers."""
     own = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_INTERFACE", "DMLC_WORKER_ID")
     return {name: environ.get(name, "") for name in (*own, "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")}
 
 
 def decides(environ: Mapping[str, str]) -> bool:
     """Return True if this is the process whose wishes count (cutting.py)."""
-    # On the first machine a process's rank is its number there.
+    # On the first machine, a process's rank is its local rank.
     return names.is_first_machine(environ) and place_of(environ)[2] == decider(
         _read(environ, names.BYTEPS_LOCAL_SIZE, 1)
     )

@@ -1,4 +1,4 @@
-"""Reports of a process: what it says while it runs, and the files that it leaves at its end.
+"""Reports of a process: its status while it runs, and the files that it writes at exit.
 
 Rule of this file: the observer and the kept events. Times are seconds of the steady clock.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class Reports:
-    """Reports of one process, as far as `settings` ask for any; `status()` returns its present status."""
+    """Reports of one process, as far as `settings` ask for any. `status()` returns its current status."""
 
     def __init__(self, settings: Settings, status: Callable[[], AgentStatus]) -> None:
         self._settings = settings
@@ -42,15 +42,15 @@ class Reports:
 
     @property
     def wants_events(self) -> bool:
-        """True if somebody reads the events."""
+        """True if events are kept or observed."""
         return self._kept is not None or self.observer is not None
 
     def begin(self, framework: str, wake: Callable[[], None], arena: bool) -> None:
-        """Begin to say what the process does, if asked to; `wake` makes the agent take a turn at once."""
+        """Start reporting what the process does, if requested. `wake` makes the agent take a turn at once."""
         if not self._settings.watched:
             return
         try:
-            from prophet_scheduler.frontends import lines  # noqa: F401  The agent's thread is to import nothing.
+            from prophet_scheduler.frontends import lines  # noqa: F401  The agent's thread must not import anything.
             from prophet_scheduler.watch.observer import Observer, worker_name
 
             rank, workers, local_rank = place_of(os.environ)
@@ -58,7 +58,7 @@ class Reports:
             worker = worker_name("byteps", framework, rank, workers, local_rank, port)
             self.observer = Observer.begin(worker, self._settings, self._status, wake, arena)
         except Exception as error:
-            logger.warning("Prophet does not say what it does: %s: %s", type(error).__name__, error)
+            logger.warning("Prophet cannot report what it does: %s: %s", type(error).__name__, error)
 
     def keep(self, events: NDArray[Any]) -> None:
         """Keep drained events."""
@@ -66,12 +66,12 @@ class Reports:
             self._kept.keep(events)
 
     def took_up(self, taken: TakenPlan) -> None:
-        """Note a plan that the hook has taken up."""
+        """Record a plan that the hook has taken up."""
         if self._kept is not None:
             self._kept.keep_plan(taken.number, taken.encoded)
 
     def predict(self, session: Session) -> None:
-        """Predict the iterations of the session's plan, for the observer."""
+        """Predict iterations under the session's plan, for the observer."""
         if self.observer is None:
             return
         from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
@@ -83,7 +83,7 @@ class Reports:
             self._predicted = predicted_of(session.wanted, stock_iteration_s(profile, network, ranks=None))
 
     def observe(self, now: float, events: NDArray[Any], session: Session | None, last: bool) -> None:
-        """Say what happened since the last call; `last`: no more turns come."""
+        """Report what happened since the last call. `last`: no further turns follow."""
         if self.observer is None:
             return
         profiler = session.profiler if session is not None else None
@@ -105,19 +105,19 @@ class Reports:
         lines.begins("BytePS", f"{workers} workers and {servers}", profile.total_bytes, self._settings.policy)
 
     def close(self, session: Session | None) -> None:
-        """Say no more."""
+        """Stop reporting, after a last line if the first one was printed."""
         if self.observer is None:
             return
         if self._said and session is not None:
             from prophet_scheduler.frontends import lines
 
             status = self.observer.status()
-            iterations = status.iterations or session.profiler.iterations  # MXNet's front end reports no ends.
+            iterations = status.iterations or session.profiler.iterations  # A program's own pushes report no ends.
             lines.ends(iterations, status.iteration, lines.plain_words(status, "BytePS"))
         self.observer.close()
 
     def write(self, session: Session | None, hook: Hook | None) -> None:
-        """Write the files that were asked for."""
+        """Write the requested files."""
 
         def events() -> EventRecord | None:
             if self._kept is None or hook is None:

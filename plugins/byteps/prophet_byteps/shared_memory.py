@@ -1,10 +1,10 @@
 """BytePS's use of the machine's shared memory: a file for each key, as long as its tensor.
 
-Rule of this file: how much there is, and the descriptors that BytePS leaves open. Linux alone has either; where they
-are unavailable nothing is known and nothing is done.
+Rule of this file: how much is free, and the descriptors that BytePS leaves open. Both need Linux; elsewhere the free
+memory is unknown and nothing is closed.
 
-BytePS 0.2.5 opens a key's file, maps it, and never closes the descriptor. Prophet's keys are many, and 1,024
-descriptors are what a shell gives a process. A mapped file needs none, and BytePS does not use it any more.
+BytePS 0.2.5 opens a key's file, maps it, and never closes the descriptor. Prophet uses many keys, and a shell usually
+allows a process 1,024 descriptors. A mapped file needs none, and BytePS does not use it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILES = f"{FOLDER}/BytePS_"
 
 
 def room_bytes() -> int | None:
-    """Return the free bytes. If a file finds none when it is written, the process dies."""
+    """Return the free bytes; None if unknown. A process that writes to a file when none are left dies."""
     try:
         there = os.statvfs(FOLDER)
     except OSError:
@@ -26,7 +26,7 @@ def room_bytes() -> int | None:
 
 
 def close_mapped() -> int:
-    """Close the descriptors of BytePS's mapped files. Returns their number. From any thread."""
+    """Close the descriptors of BytePS's mapped files, and return their number. Thread-safe."""
     try:
         with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
             mapped = {line[line.index(_FILES) :].rstrip("\n") for line in lines if _FILES in line}
@@ -39,6 +39,6 @@ def close_mapped() -> int:
             if str(descriptor.readlink()) in mapped:
                 os.close(int(descriptor.name))
                 closed += 1
-        except OSError:  # It was that of the listing itself, or another thread's that is gone.
+        except OSError:  # The descriptor of the listing itself, or one that another thread has closed.
             continue
     return closed

@@ -1,7 +1,7 @@
-"""Stalls: when transfers have stopped, and what is known of who waits for whom.
+"""Stalls: when transfers have stopped, and what is known about who waits for whom.
 
-Rule of this file: pure; the time is passed in. The agent says once a second if something finished and if something is
-under way, and logs or ends the process.
+Rule of this file: pure; time is passed in. Once a second the agent reports whether a transfer has finished and whether
+any is under way, and logs a warning or exits.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import enum
 from dataclasses import dataclass
 
 WARN_S = 45.0
-"""Seconds without a finished transfer before one warning. The agent looks once a second, so it comes in a minute."""
+"""Seconds without a finished transfer before one warning. The agent checks once a second: it warns within a minute."""
 
 
 class Verdict(enum.Enum):
-    """Action that is due now."""
+    """Action to take now."""
 
     NOTHING = enum.auto()
     WARN = enum.auto()
@@ -22,7 +22,7 @@ class Verdict(enum.Enum):
 
 
 class StallDetector:
-    """Detector that tells a stall from idleness. `limit_s`: seconds until the process is to end; None for never."""
+    """Tells a stall from idleness. `limit_s`: seconds of a stall after which the process exits; None for never."""
 
     def __init__(self, limit_s: float | None = None) -> None:
         self._limit_s = limit_s
@@ -31,7 +31,7 @@ class StallDetector:
         self.stalled_s = 0.0
 
     def turn(self, now: float, finished: bool, under_way: bool) -> Verdict:
-        """Return what is due. `finished`: some transfer has finished since the last turn. One warning a stall."""
+        """Return the action to take. `finished`: a transfer has finished since the last turn. Warns once a stall."""
         if finished or not under_way or self._moved_at is None:
             self._moved_at = now
             self._warned = False
@@ -46,16 +46,16 @@ class StallDetector:
 
 @dataclass(frozen=True)
 class Oldest:
-    """Oldest transfer of a kind that is under way: its age in seconds, and its tensor, in words."""
+    """Oldest push or pull in flight: its age in seconds, and its tensor in words."""
 
     age_s: float
     what: str = "a tensor"
 
 
 def story(stalled_s: float, push: Oldest | None, pull: Oldest | None, ending: bool = False) -> str:
-    """Return one line on what waits for whom. `ending`: BytePS ends.
+    """Return one line on who waits for whom. `ending`: BytePS is shutting down.
 
-    A server acknowledges a push as soon as it has it, and answers a pull when every worker has pushed that key.
+    A server acknowledges a push as soon as it arrives, and answers a pull when every worker has pushed that key.
     """
     parts = []
     if push is not None:

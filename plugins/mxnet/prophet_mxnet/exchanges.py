@@ -1,4 +1,4 @@
-"""Scripts in Gluon on BytePS and on MXNet's KVStore: what each says to it by its documentation, and nothing more."""
+"""Gluon on BytePS and on MXNet's KVStore: the calls that each one's documentation has for a script, and no others."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import mxnet as mx
 
 
 def ordered_parameters(network: mx.gluon.Block) -> list[mx.gluon.Parameter]:
-    """Return the trained parameters in the order in which forward uses them (that of their making)."""
+    """Return the trained parameters in the order in which forward uses them (that of their creation)."""
     return [parameter for parameter in network.collect_params().values() if parameter.grad_req != "null"]
 
 
 class BytePSInGluon:
-    """BytePS's example of Gluon: its trainer takes a ParameterDict, broadcasts at its first step, divides by size."""
+    """As BytePS's Gluon example: the trainer takes a ParameterDict, broadcasts at the first step, divides by size."""
 
     divisor = 1
 
@@ -33,8 +33,8 @@ class BytePSInGluon:
 class KVStoreInGluon:
     """MXNet's store, as in "Distributed Training in MXNet": the trainer gets it, and servers run the optimizer.
 
-    Parameters go to the trainer as a list in forward order: what it makes of their places is the priority, and of a
-    dict it would sort the names (dense10 before dense1).
+    Parameters go to the trainer as a list in forward order, since their places become priorities. The trainer would
+    sort a dict by name (dense10 before dense1).
     """
 
     store = "dist_sync"
@@ -50,6 +50,6 @@ class KVStoreInGluon:
 
 
 class P3InGluon(KVStoreInGluon):
-    """The store of P3, which slices."""
+    """P3's store, which slices tensors."""
 
     store = "p3store_dist"

@@ -1,7 +1,7 @@
 """A graph from an MXNet symbol.
 
-Rule of this file: the JSON that `symbol.tojson()` and `net.export()` write as steps and parameters; the iteration made
-of it is graph_patterns.py's. The JSON alone is enough: MXNet is used only where a Symbol is passed, to infer shapes.
+Rule of this file: from the JSON of `symbol.tojson()` and `net.export()` to steps and parameters; graph_patterns.py
+makes the iteration from these. The JSON is enough: MXNet is used only to infer shapes, if a Symbol is passed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from prophet_scheduler.models.graph_patterns import ForwardStep, Pattern, worker
 Shape = tuple[int, ...]
 
 NUMBER_BYTES = {0: 4, 1: 8, 2: 2, 3: 1, 4: 4, 5: 1, 6: 8, 12: 2}
-"""Bytes of a number by MXNet's type flag: float32, float64, float16, uint8, int32, int8, int64; bfloat16 is 12."""
+"""Bytes per number by MXNet's type flag: float32, float64, float16, uint8, int32, int8, int64; 12 is bfloat16."""
 
 AUXILIARY_FROM = {"BatchNorm": 3, "BatchNorm_v1": 3, "SyncBatchNorm": 3, "_contrib_SyncBatchNorm": 3}
-"""Operators whose inputs from this one on are running averages: kept by the worker, never sent."""
+"""Operators whose inputs from this index on are running averages: kept by the worker, never sent."""
 
 
 def graph_of_symbol(
@@ -36,17 +36,17 @@ def graph_of_symbol(
     times_s: Mapping[str, float] | None = None,
     name: str = "symbol",
 ) -> Graph:
-    """The graph of `symbol`: an mxnet Symbol, or its JSON text.
+    """Return the graph of `symbol`: an mxnet Symbol, or its JSON text.
 
-    `inputs` are the variables that are data; with those called `*label` they do not travel, and every other
-    variable is a parameter, except the running averages of batch normalization. Of a Symbol, `shapes` are those of
-    the data. Of JSON text they are also those of every parameter (unless its `__shape__` says it) and, unless
-    `times_s` covers the operation, of its result as `NODE_output`, as `symbol.get_internals()` names it.
+    `inputs` are the variables with data. These do not travel, nor do variables called `*label`. Every other variable is
+    a parameter, except the running averages of batch normalization. For a Symbol, `shapes` has the data's shapes. For
+    JSON text it also has the shape of each parameter (unless `__shape__` gives it) and of each operation's result
+    (unless `times_s` covers the operation), as `NODE_output`, the name from `symbol.get_internals()`.
 
-    Computing is called `forward.NODE` (and `backward.NODE`), a transfer like its parameter. The work of a convolution
-    or a dense layer follows from weight and result; any other operator is one operation for each number of its result.
+    Computing is called `forward.NODE` (and `backward.NODE`), and a transfer has its parameter's name. The work of a
+    convolution or dense layer follows from weight and result; others do one operation for each number of the result.
 
-    Raises UserError for what is no symbol, for a shape that is missing or unknown, and as `worker_graph` does.
+    Raises UserError for an invalid symbol, for a missing or unknown shape, and as `worker_graph` does.
     """
     if not isinstance(symbol, str):
         shapes = _inferred(symbol, shapes, name)
@@ -86,7 +86,7 @@ def graph_of_symbol(
 
 
 def _timed(node: str, pattern: Pattern, times_s: Mapping[str, float]) -> bool:
-    """Return True if the times of a node are given, so that its work does not matter."""
+    """Return True if a node's times are given, so that its work does not matter."""
     return f"forward.{node}" in times_s and (pattern is Pattern.RECEIVE or f"backward.{node}" in times_s)
 
 
@@ -114,27 +114,27 @@ def _nodes(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def _attributes(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`attrs`; MXNet before 1.0 wrote `attr` and `param`."""
+    """Return a node's attributes, from `attrs`; MXNet before 1.0 wrote `attr` and `param`."""
     mappings = [node.get(key) for key in ("param", "attr", "attrs")]
     return {key: value for mapping in mappings if isinstance(mapping, dict) for key, value in mapping.items()}
 
 
 def _shape(node: Mapping[str, Any], shapes: Mapping[str, Shape], name: str) -> Shape:
-    """Return the shape of a variable: as given, or as its `__shape__` says."""
+    """Return the shape of a variable, as given or from its `__shape__`."""
     if node["name"] in shapes:
         return shapes[node["name"]]
     try:
         shape = ast.literal_eval(str(_attributes(node).get("__shape__")))
     except (ValueError, SyntaxError):
         shape = None
-    # Gluon writes 0, and with NumPy shapes -1, for what it does not know yet.
+    # Gluon writes 0, or with NumPy shapes -1, for a length that it does not know yet.
     if not isinstance(shape, tuple) or not all(isinstance(length, int) and length > 0 for length in shape):
         raise UserError(f"symbol {name!r}: the shape of {node['name']!r} is unknown; give it in 'shapes'")
     return shape
 
 
 def _number_bytes(node: Mapping[str, Any], name: str) -> int:
-    """Return the bytes of a variable's number, by its `__dtype__`, or float32."""
+    """Return the bytes per number of a variable, by its `__dtype__`; float32 if it has none."""
     flag = str(_attributes(node).get("__dtype__", 0))
     if not flag.isdecimal() or int(flag) not in NUMBER_BYTES:
         raise UserError(f"symbol {name!r}: '__dtype__' of {node['name']!r} is {flag}; known are {[*NUMBER_BYTES]}")
@@ -144,7 +144,7 @@ def _number_bytes(node: Mapping[str, Any], name: str) -> int:
 def _work(
     node: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape], name: str
 ) -> tuple[float, float]:
-    """Floating-point operations of products, and of the rest."""
+    """Return the floating-point operations (of products, of everything else)."""
     results = _results(node["name"], shapes)
     if not results:
         raise UserError(
@@ -153,10 +153,10 @@ def _work(
         )
     numbers = sum(math.prod(shape) for shape in results)
     if node["op"] in ("Convolution", "Convolution_v1", "FullyConnected"):
-        # Every number of the result is a product with one row of the weight: (outputs, what a row has ...).
+        # Each number of the result is a product with one row of the weight: (outputs, dimensions of a row ...).
         return 2.0 * numbers * math.prod(_shape(inputs[1], shapes, name)[1:]), 0.0
     if node["op"] == "Deconvolution":
-        # Every number of the input is multiplied with its part of the weight: (inputs, outputs / groups, kernel ...).
+        # Each number of the input is multiplied by its part of the weight: (inputs, outputs / groups, kernel ...).
         source = inputs[0]
         read = [_shape(source, shapes, name)] if source["op"] == "null" else _results(source["name"], shapes)
         if not read:
@@ -166,7 +166,7 @@ def _work(
 
 
 def _results(node: str, shapes: Mapping[str, Shape]) -> list[Shape]:
-    """The shapes of a node's results: NODE_output, or NODE_output0, NODE_output1, ..."""
+    """Return the shapes of a node's results: NODE_output, or NODE_output0, NODE_output1, ..."""
     if f"{node}_output" in shapes:
         return [shapes[f"{node}_output"]]
     numbered = itertools.takewhile(shapes.__contains__, (f"{node}_output{place}" for place in itertools.count()))
@@ -174,7 +174,7 @@ def _results(node: str, shapes: Mapping[str, Shape]) -> list[Shape]:
 
 
 def _inferred(symbol: Any, shapes: Mapping[str, Sequence[int]], name: str) -> dict[str, Shape]:
-    """The shapes of all variables and results, by MXNet's own inference."""
+    """Return the shapes of all variables and results, as MXNet infers them."""
     internals = symbol.get_internals()
     try:
         _, results, _ = internals.infer_shape(**{key: tuple(shape) for key, shape in shapes.items()})

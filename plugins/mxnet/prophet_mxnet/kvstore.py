@@ -1,11 +1,11 @@
 """MXNet's KVStore: parameter servers on ps-lite, which run the optimizer, in order of arrival or as P3.
 
-Started by hand as "Distributed Training in MXNet" says: ps-lite's variables; every role runs `import mxnet`, which in a
-scheduler or a server does not return before the job has ended.
+It is started by hand, as in "Distributed Training in MXNet": with ps-lite's variables, every role runs `import mxnet`.
+In a scheduler or a server, this import returns only when the job has ended.
 
-P3 (docs/env.md of ps-lite, and `--p3` of MXNet's tools/launch.py) is another store of the same engine and the van of
-ps-lite that keeps a queue by priority, in every role; the watermark is the one that launch.py sets. The store alone
-would send in the order of arrival (tests/net/test_peers.py).
+P3 (docs/env.md of ps-lite, and `--p3` of MXNet's tools/launch.py) is another store of the same engine, with ps-lite's
+van that keeps a priority queue, in every role. The watermark is the one that launch.py sets. The store alone would send
+in order of arrival (tests/net/test_peers.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENGINE = EngineSpec(
         Variant("mxnet-kvstore"),
         Variant(
             "mxnet-p3",
-            # The watermark: messages that the van hands to ZeroMQ before they leave.
+            # The watermark: number of messages that the van hands to ZeroMQ before they leave.
             {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"},
             exchanges={"mxnet": f"{_EXCHANGES}:P3InGluon"},
         ),

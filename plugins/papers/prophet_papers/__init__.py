@@ -1,1 +1,1 @@
-"""Policies of other papers and systems, a file each; their algorithms, which know no queue, are in `algorithms`."""
+"""Policies of other papers and systems, one file each; `algorithms` has their algorithms, independent of the queue."""

@@ -1,13 +1,13 @@
 """Caramel (Hashemi et al., arXiv:2004.14020, 2020) as a policy: its batches, in the order of its packing.
 
-Rule of this file: from a profile and a network to a plan; the algorithms are in algorithms/caramel/.
+Rule of this file: turn a profile and a network into a plan; the algorithms are in algorithms/caramel/.
 
-How the paper maps to the queue. A batch is a group, its place in the packing, by time, is its rank, and one transfer
-has the network at a time, so the credit is 1. The paper's transfers wait for computing, so that none is early. The
-queue knows no start times, but deadlines: a batch goes before its slot only if it ends before the next one that is
-packed ahead of it is predicted to be ready. So none that belongs into the forward pass is in the way of the backward
-pass, and if predictions are true, none ends later than it is packed. The order of computing stays the program's
-(docs/policies/caramel.md). How deep a batch is cut is `depths`; the queue has no such knob.
+Mapping of the paper to the queue: A batch is a group. Its position in the packing, by time, is its rank. One transfer
+has the network at a time, so the credit is 1. The paper makes transfers wait for compute operations, so that none is
+early. The queue has no start times, but it has deadlines: a batch may go before its slot only if it finishes before the
+next batch packed ahead of it is predicted to be ready. So a batch packed into the forward pass does not hold up the
+backward pass and, if predictions hold, none finishes later than packed. The order of compute stays the program's
+(docs/policies/caramel.md). `depths` tells how deep to cut each batch; the queue cannot do that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ONE_BATCH = 1
 
 
 class Caramel:
-    """Batches of small gradients, packed beside the backward and the next forward pass.
+    """Batches of small gradients, packed alongside the backward pass and the next forward pass.
 
-    The network to plan for is the line of the collective (simulate.collectives, or measured). `batching` False sends
-    every gradient alone, `scheduling` False sends batches as they become ready: the paper's switches (section 5), for
-    its ablation. `holding` False leaves the deadlines out: then the network is never idle while a batch waits, but a
-    large one may be in the way. `threshold` in bytes replaces the one of the network's line; UserError if below 0.
+    The network to plan for is the collective's cost line (simulate.collectives, or measured). `batching` False sends
+    every gradient alone; `scheduling` False sends batches as they become ready. These are the switches of the paper's
+    ablation (section 5). `holding` False omits the deadlines: the network is then never idle while a batch waits, but a
+    large batch may hold up others. `threshold` (bytes) replaces the one of the cost line; UserError if below 0.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Caramel:
         self._threshold = threshold
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Without a profile, one at a time as they come; without a network, without batches and in order of arrival."""
+        """Return the plan: without a profile or a network, no batches, in order of arrival, one at a time."""
         if profile is None:
             return Plan(push=QueuePlan(credit=ONE_BATCH), policy=self.name)
         ids = profile.gradient_ids
@@ -67,7 +67,7 @@ class Caramel:
             push, pull = QueuePlan(order=order, credit=ONE_BATCH), QueuePlan(order=order)
             return Plan(push=push, pull=pull, size_bytes=profile.size_by_id, policy=self.name)
         batches, packing = self.pack(profile, network)
-        # Windows are in the order of generation, which is that of the ids turned round.
+        # Windows are in generation order, which is the reverse order of ids.
         members = [[ids[last - place] for place in joined.members] for joined in batches]
         in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
         order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
@@ -77,7 +77,7 @@ class Caramel:
             generation_s = distinct_times(profile)
             ready = [max(generation_s[gradient] for gradient in gradients) for gradients in members]
             deadlines = [Deadline(ready[index], rank) for rank, index in enumerate(in_turn)]
-        # A batch of one is a group too: its partitions are not to go apart.
+        # A batch of one is a group too, so that its partitions stay together.
         groups = {gradient: group for group, gradients in enumerate(members) for gradient in gradients}
         return Plan(
             push=QueuePlan(order, ONE_BATCH, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
@@ -90,13 +90,13 @@ class Caramel:
         )
 
     def pack(self, profile: Profile, network: Network) -> tuple[tuple[Batch, ...], Packing]:
-        """The batches and when each of them travels; their members are counted from the gradient generated first."""
+        """Return the batches and their slots; members are numbered from the gradient generated first."""
         windows = windows_of_profile(profile)
         batches = batch(windows.parameters, network, self._limit(network) if self._batching else 0.0)
         return batches, pack(batches, windows.backward_s, windows.forward_s, network, forward=self._scheduling)
 
     def depths(self, profile: Profile, network: Network) -> tuple[int, ...]:
-        """Into how many chunks each batch of `pack` should be cut (section 4.4)."""
+        """Return the number of chunks for each batch of `pack` (section 4.4)."""
         batches, _ = self.pack(profile, network)
         limit = self._limit(network)
         return tuple(adaptive_depth(joined.size_bytes, limit) for joined in batches)

@@ -1,7 +1,7 @@
-"""Horovod: what is ready at a tick is fused into buffers of a fixed size.
+"""Horovod: gradients that are ready at a tick are fused into buffers of a fixed size.
 
-Rule of this file: which gradients share a buffer, as that program decides it, and the plan for that.
-docs/policies/baselines.md has the mapping and what of the program is not in it.
+Rule of this file: which gradients share a buffer, as Horovod decides it, and the plan for that.
+docs/policies/baselines.md has the mapping, and the parts of Horovod that it leaves out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOROVOD_CYCLE_S = 0.005
 
 
 class Horovod:
-    """Horovod's tensor fusion (Sergeev and Del Balso, arXiv 1802.05799): what is ready at a tick."""
+    """Horovod's tensor fusion (Sergeev and Del Balso, arXiv 1802.05799)."""
 
     name = "horovod"
 
@@ -50,16 +50,16 @@ def fused_by_cycles(
     fusion_bytes: int = HOROVOD_FUSION_BYTES,
     cycle_s: float = HOROVOD_CYCLE_S,
 ) -> list[list[int]]:
-    """Horovod's fused gradients in order of leaving, each as positions in order of generation (falling).
+    """Return Horovod's buffers in sending order, each as positions in generation order (falling).
 
-    Cycles are `cycle_s` apart, from the beginning of the backward pass. What a cycle finds ready is fused in order of
-    generation until the next one would exceed `fusion_bytes`, which begins another buffer; one that is larger than that
-    goes alone (Controller::FuseResponses in horovod/common/controller.cc; it looks ahead for gradients of the same
-    type, and here all are of one). `generation_s` (seconds) and `sizes` (bytes) are in forward order.
+    Cycles are `cycle_s` apart, from the start of backward. A cycle fuses the ready gradients in generation order. A
+    gradient that would make the buffer exceed `fusion_bytes` starts another buffer; one above that size goes alone
+    (Controller::FuseResponses in horovod/common/controller.cc, which looks ahead for gradients of the same type; here
+    all have one type). `generation_s` (seconds) and `sizes` (bytes) are in forward order.
     """
     ready_at: dict[int, list[int]] = {}
     for position in reversed(range(len(sizes))):
-        # Times are sums of floating-point shares: one that is a tick but for its last bits counts as that tick.
+        # Times are sums of floating-point shares: a time that differs from a tick only in the last bits is that tick.
         tick = math.ceil(round(generation_s[position] / cycle_s, 9))
         ready_at.setdefault(tick, []).append(position)
     groups = []

@@ -1,6 +1,6 @@
-"""MG-WFBP (Shi, Chu and Li, INFOCOM 2019): merge gradients where waiting costs less than another start-up.
+"""MG-WFBP (Shi, Chu and Li, INFOCOM 2019): merge gradients if waiting costs less than another start-up.
 
-Rule of this file: which neighbouring gradients travel as one, from generation times and an affine cost, and the plan
+Rule of this file: which neighbouring gradients travel as one, given generation times and an affine cost, and the plan
 for that. docs/policies/baselines.md has the mapping.
 """
 
@@ -19,7 +19,7 @@ from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
 
 
 class MgWfbp:
-    """The paper's merging, or with `exact` the best that any merging of neighbours could be.
+    """The paper's merging or, with `exact`, the best possible merging of neighbours.
 
     Until profile and network are known, gradients go one by one in order of arrival: wait-free back-propagation.
     """
@@ -37,20 +37,20 @@ class MgWfbp:
 
 
 def merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network) -> list[list[int]]:
-    """Algorithm 1: the groups in order of leaving, each as positions in order of generation (falling).
+    """Return the groups of Algorithm 1 in sending order, each as positions in generation order (falling).
 
     `generation_s` (seconds, never rising) and `sizes` (bytes) are in forward order, and a message of s bytes takes
-    `network.transfer_s(s)` = a + b s. From the last layer on, a gradient l is merged into l - 1 where that one is
-    generated less than a after l could start to travel: c(l-1) - tau_c(l) < a. Whether tau_c(l) + a + b s is later than
-    c(l-1), as the authors' program asks too, follows. A merged group starts when the wire is free and its last member
-    is there.
+    `network.transfer_s(s)` = a + b s. Starting from the last layer, gradient l is merged into l - 1 if l - 1 is
+    generated less than a after l could start: c(l-1) - tau_c(l) < a. This implies that tau_c(l) + a + b s is later than
+    c(l-1), which the authors' program also checks. A merged group starts when the wire is free and its last member is
+    ready.
 
-    Each decision is the best for the two gradients alone. The paper calls the result optimal; it is not
-    always: `best_merge`. Raises UserError where times and sizes do not match or times rise.
+    Each decision is the best for these two gradients alone. The paper calls the result optimal, but it is not always:
+    see `best_merge`. Raises UserError if times and sizes do not match, or if times rise.
     """
     _check(generation_s, sizes)
     groups: list[list[int]] = []
-    free_s = 0.0  # when the groups that are closed are off the wire
+    free_s = 0.0  # when all closed groups are off the wire
     for position in reversed(range(len(sizes))):
         if groups:
             group = groups[-1]
@@ -64,16 +64,16 @@ def merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network)
 
 
 def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network) -> list[list[int]]:
-    """The merging of neighbours whose last group ends first; arguments and result as `merge`.
+    """Return the merging of neighbours whose last group finishes first; arguments and result as in `merge`.
 
-    Groups travel one after another, so all that matters of those before one is when the last of them ends, and sooner
-    is never worse. So the best end after each gradient follows from the best ends before it, for every group that may
-    be last: O(n^2). Of equally good ones, that with the fewest groups.
+    Groups travel one after another, so a group depends on earlier groups only through the time when the last of them
+    finishes, and earlier is never worse. So the best finish after each gradient follows from the best finishes before
+    it, by trying every possible last group: O(n^2). Ties go to the merging with the fewest groups.
     """
     _check(generation_s, sizes)
     count = len(sizes)
     order = list(reversed(range(count)))
-    # best[k]: (end, groups) of the first k gradients in order of generation; start[k]: where the last group begins.
+    # best[k]: (end, groups) of the first k gradients in generation order; start[k]: where the last group begins.
     best: list[tuple[float, int]] = [(0.0, 0)]
     start = [0]
     for end in range(1, count + 1):
@@ -96,7 +96,7 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
 def end_s(
     groups: Sequence[Sequence[int]], generation_s: Sequence[float], sizes: Sequence[int], network: Network
 ) -> float:
-    """Return when the last of `groups` is off the wire, in seconds after backward began. Merging makes it small."""
+    """Return when the last of `groups` is off the wire, in seconds after backward began; merging minimizes this."""
     now = 0.0
     for members in groups:
         ready_s = max(generation_s[member] for member in members)
@@ -106,7 +106,7 @@ def end_s(
 
 def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
     if len(generation_s) != len(sizes):
-        raise UserError(f"{len(generation_s)} generation times for {len(sizes)} sizes; give one of each a gradient")
+        raise UserError(f"{len(generation_s)} generation times for {len(sizes)} sizes; give one of each per gradient")
     if any(later > earlier for earlier, later in itertools.pairwise(generation_s)):
         raise UserError("generation_s rises; list gradients from the first layer (generated last) to the last layer")
 

@@ -1,12 +1,12 @@
-"""PACE (Bao et al., INFOCOM 2020) as a policy for the queue: fused tensors, the longest tail first, one at a time.
+"""PACE (Bao et al., INFOCOM 2020) as a policy for the queue: fused tensors, longest tail first, one at a time.
 
-Rule of this file: from a profile and a network to a plan; the algorithms are in algorithms/pace/.
+Rule of this file: turn a profile and a network into a plan; the algorithms are in algorithms/pace/.
 
-How the paper maps to the queue. A group is a fused tensor. The paper gives each segment the slot in which it starts
-as its priority; here a tensor's rank is its place by the longest tail, which is the rule that made those slots. While
-all goes as predicted the two are the same; when a gradient is late the ranks still say what is best among what is
-there. With a credit of one task a tensor is interrupted after each of its tasks, so the cuts are as fine as the
-partitions are. An engine that can cut a tensor anywhere finds the paper's own cuts in `Pace.segments`.
+Mapping of the paper to the queue: A group is a fused tensor. In the paper, a segment's priority is its start slot;
+here, a tensor's rank is its position by the longest tail, the rule that produced those slots. As long as predictions
+hold, the two are the same; if a gradient is late, ranks still give the best order of those that are ready. With a
+credit of one task, a tensor can be interrupted after each of its tasks, so the cuts are as fine as the partitions. An
+engine that can cut a tensor anywhere finds the paper's own cuts in `Pace.segments`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
 
 ONE_SEGMENT = 1
-"""The credit: a task goes when nothing is in flight. An all-reduce fills the wire, and a second one only waits in it.
-"""
+"""Credit: a task goes when nothing is in flight. An all-reduce fills the wire; a second one would only wait."""
 
 
 class Pace:
-    """PACE, with nothing to tune. Layers are taken to follow one another (docs/decisions/graphs-of-jobs.md).
+    """PACE, with nothing to tune. Layers are assumed to form a chain (docs/decisions/graphs-of-jobs.md).
 
-    `balanced` is the paper's fusion; without it the groups are the best that neighbours can form (`best_fusion`).
+    `balanced` is the paper's fusion; without it, the groups are the best possible ones of neighbours (`best_fusion`).
     """
 
     def __init__(self, balanced: bool = True) -> None:
@@ -36,7 +35,7 @@ class Pace:
         self._fuse = balanced_fusion if balanced else best_fusion
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Forward order until both are known: what fusing saves and where it delays depends on both."""
+        """Return the plan: forward order until both are known, since the gain and delay of fusion depend on both."""
         if profile is None or network is None:
             order = profile.rank_by_id if profile else {}
             push = QueuePlan(order=order, credit=ONE_SEGMENT)
@@ -56,7 +55,7 @@ class Pace:
         )
 
     def segments(self, profile: Profile, network: Network) -> dict[int, tuple[int, ...]]:
-        """Return by group of the plan the bytes of the segments of its tensor, in the order they go in."""
+        """Return the bytes of each segment of a tensor, in sending order, by the tensor's group in the plan."""
         graph = training_graph(profile)
         fusion = self._fuse(graph, network)
         cuts = segment_bytes(fusion, graph, network)
@@ -64,10 +63,10 @@ class Pace:
 
 
 def urgency(fusion: Fusion) -> list[int]:
-    """The groups by the longest tail; of equal tails the one released last, which in layers is the earlier layer.
+    """Return the groups by falling tail, and equal tails by falling release (for layers, the earlier layer first).
 
-    Equal tails may go in any order. But forward times that are not known yet are 0, and then forward order is the
-    better guess than order of arrival.
+    Equal tails may go in any order. But forward times are 0 until they are known, and then forward order is a better
+    guess than order of arrival.
     """
     transfers = fusion.problem.transfers
     return sorted(range(len(transfers)), key=lambda i: (-transfers[i].tail, -i))

@@ -1,14 +1,14 @@
 """TicTac (Hashemi et al., SysML 2019) as a policy for the queue: an order from the model's graph.
 
-Rule of this file: from a profile and a graph to a plan; the heuristics are in algorithms/tictac/.
+Rule of this file: turn a profile and a graph into a plan; the heuristics are in algorithms/tictac/.
 
-How the paper maps to the queue. It orders the parameters that a TensorFlow worker receives when an iteration begins;
-all of them exist by then, so a counter at the sender lets each go when those before it went. Here gradients appear
-during the backward pass, the most urgent last. A counter would keep everything waiting for the first number. So the
-numbers are an order among what is ready, on the way up and on the way down.
+Mapping of the paper to the queue: The paper orders the parameters that a TensorFlow worker receives at the start of an
+iteration. All of them exist by then, so a counter at the sender holds each one until those before it are sent. Here
+gradients become available during the backward pass, the most urgent last, and a counter would make all of them wait
+for number 0. So the numbers order those that are ready, for pushes and for pulls.
 
-In the paper the wire never runs dry between two transfers (section 5.1), and a tensor is never cut. A credit of the
-largest gradient does both.
+In the paper the wire is never idle between two transfers (section 5.1), and a tensor is never cut. A credit of the
+largest gradient achieves both.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Blocks, Definition
 
 ONE_TASK = 1
-"""The credit until sizes are known: one slice at a time."""
+"""Credit until sizes are known: one slice at a time."""
 
 
 class TicTac:
-    """The order of TAO, or of TIO where `timing_aware` is False or the network is not known yet.
+    """The order of TAO, or of TIO if `timing_aware` is False or the network is not known yet.
 
-    A profile has no graph, only layers, and of layers one after another TAO makes forward order. `graph` is the model's
-    own, as a job of PyTorch traces it (graph_autograd.py of models) or prophet_mxnet/graph.py reads it. Its transfers
-    are the gradients by name; or, if not all of a profile's names are in it, by place: the gradient with the n-th least
+    A profile has no graph, only layers, and for a chain of layers TAO yields forward order. `graph` is the model's
+    graph, as traced by a PyTorch job (graph_autograd.py of models) or read by prophet_mxnet/graph.py. Its transfers
+    match gradients by name or, if some name of the profile is missing, by position: the gradient with the n-th smallest
     id is the n-th transfer.
     """
 
@@ -43,7 +43,7 @@ class TicTac:
         self._timing_aware = timing_aware
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Raises UserError where the graph is not one of the profile's model."""
+        """Return the plan. Raises UserError if the graph does not fit the profile's model."""
         order: Mapping[int, int] = {}
         credit = ONE_TASK
         if profile is not None:
@@ -57,7 +57,7 @@ class TicTac:
         )
 
     def order(self, profile: Profile, network: Network | None) -> Mapping[int, int]:
-        """The number of each gradient id, 0 first. Equals (TIO has them) go in order of arrival."""
+        """Return the number of each gradient id, 0 first. Equal numbers, as in TIO, go in order of arrival."""
         if self._graph is None:
             graph = forward_graph(profile)
             transfer_of = {gradient: _transfer(index) for index, gradient in enumerate(profile.gradient_ids)}
@@ -65,12 +65,12 @@ class TicTac:
             graph = self._graph
             transfer_of = _match(graph, profile)
         numbers = tao(graph, graph_time(network)) if self._timing_aware and network is not None else tio(graph)
-        # A transfer that nothing waits for has no number: it is last.
+        # A transfer that nothing waits for has no number and goes last.
         return {gradient: numbers.get(name, len(numbers)) for gradient, name in transfer_of.items()}
 
 
 def forward_graph(profile: Profile) -> Graph:
-    """The forward pass of a profile's layers, one after another, each waiting for its own parameter."""
+    """Return the forward pass of the profile as a chain of layers, each of which waits for its parameter."""
     operations = [
         Operation(_transfer(index), OperationKind.TRANSFER, size_bytes=gradient.size_bytes)
         for index, gradient in enumerate(profile.gradients)
@@ -87,7 +87,7 @@ def _transfer(index: int) -> str:
 
 
 def _match(graph: Graph, profile: Profile) -> dict[int, str]:
-    """The transfer of each gradient id."""
+    """Return the transfer of each gradient id."""
     transfers = {operation.name: operation for operation in graph.transfers}
     gradients = sorted(zip(profile.gradient_ids, profile.gradients, strict=True), key=lambda pair: pair[0])
     where = f"graph {graph.name!r}, profile {profile.name!r}"
@@ -110,7 +110,7 @@ def _match(graph: Graph, profile: Profile) -> dict[int, str]:
     return matched
 
 
-# It orders tensors, in time that grows with the square of their number.
+# Whole tensors, because ordering takes time quadratic in their number.
 _definition = partial(Definition, page="policies/tictac.md", blocks=Blocks.WHOLE)
 
 POLICIES = {

@@ -39,6 +39,7 @@ class Members:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._ranks = dist.get_process_group_ranks(group)
+        self.rank, self.ranks = group.rank(), group.size()
         self._alike: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
     def are_of(self, group: dist.ProcessGroup) -> bool:
@@ -49,15 +50,23 @@ class Members:
 
 
 class SharedRounds:
-    """Parts that all modules sharded over one group have in common."""
+    """Parts that all modules sharded over one group have in common. `tries_own`: FSDP2's own collectives have turns."""
 
-    def __init__(self, wire: ShardWire, group: dist.ProcessGroup) -> None:
+    def __init__(self, wire: ShardWire, group: dist.ProcessGroup, tries_own: bool) -> None:
         self.wire = wire
+        self.tries_own = tries_own
         self.iterations: Iterations | None = None
         """None where this rank says nothing of them."""
         self.members = Members(group)
         self.inputs: list[tuple[int, ShardTransfer]] = []
         """Reductions whose gradients may still be in memory, with their urgency."""
+
+    def exchange(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the tensors of all ranks of the group, stacked. Each gives its `own`. Raises the wire's error."""
+        every = own.new_zeros(self.members.ranks, *own.shape)
+        every[self.members.rank] = own
+        self.wire.wait(self.wire.gather(every, GATHERS, 0))
+        return every
 
     def moves(self, size_bytes: int) -> None:
         """Note that so much is on its way."""
@@ -101,15 +110,17 @@ class Gather(DefaultAllGather):
     ) -> Any:
         if not self._shared.members.are_of(group):
             return super().__call__(output_tensor, input_tensor, group, async_op)
+        self._shared.moves(output_tensor.nbytes)
+        module: Any = self._module()
+        rounds = rounds_of(module, begin=False)
+        if rounds is not None and rounds.turns.own:
+            return super().__call__(output_tensor, input_tensor, group, async_op)
         own = output_tensor.view(group.size(), -1)[group.rank()]
         if own.data_ptr() != input_tensor.data_ptr():
             own.copy_(input_tensor)
-        self._shared.moves(output_tensor.nbytes)
-        module: Any = self._module()
         order = order_of(module)
         transfer = self._shared.wire.gather(output_tensor, GATHERS, order.place(module))
         order.gathers(module)
-        rounds_of(module, begin=False)
         return GatherEnd(self._shared.wire, transfer, lambda: order.came(module))
 
 
@@ -122,6 +133,7 @@ class Reduce(DefaultReduceScatter):
         self, parts: SharedRounds | None, replicas: SharedRounds | None, module: torch.nn.Module, group: Any
     ) -> None:
         self._parts, self._replicas = parts, replicas
+        self.shared = [shared for shared in (parts, replicas) if shared is not None]
         self._module = weakref.ref(module)
         self._group = weakref.ref(group)
         self._reduced: tuple[Begun, Stage, torch.Tensor] | None = None
@@ -146,6 +158,8 @@ class Reduce(DefaultReduceScatter):
         parts.moves(input_tensor.nbytes)
         average = op == dist.ReduceOp.AVG
         begun = self._begin(output_tensor) if in_backward() else None
+        if self._has_own_turn:
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
         late = begun if average and not self._adds_up() else None
         result = torch.empty_like(output_tensor) if late is not None else output_tensor
 
@@ -179,11 +193,14 @@ class Reduce(DefaultReduceScatter):
             return False
         (self._parts or replicas).moves(tensor.nbytes)
         average = op == dist.ReduceOp.AVG
+        begun: Begun | None
         if reduced is not None:
-            begun: Begun | None
             begun, *before, source = reduced
         else:
-            begun, before, source = self._begin(tensor) if in_backward() else None, [], tensor.clone()
+            begun, before = self._begin(tensor) if in_backward() else None, []
+            if self._has_own_turn:
+                return False
+            source = tensor.clone()
         result, stages = between_replicas(
             replicas.wire, group.rank(), group.size(), source, average, self._urgency, self._place
         )
@@ -204,6 +221,12 @@ class Reduce(DefaultReduceScatter):
     def _urgency(self) -> int:
         return REDUCES + self._place
 
+    @property
+    def _has_own_turn(self) -> bool:
+        """True if FSDP2's own collectives have the model."""
+        rounds = rounds_of(self._module(), begin=False)
+        return rounds is not None and rounds.turns.own
+
     def _adds_up(self) -> bool:
         """True if FSDP2 adds results of several reductions up before replicas exchange them."""
         group: Any = self._group()
@@ -219,7 +242,10 @@ class Reduce(DefaultReduceScatter):
         for shared in (self._parts, self._replicas):
             if shared is not None and shared.iterations is not None:
                 rounds.says.add(shared.iterations)
-        return rounds.begin(params, output.numel()) if group._all_reduce_hook is None else None
+                shared.iterations.turns = shared.iterations.turns or rounds.turns
+        if group._all_reduce_hook is not None or rounds.turns.own:
+            return None
+        return rounds.begin(params, output.numel())
 
 
 class _Here(threading.local):

@@ -26,7 +26,7 @@ from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch.references import in_backward
-from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations, in_forward_order
+from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations, in_forward_order, message_s
 
 __all__ = ["settings", "take_over"]
 
@@ -149,6 +149,7 @@ class ShardedWatch(ObservedModel):
         alike = [each for each in passes if each.sizes == newest.sizes]
         forward, generation_s = in_forward_order([each.made_s for each in alike], seen.times.backward_s)
         whole = 2 if self._half else 1
+        replicas = self._ranks // self._shards
         return replace(
             seen,
             gradient_bytes=tuple(newest.sizes[place] * whole for place in forward),
@@ -158,6 +159,7 @@ class ShardedWatch(ObservedModel):
             shards=self._shards,
             keep=2 * newest.again < len(forward),
             on_host=self._on_host,
+            message_s=message_s(alike, replicas if replicas > 1 else self._shards),
         )
 
 

@@ -67,6 +67,8 @@ class ModuleOrder:
         self._leads = False
         """True if modules gather ahead in forward because of us."""
         self._settled = False
+        self._led: list[tuple[weakref.WeakKeyDictionary[Any, None], str, str]] = []
+        """Orders in which modules gather ahead: FSDP2's names of a module's list and of the method that sets it."""
         self._places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def gathers(self, module: Any) -> None:
@@ -101,17 +103,24 @@ class ModuleOrder:
             return
         self._settled = True
         self._places.update({module: place for place, module in enumerate(self._forward)})
-        forward = list(self._forward)
         for order, lists, choose in (
-            (forward, "_states_to_forward_prefetch", "set_modules_to_forward_prefetch"),
-            (list(self._backward), "_states_to_backward_prefetch", "set_modules_to_backward_prefetch"),
+            (self._forward, "_states_to_forward_prefetch", "set_modules_to_forward_prefetch"),
+            (self._backward, "_states_to_backward_prefetch", "set_modules_to_backward_prefetch"),
         ):
-            if any(getattr(module._get_fsdp_state(), lists) for module in order):
-                continue
-            self._leads |= order is forward
-            for place, module in enumerate(order):
-                if following := order[place + 1 : place + 1 + AHEAD]:
-                    getattr(module, choose)(following)
+            if not any(getattr(module._get_fsdp_state(), lists) for module in order):
+                self._led.append((order, lists, choose))
+        self._leads = any(order is self._forward for order, *_ in self._led)
+        self.lead(True)
+
+    def lead(self, ahead: bool) -> None:
+        """Have each module gather the next ones ahead from now on, or none of them, unless the program has chosen."""
+        for order, lists, choose in self._led:
+            modules = list(order)
+            for place, module in enumerate(modules):
+                following = modules[place + 1 : place + 1 + AHEAD]
+                before = [] if ahead else [each._get_fsdp_state() for each in following]
+                if following and getattr(module._get_fsdp_state(), lists) == before:
+                    getattr(module, choose)(following if ahead else [])
 
     def forward_ends(self, module: Any) -> None:
         """Let go of gatherings that the pass did not use. Called after the forward of each sharded module."""

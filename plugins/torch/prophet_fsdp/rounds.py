@@ -17,7 +17,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ from prophet_fsdp import watching
 from prophet_fsdp.order import order_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Reduction, Stage
+from prophet_fsdp.turns import Turns
 from prophet_fsdp.wire import ShardWire
+from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -40,6 +42,8 @@ from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.frontends.torch.updates import Abandoned
 from prophet_scheduler.watch import training
 
+Exchange = Callable[[Sequence[float]], Sequence[Sequence[float]]]
+"""Function that gives this rank's numbers to all ranks, and returns those of each."""
 SEVERAL_LIMIT_S = 0.002
 """Longest sleep while several wires may bring something."""
 
@@ -154,15 +158,19 @@ def grads_of(params: Sequence[Any]) -> list[Any]:
 
 
 class ShardRounds(AwaitedRounds):
-    """Rounds of a model. `params` are FSDP2's, in the order of modules."""
+    """Rounds of a model. `params` are FSDP2's, in the order of modules. `exchange` serves the ranks to decide by what
+    they measure; None if the model keeps Prophet's collectives.
+    """
 
     slot_type = ShardSlot
 
-    def __init__(self, params: Sequence[Any], root: Any) -> None:
+    def __init__(self, params: Sequence[Any], root: Any, exchange: Exchange | None) -> None:
         super().__init__(((param._param_fqn or "a parameter", param.sharded_param) for param in params), next(_numbers))
         self.label = name_of(root)
         # FSDP2's way to its parameters is known.
         self._probation = Probation(steps=0)
+        self._exchange = exchange
+        self.turns = Turns(possible=exchange is not None)
         self._wires: list[ShardWire] = []
         self._begun: Begun | None = None
         """Reduction of which FSDP2 makes gradients now."""
@@ -263,6 +271,24 @@ class ShardRounds(AwaitedRounds):
         training.iteration_ended(self.number, now)
         for each in self.says:
             each.backward_ends(now)
+        own = self.turns.own
+        if self.turns.iteration_ends(now) and self._exchange is not None:
+            try:
+                self.turns.decide(self._exchange(self.turns.measured))
+            except Exception:  # A peer is lost, as the next wait says.
+                self.turns.settled = True
+            if self.turns.settled and self.turns.own:
+                self._given_back()
+        if self.turns.own != own:
+            self._order.lead(not self.turns.own)
+
+    def _given_back(self) -> None:
+        """Note that FSDP2's own collectives have the model for good."""
+        own_s, late_s = (f"{seconds:.3g} s" for seconds in self.turns.measured[:2])
+        text = f"an iteration takes {own_s} with them and {late_s} under Prophet"
+        watching.given_back(text, self.record)
+        if self.says:
+            say(f"{self.label} has FSDP2's own collectives from now on: {text}")
 
     def forward_in(self, thread: int) -> None:
         """Note the thread that runs forward."""
@@ -317,6 +343,24 @@ def name_of(module: Any) -> str:
     return type(module).__name__.removeprefix("FSDP").removeprefix("Replicate")
 
 
+def _exchange_of(shared: Sequence[Sequence[Any]]) -> Exchange | None:
+    """Return the exchange among all ranks of modules that have these groups in common; None if groups differ, or are
+    not to try FSDP2's own collectives.
+    """
+    first, *others = shared
+    if any(each != first for each in others) or not all(each.tries_own for each in first):
+        return None
+
+    def exchange(measured: Sequence[float]) -> list[list[float]]:
+        every = torch.tensor(measured, dtype=torch.float64, device="cpu")
+        for each in first:
+            every = each.exchange(every)
+        rows: list[list[float]] = every.view(-1, len(measured)).tolist()
+        return rows
+
+    return exchange
+
+
 def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
     """Return the rounds of the model that the sharded module is in; with `begin` they are made if there are none."""
     context = module._get_fsdp_state()._state_ctx
@@ -326,7 +370,8 @@ def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
         groups = [group for state in context.all_states for group in state._fsdp_param_groups]
         ours = [group for group in groups if isinstance(group._reduce_scatter_comm, Reduce)]
         params = [param for group in ours for param in group.fsdp_params]
-        made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0])
+        exchange = _exchange_of([group._reduce_scatter_comm.shared for group in ours])
+        made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0], exchange)
         watching.follow(made, max(group.mesh_info.mesh.size() for group in ours))
     rounds = _rounds.get(context)
     if rounds is not None and not begin:

@@ -5,6 +5,7 @@ Rule of this file: counting on the first rank of a sharding group. Times are sec
 
 from __future__ import annotations
 
+from prophet_fsdp.turns import Turns
 from prophet_scheduler.frontends import lines
 from prophet_scheduler.frontends.ending import at_end
 from prophet_scheduler.watch.meter import Periods
@@ -21,6 +22,8 @@ class Iterations:
         self._periods = Periods()
         self._forward = False
         self._moved_bytes = self._count = 0
+        self.turns: Turns | None = None
+        """Turns of FSDP2's own collectives, of the group's first model."""
 
     def moves(self, size_bytes: int, backward: bool) -> None:
         """Note a collective of this size, of a forward or a backward pass."""
@@ -40,4 +43,5 @@ class Iterations:
             at_end(self._ends)
 
     def _ends(self) -> None:
-        lines.ends(self._count, self._periods.spread(), "not known what FSDP2 takes without Prophet")
+        assert self.turns is not None
+        lines.ends(self._count, self._periods.spread(), self.turns.words)

@@ -186,9 +186,10 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     if not _wires:
         at_end(_process_ends)
     _wires.append(wire)
-    if not _averages(group):
+    averages = _averages(group)
+    if not averages:
         warn_once(AVERAGES)
-    return SharedRounds(wire, group)
+    return SharedRounds(wire, group, tries_own=averages and told.policy == "prophet")
 
 
 def _averages(group: dist.ProcessGroup) -> bool:

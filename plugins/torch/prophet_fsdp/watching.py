@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from prophet_ddp.agent import Agents, WatchingAgent
-from prophet_ddp.records import Records
+from prophet_ddp.records import ModuleRecord, Records
 from prophet_scheduler.core.settings import Settings
 
 _agents = Agents()
@@ -30,6 +30,11 @@ def begin(told: Settings) -> None:
 def stepped_aside(why: str) -> None:
     """Note that FSDP2 keeps its own collectives."""
     _records.stepped_aside(why)
+
+
+def given_back(why: str, record: ModuleRecord) -> None:
+    """Note that FSDP2's own collectives have this model from here on."""
+    _records.given_back(why, record)
 
 
 def follow(rounds: Any, ranks: int) -> None:

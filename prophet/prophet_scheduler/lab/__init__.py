@@ -1,5 +1,5 @@
-"""Experiments: a YAML config in; processes on a shaped network; results and figures out.
+"""Experiments: read a YAML config, run processes on a shaped network, write results and figures.
 
-`config` reads, `runner` runs, `results` counts, `figures` draws. `jobs` holds the workers' training
-scripts, which are ordinary programs of their framework. The engines move a job's gradients.
+`config` reads, `runner` runs, `results` computes, `figures` draws. `jobs` holds the workers' training scripts, which
+are ordinary programs of their framework. The engines move a job's gradients.
 """

@@ -1,8 +1,8 @@
-"""Advice on a faster job: its iteration time as it is, and with one change.
+"""Advice on making a job faster: its iteration time as it is, and with one change at a time.
 
-Rule of this file: pure, from a situation to predictions and advice. advice_sources.py and advice_recorded.py make
-situations. Each change makes another one, and the simulator predicts both. A measured run gives the simulator's error
-for this job, and predictions on the same engine are scaled by it. Times are seconds, rates bits per second.
+Rule of this file: pure, from a situation to predictions and advice; other files named advice_*.py create situations.
+Each change yields another situation, and the simulator predicts both. A measured run gives the simulator's error for
+this job, and predictions on the same engine are scaled by it. Times are seconds, rates bits per second.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import PredictionError
 
 ITERATIONS, WARMUP = 40, 28
-"""Iterations of a prediction, as in the runs that compared the simulator with real ones."""
+"""Number of iterations of a prediction, as in the runs that compared the simulator with real jobs."""
 WORTH = 0.05
-"""Minimum gain, as a share: nobody buys a network for less."""
+"""Minimum gain worth suggesting, as a share: nobody buys a network for less."""
 COMPRESSED_RATE = 0.8e9
-"""Bytes of gradients per second that torch's PowerSGD of rank 1 handles on one core, measured for three models."""
+"""Gradient bytes per second that torch's PowerSGD of rank 1 processes on one core, measured for three models."""
 AVERAGED_EVERY = 4
-"""Iterations between two averages of local SGD, as in torch's documentation of PeriodicModelAverager."""
+"""Number of iterations per average in local SGD, as in torch's documentation of PeriodicModelAverager."""
 HELD_BACK = 0.05
-"""Share of waiting in an iteration above which the network holds a job back."""
+"""Share of an iteration spent waiting above which the network holds a job back."""
 
 
 @dataclass(frozen=True)
 class Situation:
     """One job on one cluster under one contender.
 
-    `workers_per_host` workers share each worker's link of the cluster. `batch` is a worker's samples in an iteration,
-    as a multiple of the job's own. `waits`: the program reads all averages before it uses any. `assumed` has sentences
-    on its unknown facts. `low_rank_bytes` is what PowerSGD of rank 1 sends of each gradient, empty if unknown.
+    `workers_per_host` workers share a link, that of a worker in the cluster. `batch` is the batch size as a multiple of
+    the job's own. `waits`: the program needs all averages before it uses any. `assumed` has sentences on unknown facts.
+    `low_rank_bytes` are the bytes that PowerSGD of rank 1 sends for each gradient, empty if unknown.
     """
 
     cell: Cell
@@ -63,7 +63,7 @@ class Situation:
     def profile(self) -> Profile:
         """Profile of the job. Raises UserError if there is none."""
         if self.cell.profile is None:
-            raise UserError("there is no profile of this job to predict anything from")
+            raise UserError("this job has no profile to base a prediction on")
         return self.cell.profile
 
     @property
@@ -81,7 +81,7 @@ class Situation:
 
     @property
     def plain_ddp(self) -> bool:
-        """True if torch's own hooks could replace the averaging of whole gradients."""
+        """True if the job is plain DDP, where torch's hooks could replace the averaging of whole gradients."""
         plain = self.contender.policy is None and self.cell.job.compression == "none"
         return plain and self.engine is engines()["ddp"] and not self.sharded
 
@@ -103,7 +103,7 @@ class Situation:
 
 @dataclass(frozen=True)
 class JobChange:
-    """One possible change of a job. `of` returns the changed situation, or None if the change does not apply."""
+    """Possible change of a job. `of` returns the changed situation, or None if the change does not apply."""
 
     name: str
     words: str
@@ -155,7 +155,7 @@ def _low_rank(now: Situation) -> Situation | None:
 
 
 def _local_sgd(now: Situation) -> Situation | None:
-    """Return the job with an exchange of all parameters in one of AVERAGED_EVERY iterations, spread over them all."""
+    """Return the job with an exchange of all parameters every AVERAGED_EVERY iterations, spread evenly over them."""
     if not now.plain_ddp:
         return None
     late_s = now.profile.backward_s
@@ -201,7 +201,7 @@ def _on_byteps(now: Situation) -> Situation | None:
     byteps, cluster = scheduled_engine(), now.cell.cluster
     if now.engine is byteps or now.sharded:
         return None
-    # BytePS advises as many servers as workers; here they are on machines like the workers'.
+    # BytePS recommends as many servers as workers; assume servers on machines like the workers'.
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
     bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
     return now.on(servers=cluster.workers, bandwidth=bandwidth).under(now.contender.policy or byteps.stock)
@@ -216,39 +216,39 @@ CHANGES: Sequence[JobChange] = (
         "half-precision",
         "half precision on the wire",
         _half_precision,
-        "the time of converting, and what rounding does to the model",
+        "conversion time, and the effect of rounding on the model",
     ),
     JobChange(
         "larger-batch",
         "twice the batch",
         _larger_batch,
-        "that a processor computes large batches better, and what they do to the model",
+        "that larger batches compute more efficiently, and their effect on the model",
     ),
-    JobChange("low-rank", "PowerSGD of rank 1", _low_rank, "what the approximation does to the model"),
+    JobChange("low-rank", "PowerSGD of rank 1", _low_rank, "the effect of the approximation on the model"),
     JobChange(
         "local-sgd",
         f"local SGD, averages every {AVERAGED_EVERY} iterations",
         _local_sgd,
-        "what models that drift apart do to the result",
+        "the effect on the result of models that drift apart",
     ),
-    JobChange("kept", "parameters kept after forward", _kept, "the memory that they take"),
+    JobChange("kept", "parameters kept after forward", _kept, "the memory for them"),
     JobChange("shards-on-hosts", "HSDP, shards within a host", _shards_on_hosts, "the memory of larger shards"),
     JobChange("replicas", "DDP in place of FSDP2", _not_sharded, "the memory of whole parameters and their state"),
     JobChange("ddp", "DDP in place of BytePS", _on_ddp),
     JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
-    JobChange("fewer-workers-a-host", "half as many workers a host", _fewer_workers_a_host),
+    JobChange("fewer-workers-a-host", "half as many workers per host", _fewer_workers_a_host),
 )
-"""Changes in the order of their display."""
+"""All changes, in display order."""
 
 
 def contender_of(name: str) -> Contender:
-    """Return a policy or an engine's variant by its name, such as `prophet` or `ddp-gloo`. Raises UserError."""
+    """Return the policy or engine variant of this name, such as `prophet` or `ddp-gloo`. Raises UserError."""
     (contender,) = choose_policies((), [name], "torch")
     return contender
 
 
 def predicted_s(situation: Situation) -> float:
-    """Return the simulator's median iteration time. Raises UserError for a contender or cluster it does not know."""
+    """Return the simulated median iteration time. Raises UserError for an unsupported contender or cluster."""
     contender = replace(situation.contender, warmup=None)
     cell, on_host = on_its_links(situation), situation.workers_per_host
     planned = prepared(cell, contender, waits=situation.waits, on_host=on_host)
@@ -260,17 +260,17 @@ def predicted_s(situation: Situation) -> float:
 def cell_of(
     profile: Profile, contender: Contender, cluster: ClusterConfig, simulator: SimulatorConfig, *, half: bool = False
 ) -> Cell:
-    """Return the cell of a job with this profile. `half`: gradients travel in half precision."""
+    """Return the cell of a job with this profile. `half`: gradients are sent in half precision."""
     job = ReplayJob(kind="replay", compression="fp16" if half else "none")
     setting = {"bandwidth": cluster.bandwidth.default}
     return Cell(setting, job, cluster, (contender,), profile, simulator, contender.engine)
 
 
 def on_its_links(situation: Situation) -> Cell:
-    """Return the cell with each worker's own part of its link and a prediction's length.
+    """Return the cell with the length of a prediction, and with each worker's share of its host's link.
 
-    Workers on the same host each push their own gradients to the servers. A ring by rank crosses a host's link once
-    each way, for any number of workers on it.
+    With servers, each worker on a host pushes its own gradients. A ring by rank crosses a host's link once each way,
+    however many workers the host has.
     """
     if situation.workers_per_host > 1 and situation.served:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
@@ -294,10 +294,10 @@ def advise(
     error_of: Callable[[str], PredictionError] = lambda base: PredictionError(),
     changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
-    """Predict the situation and every one of `changes` that applies. `measured_s` is the real iteration time.
+    """Predict the situation and each of `changes` that applies. `measured_s` is the real iteration time, if known.
 
-    `error_of` returns the error of predictions for a contender's base. Raises UserError if the situation itself cannot
-    be predicted; changes that cannot be predicted are left out.
+    `error_of` returns the prediction error for a contender's base. Raises UserError if the situation itself cannot be
+    predicted; changes that cannot be predicted are left out.
     """
 
     def error(of: Situation) -> PredictionError:
@@ -347,7 +347,7 @@ def advise(
         error=usual,
         worst_error=worst,
         computing_s=computing_s,
-        # The bound is of links that no other worker uses.
+        # The bound assumes links that no other worker uses.
         bound_s=None if situation.sharded and situation.workers_per_host > 1 else lower_bound(cell),
         waits=waits,
         network_holds_back=waits > HELD_BACK,

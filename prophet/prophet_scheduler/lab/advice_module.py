@@ -1,7 +1,7 @@
 """Profile of a user's own PyTorch model, `module:function`, for advice before any job has run.
 
-Rule of this file: from the function to a profile. What it returns is run on this machine's processors if it brings an
-example input; otherwise only its sizes are known.
+Rule of this file: turn the function's model into a profile. With an example input, the model runs on this machine's
+CPU; otherwise only its sizes are known.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.workload import scaled
 
 PASSES = 3
-"""Measured passes. One before them does not count."""
+"""Number of measured passes, after one that does not count."""
 FORWARD_SHARE = 1 / 3
-"""Share of the computing that is forward, where it was not measured: backward has two products for each of forward."""
+"""Forward's share of compute if not measured: backward has two matrix products for each one in forward."""
 
 
 def is_function(source: str) -> bool:
-    """True if `source` may name a function, as `module:function`, and is no file."""
+    """True if `source` has the form `module:function` and is not a file."""
     return ":" in source and not Path(source).exists()
 
 
 def of_function(source: str, computing_s: float | None) -> tuple[Profile, str]:
-    """Return the profile of the model that the function returns, and a sentence on where its times come from.
+    """Return the profile of the function's model, and a sentence on the source of its times.
 
     The function returns a torch.nn.Module, or (module, example): a tensor, or a tuple or dict of arguments.
-    `computing_s` is what an iteration computes where the job runs; without it, what it takes here. Raises UserError.
+    `computing_s` is an iteration's compute time where the job runs; None to measure it here. Raises UserError.
     """
     require(("torch", f"prophet advise {source}"))
     import torch
@@ -56,12 +56,12 @@ def of_function(source: str, computing_s: float | None) -> tuple[Profile, str]:
             raise
         raise UserError(f"{source}: its model failed with its example: {type(error).__name__}: {error}") from None
     if computing_s is None:
-        where = "as measured on this machine's processors; --computing says what it takes where you train"
+        where = "as measured on this machine's CPU; give --computing for the time where you train"
     else:
         by = computing_s / (profile.forward_s + profile.backward_s)
         profile = scaled(profile, backward_s=profile.backward_s * by, forward_s=profile.forward_s * by)
-        shares = "by their bytes" if example is None else "as on this machine's processors"
-        where = f"as --computing says, shared among layers {shares}"
+        shares = "by their bytes" if example is None else "as on this machine's CPU"
+        where = f"as given by --computing, split among layers {shares}"
     return profile, f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, {where}"
 
 
@@ -74,7 +74,7 @@ def _called(source: str) -> Any:
     except Exception as error:
         raise UserError(f"{source}: cannot be called ({type(error).__name__}: {error})") from None
     finally:
-        sys.path.remove(here)  # the function may have gone to another folder
+        sys.path.remove(here)  # not the current folder, which the function may have changed
 
 
 def _by_bytes(source: str, model: Any) -> Profile:
@@ -88,7 +88,7 @@ def _by_bytes(source: str, model: Any) -> Profile:
 
 
 def _measured(source: str, model: Any, example: Any) -> Profile:
-    """Return the profile of a few iterations. Gradients that do not come are left out."""
+    """Return the profile of a few iterations, without parameters that get no gradient."""
     params = {param: name for name, param in model.named_parameters() if param.requires_grad}
     began: list[tuple[Any, float]] = []
     came: dict[Any, float] = {}
@@ -122,7 +122,7 @@ def _measured(source: str, model: Any, example: Any) -> Profile:
 
 
 def _sum(output: Any) -> Any:
-    """Return a number with a gradient: the output's loss if it has one, else the sum of all that it holds."""
+    """Return a scalar to differentiate: the output's loss if it has one, else the sum of all its values."""
     if (loss := getattr(output, "loss", None)) is not None:
         return loss
     if isinstance(output, Mapping):

@@ -1,9 +1,9 @@
-"""Advice on a job that Prophet only watches (PROPHET_SCHEDULER=observe), and its lines.
+"""Advice on a job that Prophet only watches (PROPHET_SCHEDULER=observe), and the lines that print it.
 
-Rule of this file: from what was seen to the rate of a link, and from there to the same advice as for any job. As a
-program it reads what was seen from its standard input, as JSON, and prints the lines: a job's process is spared this.
+Rule of this file: turn observations into the rate of a link, and that into the same advice as for any job. Run as a
+program, it reads an Observed as JSON from standard input and prints the lines, to keep this work out of the job.
 
-The rate is that with which the simulator waits as long as the job did, under DistributedDataParallel's own buckets.
+The rate is the one at which the simulator waits as long as the job did, with DistributedDataParallel's own buckets.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
 from prophet_scheduler.lab.advice_record import Advice
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.simulated_ddp import WAYS_A_MESSAGE
 from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.simulator_error import prediction_error
 from prophet_scheduler.policies.ddp import MEBIBYTE
 
 ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-rank", "local-sgd", "kept", "replicas")
-"""Changes that a job with torch's own collectives can make and stay on them, by name."""
+"""Names of the changes that a job can make without leaving torch's own collectives."""
 RATES_APART = 1000.0
-"""Factor by which the searched rates lie above and below the one that sends all bytes in the measured wait."""
+"""Factor by which the search goes above and below the rate that sends all bytes in the measured wait."""
 LEAST_SHOWN = 0.005
-"""Share of waiting for slower ranks that is not rounded to nothing."""
+"""Minimum share of waiting for slower ranks that is shown; less would round to 0%."""
 HALVINGS = 16
-"""Steps of the search. The last rates are within 0.02% of each other."""
+"""Number of search steps; they leave an interval of 0.02%."""
 
 
 def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation:
-    """Return the job on links of `rate` bits per second. Computing outside of backward counts as forward."""
+    """Return the job on links of `rate` bits per second. Compute outside backward counts as forward."""
     made_s = [*seen.generation_s, 0.0]
     part_s = [later - earlier for later, earlier in pairwise(made_s)]
     forward_s = max(0.0, times.iteration_s - times.network_s - times.backward_s)
@@ -51,12 +52,14 @@ def situation_of(seen: Observed, times: ObservedTimes, rate: float) -> Situation
     simulator = SimulatorConfig(burst=0)
     if seen.shards:
         simulator = SimulatorConfig(burst=0, exchange=FSDP2, shards=seen.shards, keep=seen.keep)
+    if seen.message_s is not None:
+        simulator = simulator.model_copy(update={"latency_s": seen.message_s / WAYS_A_MESSAGE})
     cell = cell_of(profile, contender, cluster, simulator, half=seen.half)
     return Situation(cell, contender, workers_per_host=seen.on_host, low_rank_bytes=seen.low_rank_bytes)
 
 
 def fitted(seen: Observed, times: ObservedTimes) -> Situation:
-    """Return the job on links that make the simulator's iteration the measured one, or come nearest to it."""
+    """Return the job on links at whose rate the simulated iteration time matches the measured one as well as it can."""
     sent_bytes = sum(seen.gradient_bytes) / (2 if seen.half else 1)
     low, high = (8 * sent_bytes / times.network_s * by for by in (1 / RATES_APART, RATES_APART))
     for _ in range(HALVINGS):
@@ -69,14 +72,14 @@ def fitted(seen: Observed, times: ObservedTimes) -> Situation:
 
 
 def advice_of(seen: Observed, times: ObservedTimes) -> Advice:
-    """Predict what each change that the job could make would bring."""
+    """Predict the gain of each change that the job could make."""
     asked = set(ASKED) - ({"prophet"} if seen.no_prophet else set())
     changes = [change for change in CHANGES if change.name in asked]
     return advise(fitted(seen, times), times.iteration_s, error_of=prediction_error, changes=changes)
 
 
 def lines(seen: Observed) -> list[str]:
-    """Say what share of an iteration waits for the network, and what would help."""
+    """Return lines on the share of an iteration spent waiting for the network, and on what would help."""
     times = seen.times
     if times is None:
         of_first = f" of the first of {seen.modules} modules" if seen.modules > 1 else ""
@@ -86,7 +89,7 @@ def lines(seen: Observed) -> list[str]:
     only = f"; only the first of {seen.modules} modules was watched" if seen.modules > 1 else ""
     said = [
         f"an iteration takes {times.iteration_s:.3f} s, of which {times.share:.0%} ± {times.share_error:.0%} waits for "
-        f"the network{slower} ({times.looks} of {seen.iterations} iterations were looked at{only})"
+        f"the network{slower} ({times.looks} of {seen.iterations} iterations were timed{only})"
     ]
     if times.share <= HELD_BACK:
         most = 1 / (1 - times.share) - 1
@@ -95,7 +98,7 @@ def lines(seen: Observed) -> list[str]:
         return [*said, f"not known what would help: {seen.own_hook} changes what is sent"]
     hardly = []
     for each in sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain):
-        # The error of a gain is the simulator's usual one, and that of the measured wait.
+        # The error of a gain combines the simulator's usual error and that of the measured wait.
         off = each.gain * hypot(each.error or 0.0, times.share_error)
         gain = f"{each.gain:.2f} ± {off:.2f}"
         if each.helps and each.gain - 1 > off:

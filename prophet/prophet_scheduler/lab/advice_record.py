@@ -1,6 +1,6 @@
 """Output of `prophet advise --json`.
 
-Rule of this file: immutable values; advice.py makes them. Times are seconds.
+Rule of this file: immutable values; advice.py computes them. Times are seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import JsonValue
 class Suggestion:
     """Predicted effect of a change.
 
-    `gain` is the factor in samples a second over now. `error` and `worst_error` are the usual and the worst deviation
-    of real iterations from simulated ones where both were measured, as shares; None if nothing was compared.
+    `gain` is the factor in samples per second over the present job. `error` and `worst_error` are the median and
+    maximum deviation of real from simulated iterations, as shares, where both are known; None if nothing was compared.
     """
 
     change: str
@@ -32,10 +32,10 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Output of `prophet advise --json`. Times are seconds, `waits` a share of `iteration_s`.
+    """Output of `prophet advise --json`. Times are seconds, `waits` is a share of `iteration_s`.
 
-    `iteration_s` is the measured time if known, else `simulated_s`. `assumed` has sentences on unknown facts of the job
-    and the assumptions in their place.
+    `iteration_s` is the measured time if known, else `simulated_s`. `assumed` lists, as sentences, the assumptions made
+    where facts of the job are unknown.
     """
 
     schema: Literal[1] = 1
@@ -58,6 +58,6 @@ class Advice:
 
     @property
     def best(self) -> Suggestion | None:
-        """Change that helps most; None if none does."""
+        """Suggestion with the greatest gain among those that help; None if none does."""
         helping = [suggestion for suggestion in self.suggestions if suggestion.helps]
         return max(helping, key=lambda suggestion: suggestion.gain, default=None)

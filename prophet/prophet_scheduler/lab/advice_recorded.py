@@ -1,11 +1,11 @@
-"""Situation of a job from its own record (PROPHET_RECORD).
+"""Situation of a job, read from its record (PROPHET_RECORD).
 
-Rule of this file: from lines (watch/rows.py) to a Situation and the iteration time, with one UserError for each way in
-which they do not suffice. Rates are bits per second, times seconds, sizes bytes.
+Rule of this file: turn lines (watch/rows.py) into a Situation and the iteration time, with a UserError for each way in
+which they can be insufficient. Rates are bits per second, times seconds, sizes bytes.
 
-A worker sees its part of the network while all send, but not whose link is the narrow one. If the servers' rate is
-unknown, all machines are assumed to have links of one rate. No event gives the forward time, but the record has the
-iteration time and the time of waiting for averages: the rest of an iteration, without backward, counts as forward.
+A worker sees its share of the network while all workers send, but not whose link is the narrow one. If the servers'
+rate is unknown, all machines are assumed to have the same rate. No event gives the forward time. The record has the
+iteration time and the time spent waiting for averages; what remains after backward counts as forward.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from prophet_scheduler.lab.workload import scaled
 from prophet_scheduler.watch.rows import EndRow, NetworkRow, ProfileRow, RatesRow, WaitsRow
 
 NEWEST_LAPS = 200
-"""Iterations in the median of the job's end."""
+"""Maximum number of iterations, the newest, in the median."""
 NARROW = 0.8
-"""Share of the servers' rate above which, if the workers together get it, the servers' links are the narrow ones."""
+"""If the workers together get at least this share of the servers' rate, the servers' links are the narrow ones."""
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
-"""Variable of torchrun with the number of ranks of a machine."""
+"""Variable of torchrun with the number of ranks on a machine."""
 
 
 def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tuple[Situation, float]:
-    """Return the job of the record in `folder` as it was at its end, and its iteration time then.
+    """Return the job recorded in `folder`, as it was at its end, with its iteration time then.
 
-    `links` may set only the rates of links; the record has all else. Raises UserError.
+    `links` may set only the rates of links; the record has everything else. Raises UserError.
     """
     if replace(links, bandwidth=None, server_bandwidth=None) != LinkOptions():
         raise UserError(
-            f"{folder} is a job's record, which knows its workers and delays; of the options of a network only "
-            "--bandwidth and --server-bandwidth can be given"
+            f"{folder} is a job's record, which has its workers and delays; the only network options that it takes are "
+            "--bandwidth and --server-bandwidth"
         )
     if policy is not None:
         raise UserError(f"{folder} is a job's record, which knows how it ran; leave --policy out")
@@ -69,8 +69,8 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
     cluster = ClusterConfig.model_construct(workers=workers, servers=record.servers, bandwidth=bandwidth)
     costs = SimulatorConfig()
     if network is not None:
-        # A push goes one way and its acknowledgement back. A ring has 2 (p - 1) steps, and only the delay of all of
-        # them together is known (simulate/collectives.py).
+        # A push goes one way, its acknowledgement the other. A ring has 2 (p - 1) steps, and only their total delay is
+        # known (simulate/collectives.py).
         steps = 2 if record.served else max(1, 2 * (workers - 1))
         costs = SimulatorConfig(overhead_s=network.overhead_s, latency_s=network.ack_delay_s / steps, burst=0)
     learned = record.learned
@@ -79,25 +79,25 @@ def of_record(folder: Path, links: LinkOptions, policy: str | None = None) -> tu
 
 
 class _Record:
-    """Record of all workers: `rows` of the one that learned."""
+    """Records of all workers; `rows` are those of the worker that learned."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.workers_rows = folder, read_workers(folder)
         learners = (rows for rows in self.workers_rows if any(isinstance(row, ProfileRow) for row in rows))
         if (rows := next(learners, None)) is None:
             raise UserError(
-                f"{folder}: no worker's record says what was learned of the job: it was too short, an older Prophet "
-                "wrote it, or the file of the rank that decides, the first as a rule, is not there"
+                f"{folder}: no worker's record has a profile of the job: the job was too short, an older Prophet wrote "
+                "the record, or the file of the deciding rank (usually the first) is missing"
             )
         self.rows, self.begin = rows, begin_of(rows)
-        self.chapter = chapter_of(rows, self.begin.unix_s)  # on the worker's own clock, as in the lines
+        self.chapter = chapter_of(rows, self.begin.unix_s)  # on the worker's clock, like the lines
         self.profiles = [row for row in rows if isinstance(row, ProfileRow)]
         self.learned = self.profiles[-1]
-        self.agent = rows[-1].agent if isinstance(rows[-1], EndRow) else None  # None: killed, or still runs
+        self.agent = rows[-1].agent if isinstance(rows[-1], EndRow) else None  # None: killed or still running
         self.engine = engines()[self.begin.worker.engine]
         self.served = self.engine.topology.through_servers
         self.servers = self._number(settings.DMLC_NUM_SERVER)
-        # BytePS sums the gradients of a machine's processes, and only machines send.
+        # BytePS sums the gradients of a machine's processes, so each machine sends as one worker.
         local = self._number(settings.BYTEPS_LOCAL_SIZE) if self.served else 1
         self.workers = max(1, (self.begin.worker.workers or len(self.workers_rows)) // local)
         hosts = [begin_of(each).worker.host for each in self.workers_rows]
@@ -112,16 +112,16 @@ class _Record:
         return max(1, int(text)) if text.isdecimal() else 1
 
     def base(self) -> str:
-        """Return the name of the contender under which the job ran."""
+        """Return the name of the contender that the job ran under."""
         variable = settings.SCHEDULER if self.engine.scheduled else settings.DDP_SCHEDULER
         policy = self.agent.policy if self.agent is not None else self._set(variable)
         base = self.engine.called_here(policy)
         if base not in known_policies():
-            raise UserError(f"{self.folder}: that job ran under {policy!r}, of which nothing is predicted")
+            raise UserError(f"{self.folder}: that job ran under {policy!r}, for which there is no prediction")
         return base
 
     def profile(self) -> Profile:
-        """Return the most detailed learned profile, at the pace of the newest, with the bytes of whole gradients."""
+        """Return the most detailed profile learned, at the pace of the newest, with uncompressed gradient sizes."""
         newest = self._profile(self.learned)
         same = [self._profile(row) for row in self.profiles if sum(row.bytes) == newest.total_bytes]
         finest = max(reversed(same), key=lambda profile: len(profile.gradients))
@@ -129,7 +129,7 @@ class _Record:
             finest = scaled(at_pace(finest, pace_of(newest, finest)), forward_s=newest.forward_s or None)
         else:
             finest = newest
-        # What is neither backward nor waiting counts as forward, if waits are recorded and leave anything.
+        # Time that is neither backward nor waiting counts as forward, if waits were recorded and any time remains.
         waited_s = self._waited_s()
         forward_s = 0.0 if waited_s is None else self.iteration_s() - waited_s - finest.backward_s
         whole_bytes = finest.total_bytes * (2 if self.learned.half else 1)
@@ -141,12 +141,12 @@ class _Record:
             gradients = zip(names, row.bytes, row.generation_s, row.forward_s, strict=True)
             return Profile(self.begin.worker.job, tuple(GradientProfile(*each) for each in gradients), row.gradient)
         except (ValueError, UserError) as error:
-            wrong = f"what was learned of the job cannot be read ({error}); record it again"
+            wrong = f"the job's profile cannot be read ({error}); record the job again"
             raise UserError(f"{self.folder}: {wrong}") from None
 
     def _waited_s(self) -> float | None:
-        """Seconds an iteration that the program waited for averages since blocks last changed, None if unknown. MXNet's
-        engine waits in its own threads.
+        """Seconds per iteration that the program waited for averages since blocks last changed; None if unknown, as
+        with MXNet, whose engine waits in its own threads.
         """
         since_s = self.chapter.recut_s
         spans = [row for row in self.rows if isinstance(row, RatesRow) and (since_s is None or row.from_s >= since_s)]
@@ -160,33 +160,33 @@ class _Record:
         return sum(sum(row.waited_s.values()) + row.others_s for row in waits) / count
 
     def network(self) -> Network | None:
-        """Return the network of the slowest worker at the end, for which every iteration waits."""
+        """Return the final network of the slowest worker, for which every iteration waits."""
         newest = []
         for rows in self.workers_rows:
             newest += [row.network for row in rows if isinstance(row, NetworkRow)][-1:]
         return min(newest, key=lambda network: network.bandwidth, default=None)
 
     def iteration_s(self) -> float:
-        """Median of the newest iterations at rest; a median, because a user's job has other occasional work."""
+        """Median of the newest iterations at rest; not the mean, since a user's job does other work at times."""
         laps = self.chapter.laps
         periods = [lap.period_s for lap in laps[self.chapter.rests_from :]]
         if len(periods) < LEAST_AT_REST:
-            raise UserError(f"{self.folder}: the job has {len(laps)} iterations on record; let it go on for longer")
+            raise UserError(f"{self.folder}: the job has {len(laps)} iterations on record; let it run longer")
         return median(periods[-NEWEST_LAPS:])
 
     def notes(self) -> list[str]:
-        """Return sentences on facts that differ from the prediction's assumptions."""
+        """Return sentences on facts that affect the predictions or differ from their assumptions."""
         aside, back = (self.agent.stepped_aside, self.agent.given_back) if self.agent is not None else ("", "")
         framework = self.begin.worker.framework
         all_notes = (
             (
                 self.learned.barrier,
-                "the program looks at all gradients before it uses any, as clipping by their norm does; so it does in "
-                "all predictions",
+                "the program reads all gradients before it uses any, as clipping by their norm does; all predictions "
+                "assume the same",
             ),
             (aside, f"Prophet stepped aside in that job ({aside})"),
-            (back, f"the job had torch's own reducer in the end, which was faster ({back})"),
-            (framework != "torch", f"predicted as a job of PyTorch, and it ran in {framework}"),
+            (back, f"the job ended with torch's own reducer, which was faster ({back})"),
+            (framework != "torch", f"predicted as a PyTorch job, though it ran in {framework}"),
         )
         return [note for applies, note in all_notes if applies]
 
@@ -194,21 +194,21 @@ class _Record:
 def _through_servers(
     measured: float, links: LinkOptions, workers: int, servers: int, shared: int
 ) -> tuple[float, float, str]:
-    """Return the rates of each host's link and each server's, and a note on assumptions. `measured` is a worker's rate
-    while all send; `shared` is the number of workers on a host.
+    """Return the link rates of each host and each server, and a note on assumptions. `measured` is a worker's rate
+    while all send; `shared` is the number of workers per host.
     """
     rate, server_rate = links.bandwidth, links.server_bandwidth
     if server_rate is None:
         alike = rate or measured * max(shared, workers / servers)
         note = (
-            f"links of workers and servers are taken to be of one rate, {format_rate(alike)}; --bandwidth and "
-            "--server-bandwidth say otherwise"
+            f"workers and servers are assumed to have links of the same rate, {format_rate(alike)}; --bandwidth and "
+            "--server-bandwidth change that"
         )
         return alike, alike, note
     if rate is not None:
         return rate, server_rate, ""
     if measured < NARROW * server_rate * servers / workers:
         return measured * shared, server_rate, ""
-    # The servers' links were measured, and a worker's link may have any higher rate.
+    # The measured rate is that of the servers' links; a worker's link may have any higher rate.
     rate = max(measured * shared, server_rate)
-    return rate, server_rate, f"workers' links are taken to be as wide as servers', {format_rate(rate)} (--bandwidth)"
+    return rate, server_rate, f"workers' links are assumed to be as fast as servers', {format_rate(rate)} (--bandwidth)"

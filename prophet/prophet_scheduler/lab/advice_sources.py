@@ -1,7 +1,7 @@
-"""Sources of the situation for advice: a profile with a network, or a folder of `prophet run`.
+"""Sources of a Situation for advice: a profile with a network, or a folder of `prophet run`.
 
-Rule of this file: from a user's files and options to a Situation, with one UserError for every mistake. Rates are bits
-per second, times seconds.
+Rule of this file: turn a user's files and options into a Situation, with one UserError for every mistake. Rates are
+bits per second, times seconds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.models.zoo import MODELS
 
 PROPHET = "prophet"
-"""Default policy whose run gets advice."""
+"""Policy that advice is about by default."""
 SHARDED = {FSDP2: STOCK, f"{FSDP2}-{PROPHET}": PROPHET}
-"""FSDP2 without Prophet and under it, by the names of --policy."""
+"""Policies of FSDP2 by their --policy name: without Prophet, and under it."""
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Cluster from options; workers on a host share its `bandwidth`. `shards` and `keep` are SimulatorConfig's."""
+    """Options that describe the cluster. Workers on a host share `bandwidth`. `shards` and `keep`: SimulatorConfig."""
 
     bandwidth: float | None = None
     server_bandwidth: float | None = None
@@ -54,17 +54,17 @@ class LinkOptions:
 def of_profile(
     profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None, assumed: str = ""
 ) -> Situation:
-    """Return a job of this profile. If `links` has no bandwidth, it is Prophet's measurement in the `status` of a job.
-    `assumed` is a sentence on the profile's times.
+    """Return a job with this profile. Without a bandwidth in `links`, use the one that Prophet measured, from the
+    `status` file of a job. `assumed` is a sentence on the profile's times.
 
-    Without a `policy` it is as in that job, or else DistributedDataParallel without Prophet. Raises UserError without
-    both, and for an impossible cluster.
+    The default `policy` is Prophet on that job's engine, or without `status` DistributedDataParallel without Prophet.
+    Raises UserError if there is no bandwidth, and for an impossible cluster.
     """
     for name in ("workers", "servers", "workers_per_host"):
         if (count := getattr(links, name)) < 1:
             raise UserError(f"--{name.replace('_', '-')} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
-        raise UserError(f"--workers-per-host is {links.workers_per_host}, and there are {links.workers} workers")
+        raise UserError(f"--workers-per-host is {links.workers_per_host}, but there are only {links.workers} workers")
     job = None if status is None else read_status(status)
     simulator = SimulatorConfig()
     if policy in SHARDED:
@@ -73,9 +73,9 @@ def of_profile(
         contender = replace(contender, name=" ".join([policy, *ways]))
         simulator = SimulatorConfig(exchange=FSDP2, shards=links.shards, keep=links.keep)
     elif links.shards is not None or links.keep:
-        raise UserError(f"--shards and --keep are of --policy {FSDP2}; leave them out, or give that")
+        raise UserError(f"--shards and --keep need --policy {FSDP2}; leave them out, or give it")
     else:
-        # Prophet measures a network with BytePS by its hook alone.
+        # Only a job of BytePS has a hook in its status.
         engine = engines()["ddp"] if job is None or job.hook is None else scheduled_engine()
         contender = contender_of(policy or engine.called_here(STOCK if job is None else PROPHET))
     rate = links.bandwidth
@@ -87,7 +87,7 @@ def of_profile(
     if rate is None and job is not None:
         if job.network is None:
             raise UserError(f"{status}: that job measured no network; give --bandwidth")
-        # The measured rate is that of gradients: in an all-reduce, each bit crosses a link more than once.
+        # The measured rate counts gradient bytes; in an all-reduce, each bit crosses a link more than once.
         rate = 8 * job.network.bandwidth * contender.engine.topology.worker_share(links.workers)
     server_rate = links.server_bandwidth
     nodes = {} if server_rate is None else {f"server{place}": server_rate for place in range(links.servers)}
@@ -97,17 +97,17 @@ def of_profile(
     if profile.name in MODELS:
         assumed = (
             f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "
-            "profile; your job's own profile (PROPHET_PROFILE_OUT) says what it takes there"
+            "profile; give your job's own profile (PROPHET_PROFILE_OUT) for its real times"
         )
     notes = (assumed,) if assumed else ()
     return Situation(cell_of(profile, contender, cluster, simulator), contender, links.workers_per_host, assumed=notes)
 
 
 def of_run(folder: Path, policy: str | None = None, number: int | None = None) -> tuple[Situation, float]:
-    """Return the situation of `prophet run`'s results in `folder`, and the iteration time at rest.
+    """Return the situation of the `prophet run` in `folder`, and its iteration time at rest.
 
-    `policy` defaults to Prophet if it ran, else to the first one. `number` is the cell's, and may be left out if there
-    is only one. Raises UserError.
+    `policy` defaults to Prophet if it ran, else to the first policy. `number` is the cell's; None if there is only one
+    cell. Raises UserError.
     """
     results = read_results(folder / RESULTS_FILE)
     if number is None and len(results.cells) > 1:
@@ -132,22 +132,22 @@ def of_run(folder: Path, policy: str | None = None, number: int | None = None) -
         if not path.exists():
             raise UserError(f"{name} left no profile ({path}); a job under Prophet does: choose it with --policy")
         learned = load_profile(path)
-        halves = 1 if cell.job.compression == "none" else 2  # The learned sizes are those sent.
+        halves = 1 if cell.job.compression == "none" else 2  # learned sizes are those on the wire
         cell = replace(cell, profile=scaled(learned, learned.total_bytes * halves))
     status = run / f"{WORKER}.{STATUS_FILE}"
     waits = status.exists() and read_status(status).barrier
-    assumed = ("what was measured is a median: that run kept nothing else",) if results.schema_ == 1 else ()
+    assumed = ("the measured time is a median: that run kept no means",) if results.schema_ == 1 else ()
     cell = replace(cell, policies=(by_name[name],))
     return Situation(cell, by_name[name], waits=waits, assumed=assumed), measured.rests_s[name]
 
 
 def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
-    """Return the cell of the config in results.json to which these results belong. A folder may have only one cell of a
-    sweep.
+    """Return the cell, in the config in results.json, that these results belong to. A folder may have only one cell of
+    a sweep.
     """
     raw: dict[str, Any] = copy.deepcopy(results.config)
     sweep = raw.get("sweep")
-    # The file of a recorded profile was beside the config; the run has the replayed profile.
+    # A recorded profile's file was beside the config, which may be gone; the run has the replayed profile.
     replayed = next(iter(sorted(runs.glob("*/profile.json"))), None)
     for part in (raw, *(sweep if isinstance(sweep, list) else ())):
         job = part.get("job") if isinstance(part, dict) else None
@@ -161,7 +161,7 @@ def _cell(results: Results, measured: CellResult, runs: Path) -> Cell:
     wanted = _comparable(measured.setting)
     cell = next((cell for cell in cells if _comparable(to_jsonable_python(cell.setting)) == wanted), None)
     if cell is None:
-        raise UserError("its cell is none of its config's; run it again")
+        raise UserError("its cell is not in its config; run it again")
     return cell
 
 

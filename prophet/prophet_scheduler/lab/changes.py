@@ -1,7 +1,7 @@
-"""Changes of a job's network and programs while it trains: rates, others' traffic and faults, by time.
+"""Changes to a job's network and programs during training: rates, others' traffic and faults, by time.
 
-Rule of this file: from a cluster's config to timed actions; pure except for the calls passed in. Times are seconds
-after all workers finished their first iteration, rates bits per second.
+Rule of this file: turn a cluster's config into timed actions; pure except for the callbacks passed in. Times are
+seconds since all workers finished their first iteration, rates bits per second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from prophet_scheduler.lab.faults import FaultKind, JobFault
 from prophet_scheduler.lab.testbed import Testbed
 
 NodeCall = Callable[[str], None]
-"""Call with a node's name."""
+"""Callback that gets a node's name."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Action `make` at time `at_s`; `breaks` is True if a fault begins with it."""
+    """Action `make` at time `at_s`; `breaks` is True if it starts a fault."""
 
     at_s: float
     make: Callable[[], None]
@@ -33,9 +33,9 @@ class Change:
 def changes(
     cluster: ClusterConfig, workers: Sequence[str], host: Testbed, kill: NodeCall, start: NodeCall
 ) -> Iterator[Change]:
-    """Return all changes by time, without end if a fault repeats.
+    """Return all changes by time, endlessly if a fault repeats.
 
-    `kill` ends a node's program and `start` restarts a killed one. At the same moment, ends come before beginnings.
+    `kill` kills a node's program, `start` restarts it. At equal times, ends come before starts.
     """
     by_time = attrgetter("at_s")
     traffic_ends = [Change(part.until_s, partial(host.set_traffic, part.node, None)) for part in cluster.traffic]
@@ -63,7 +63,7 @@ def changes(
 def _made(
     fault: JobFault, node: str, cluster: ClusterConfig, host: Testbed, kill: NodeCall, start: NodeCall
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return the action that makes a fault at `node` and the one that ends it."""
+    """Return the action that starts a fault at `node`, and the action that ends it."""
     match fault.kind:
         case FaultKind.LINK_DOWN:
             return partial(host.set_link, node, passes=False), partial(host.set_link, node, passes=True)

@@ -1,4 +1,4 @@
-"""The cluster of a config: its nodes, the bandwidth and delay of their links, and the faults.
+"""Cluster of a config: its nodes, the bandwidth and delay of their links, others' traffic, and faults.
 
 Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
 """
@@ -21,15 +21,15 @@ from prophet_scheduler.lab.faults import FaultKind, JobFault, check_apart
 from prophet_scheduler.lab.schema import MOST_COUNT, NotNegative, Rate, Seconds, Seed, Strict
 
 NOT_SHAPED = "none"
-"""Bandwidth of a link that only the machine limits."""
+"""Bandwidth of an unshaped link, limited only by the machine."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
     """Link rate of each shaped node, both ways, in bits per second; None means not shaped.
 
-    `default` is every worker's rate and `nodes` overrides it by name. `changes` are later rates of the workers as
-    (seconds after all workers finished their first iteration, rate).
+    `default` is the rate of every worker; `nodes` overrides it by name. `changes` are later rates of the workers, as
+    (seconds since all workers finished their first iteration, rate).
     """
 
     default: float | None
@@ -37,11 +37,11 @@ class Bandwidth:
     changes: tuple[tuple[float, float], ...] = ()
 
     def rate(self, node: str) -> float | None:
-        """Return the rate of `node` at the start."""
+        """Return the initial rate of `node`."""
         return self.nodes.get(node, self.default if is_worker(node) else None)
 
     def as_setting(self) -> object:
-        """Return it as results.json gives it."""
+        """Return the form that results.json has."""
         if self.changes:
             return [{"at_s": at, "rate": rate} for at, rate in ((0.0, self.default), *self.changes)]
         if self.nodes:
@@ -51,7 +51,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Delay:
-    """One-way delay of a frame on a link in seconds: `default` for every worker's link, `nodes` by name."""
+    """One-way delay of a frame on a link, in seconds: `default` for every worker's link, overridden by `nodes`."""
 
     default: float = 0.0
     nodes: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Delay:
         return self.nodes.get(node, self.default if is_worker(node) else 0.0)
 
     def as_setting(self) -> object:
-        """Return it as results.json gives it."""
+        """Return the form that results.json has."""
         return {"default": self.default, **self.nodes} if self.nodes else self.default
 
 
@@ -93,7 +93,7 @@ def _parse_bandwidth(value: object) -> Bandwidth:
 
 def _rate_point(point: object) -> tuple[float, float]:
     if not isinstance(point, dict) or set(point) != {"at_s", "rate"}:
-        raise ValueError(f"{point!r} is no point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
+        raise ValueError(f"{point!r} is not a point of a series; write e.g. {{at_s: 10, rate: 100mbit}}")
     at_s = point["at_s"]
     if type(at_s) not in (int, float) or not 0 <= at_s <= MOST_S:
         raise ValueError(f"at_s is {at_s!r}; it must be 0 or more seconds")
@@ -101,9 +101,9 @@ def _rate_point(point: object) -> tuple[float, float]:
 
 
 class Traffic(Strict):
-    """Traffic of others at a node, `rate` each way, from `from_s` to `until_s`.
+    """Traffic of others at a node, at `rate` each way, from `from_s` to `until_s`.
 
-    Seconds count as in Bandwidth.changes; in a simulation they count from its beginning.
+    Seconds count as in Bandwidth.changes; in a simulation, from its start.
     """
 
     node: str
@@ -121,8 +121,8 @@ class Traffic(Strict):
 class RateMix(Strict):
     """Random rates that others leave to the workers, drawn for each worker every `period_s` until `until_s`.
 
-    `shares` are shares of the worker's own rate, each with its chance in `chances` (MLfabric, section 7: N1 to N3). The
-    same seed draws the same rates. Seconds count as in Bandwidth.changes.
+    `shares` are shares of the worker's rate, drawn with the probabilities `chances` (MLfabric, section 7: N1 to N3).
+    The same seed draws the same rates. Seconds count as in Bandwidth.changes.
     """
 
     shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(min_length=1)
@@ -143,25 +143,23 @@ class RateMix(Strict):
         """Return tuples (time in seconds, worker, share), by time."""
         random = np.random.default_rng([self.seed, 1])
         moments = np.arange(0.0, self.until_s, self.period_s).tolist()
-        # Draw period by period, so that a longer mix begins with a shorter one's rates. A third cannot be written.
+        # Draw period by period, so that a longer mix starts with the rates of a shorter one. Normalize, since a chance
+        # such as 1/3 cannot be written exactly.
         chances = np.array(self.chances) / sum(self.chances)
         drawn = random.choice(self.shares, size=(len(moments), workers), p=chances).tolist()
         return [(at_s, *each) for at_s, row in zip(moments, drawn, strict=True) for each in enumerate(row)]
 
 
 class ClusterConfig(Strict):
-    """Machines, each a network namespace. The workers' links are shaped and delayed unless overridden by name."""
+    """Machines, each a network namespace. `bandwidth` and `delay` apply to the workers' links, or by node name."""
 
     workers: int = Field(default=2, ge=1, le=100_000)
     servers: int = Field(default=1, ge=1, le=100_000)
     bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
     delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
     traffic: list[Traffic] = Field(default_factory=list)
-    """Traffic of others on the links."""
     faults: list[JobFault] = Field(default_factory=list)
-    """Faults during the run."""
     rate_mix: RateMix | None = None
-    """Random rates that others leave of the workers' links."""
 
     @property
     def nodes(self) -> list[str]:
@@ -188,7 +186,7 @@ class ClusterConfig(Strict):
         for before, after in itertools.pairwise(by_time):
             if before.node == after.node and after.from_s < before.until_s:
                 raise ValueError(
-                    f"traffic at {after.node} from {after.from_s:g} s begins before the last one has ended"
+                    f"traffic at {after.node} from {after.from_s:g} s begins before the previous one has ended"
                 )
         check_apart(self.faults)
         return self
@@ -197,9 +195,9 @@ class ClusterConfig(Strict):
     def _a_rate_changes_for_one_reason(self) -> Self:
         if self.rate_mix is not None:
             if self.bandwidth.changes:
-                raise ValueError("rate_mix: the workers' rates change already by bandwidth; leave one of them out")
+                raise ValueError("rate_mix: bandwidth already changes the workers' rates; leave one of the two out")
             if any(self.bandwidth.rate(node) is None for node in self.nodes if is_worker(node)):
-                raise ValueError("rate_mix: it is of the workers' bandwidth, which has to be a rate for each of them")
+                raise ValueError("rate_mix: it scales the workers' bandwidth, which must be a rate for each of them")
         slow = next((fault for fault in self.faults if fault.kind is FaultKind.SLOW_LINK), None)
         if slow is not None and self.bandwidth.changes:
             raise ValueError(f"faults: the rate of {slow.node} cannot be {FaultKind.SLOW_LINK} where bandwidth changes")

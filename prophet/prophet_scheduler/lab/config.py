@@ -1,7 +1,7 @@
 """Definition of an experiment: the YAML file (docs/experiments.md) as validated values.
 
-Rule of this file: reading and checking; it starts and writes nothing. Each mistake is one UserError of the form
-`FILE: KEY.PATH: what is wrong; what to do`. Rates are bits per second, sizes bytes.
+Rule of this file: read and check; start and write nothing. Each mistake is one UserError of the form `FILE: KEY.PATH:
+problem; advice`. Rates are bits per second, sizes bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
 from prophet_scheduler.plugins import absent
 
 MOST_VALUES = 100_000
-"""Maximum values in a config, each counted as often as an alias repeats it."""
+"""Maximum number of values in a config, counting repeats through YAML aliases."""
 SIMULATOR = "simulator"
-"""Engine of a config for `prophet simulate` alone."""
+"""Engine of a config for `prophet simulate` only."""
 
 
 def _known_engine(value: object) -> object:
@@ -45,7 +45,7 @@ def _known_engine(value: object) -> object:
 
 
 class ExperimentConfig(Strict):
-    """One point of an experiment as written in the file."""
+    """One point of an experiment, as written in the file."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     engine: Annotated[str, BeforeValidator(_known_engine)] = Field(default_factory=lambda: scheduled_engine().name)
@@ -53,7 +53,7 @@ class ExperimentConfig(Strict):
     time_limit_s: Seconds = 60.0
     """Time without a finished iteration on any worker after which a run counts as hung."""
     warm: bool = False
-    """True if a policy's later repeats begin with what its first one learned."""
+    """True if a policy's later repeats start from what the first repeat learned."""
     job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
@@ -73,38 +73,38 @@ class ExperimentConfig(Strict):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep: the policies compared with each other on one testbed."""
+    """One point of a sweep: policies compared on one testbed."""
 
     setting: Mapping[str, object]
     job: JobConfig
     cluster: ClusterConfig
     policies: tuple[Contender, ...]
     profile: Profile | None
-    """Replayed profile, scaled as the config says; None for real training."""
+    """Replayed profile, as scaled by the config; None for real training."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     engine: EngineSpec = field(default_factory=scheduled_engine)
-    """Engine of the config: its stock is the reference of all policies, its topology that of the bound."""
+    """The config's engine: its stock variant is the reference for all policies, its topology is that of the bound."""
 
     @property
     def wire(self) -> Profile | None:
-        """Replayed profile with sizes as sent; None for real training."""
+        """Replayed profile with its sizes on the wire; None for real training."""
         return None if self.profile is None else on_the_wire(self.profile, self.job.compression)
 
     def job_of(self, policy: Contender) -> JobConfig:
-        """Return the job with this policy's own warm-up and as many iterations after it as the others have."""
+        """Return the job with this policy's own warm-up, and as many iterations after it as for other policies."""
         if policy.warmup is None:
             return self.job
         iterations = self.job.iterations - self.job.warmup + policy.warmup
         return self.job.model_copy(update={"iterations": iterations, "warmup": policy.warmup})
 
     def of(self, policy: Contender) -> Cell:
-        """Return this cell with the job as this policy runs it."""
+        """Return this cell with the policy's `job_of`."""
         return replace(self, job=self.job_of(policy))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Checked config as a whole; `source` is the content of `file`, for results.json."""
+    """Validated config; `source` is the content of `file`, for results.json."""
 
     file: Path
     name: str
@@ -114,13 +114,13 @@ class Experiment:
     cells: tuple[Cell, ...]
     source: Mapping[str, object]
     warm: bool = False
-    """True if a policy's later repeats begin with what its first one learned."""
+    """True if a policy's later repeats start from what the first repeat learned."""
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
     """Read a config. If given, `policies` and `repeats` replace the file's own.
 
-    A name in `policies` is one of the file's policies or any known one. Raises UserError.
+    `policies` may name the file's policies and any known ones. Raises UserError.
     """
     return experiment_of(_read_yaml(path), path, policies, repeats)
 
@@ -128,9 +128,9 @@ def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | Non
 def experiment_of(
     content: Mapping[str, Any], path: Path, policies: Sequence[str] = (), repeats: int | None = None
 ) -> Experiment:
-    """Do the same as `load_experiment` for the content of a config, such as that in a results.json.
+    """Like `load_experiment`, but from the content of a config, such as that in a results.json.
 
-    `path` stands for its file: in messages, as the name of a config without one, and to find profiles beside it.
+    `path` takes the place of the config file: in messages, as the default name, and to find profiles beside it.
     """
     raw = _checked_values(content, path)
     raw.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem))
@@ -176,22 +176,22 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _checked_values(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy. Raises UserError for more than MOST_VALUES values, as aliases make, or numbers beyond 64 bits."""
+    """Return a copy. Raises UserError for more than MOST_VALUES values (by aliases) or numbers beyond 64 bits."""
     try:
         for count, (place, value) in enumerate(_values(content)):
             if count == MOST_VALUES:
                 raise UserError(f"{path}: it has more than {MOST_VALUES:,} values, with its aliases")
             if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
-                raise UserError(f"{path}: {key_of(place) or 'the whole'}: a key of it is no text")
+                raise UserError(f"{path}: {key_of(place) or 'the whole'}: it has a key that is not text")
             if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
                 raise UserError(f"{path}: {key_of(place)}: the number is too large")
         return copy.deepcopy(dict(content))
     except RecursionError:
-        raise UserError(f"{path}: it has lists in lists without an end") from None
+        raise UserError(f"{path}: its lists are nested without end") from None
 
 
 def _values(value: object, *place: int | str) -> Iterator[tuple[tuple[int | str, ...], object]]:
-    """Yield the value and all that it holds, each with its place."""
+    """Yield `value` and all values inside it, each with its place."""
     yield place, value
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -202,12 +202,12 @@ def _values(value: object, *place: int | str) -> Iterator[tuple[tuple[int | str,
 
 
 _OF_LINKS = ("bandwidth", "delay", "traffic", "faults", "rate_mix")
-"""Keys of `cluster` whose value counts as one, whatever its form; results.json has them as plain values."""
+"""Keys of `cluster` whose value counts as one value, even a mapping or list."""
 _VARIABLE = ("job", "cluster", "policies", "simulator")
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the leaves of `over` in place of its own; `_OF_LINKS` and a job with a `kind` stay whole."""
+    """Return `base` updated with the leaves of `over`; `_OF_LINKS` and a job with a `kind` are replaced whole."""
     merged = copy.deepcopy(dict(base))
     for key, value in over.items():
         nested = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -217,12 +217,12 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) -> str:
-    """Return pydantic's first error in the words of a config file. `where` prefixes only keys of the `point`."""
-    # A policy is a name or a mapping. Pydantic reports both readings, and that of the mapping says more.
+    """Return pydantic's first error in terms of the config file. `where` prefixes only keys of the `point`."""
+    # A policy is a name or a mapping. Pydantic reports an error for each reading; the mapping's is more helpful.
     mistakes = sorted(error.errors(), key=lambda e: (e["type"] != "extra_forbidden", e["loc"][-1:] == ("str",)))
     first = mistakes[0]
     where = "" if first["loc"] and first["loc"][0] not in point else where
-    # The union of jobs adds its tag to the path, the union of policies the name of a type.
+    # Drop what the unions add to the path: that of jobs its tag, that of policies the names of types.
     key = key_of(s for s in first["loc"] if s not in (*JOB_KINDS, "str", "ContenderEntry"))
     kind, value = first["type"], first["input"]
     at = f"{where}{key}".rstrip(".")
@@ -233,7 +233,7 @@ def _first_line(error: ValidationError, where: str, point: Mapping[str, Any]) ->
         key = f"{key}.kind" if kind == "union_tag_not_found" else key
         return f"{where}{key}: is missing; give it a value"
     if kind == "union_tag_invalid":
-        return f"{where}{key}.kind: {value.get('kind')!r} is no kind of job; write {', '.join(JOB_KINDS)}"
+        return f"{where}{key}.kind: {value.get('kind')!r} is not a kind of job; use {', '.join(JOB_KINDS)}"
     if kind == "value_error":
         return ": ".join(filter(None, (at, str(first["ctx"]["error"]))))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
@@ -260,7 +260,7 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], folder: Path, at: 
     for policy in policies:
         wrong = ""
         if policy.framework not in job.frameworks:
-            wrong = f"kind: {job.kind} is a job of {' and '.join(job.frameworks)} alone"
+            wrong = f"kind: {job.kind} runs only in {' and '.join(job.frameworks)}"
         elif job.compression != "none" and policy.framework != "torch":
             wrong = f"compression: {job.compression} is for policies in torch"
         if wrong:
@@ -272,7 +272,7 @@ def _cell(config: ExperimentConfig, point: Mapping[str, Any], folder: Path, at: 
 
 
 def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str) -> None:
-    """Raise UserError if a fault cannot affect a policy's engine: its result would pass for one under the fault."""
+    """Raise UserError if a fault cannot affect a policy's engine: the result would seem to be under that fault."""
     for index, fault in enumerate(cluster.faults):
         for policy in policies:
             engine = policy.engine
@@ -283,8 +283,8 @@ def _check_faults(cluster: ClusterConfig, policies: Sequence[Contender], at: str
 
 
 def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, object]:
-    """Return the varied values by the last part of their keys, a whole job by its kind and model; always the bandwidth;
-    delay, traffic and faults if varied or present.
+    """Return the varied values by the last part of their keys (a whole job as its kind and model), always the
+    bandwidth, and delay, traffic and faults if varied or present.
     """
     cluster = config.cluster
     setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}

@@ -1,8 +1,8 @@
-"""The contenders of a config, each with its engine, its framework and its settings.
+"""The contenders of a config, each with its engine, framework and settings.
 
-Rule of this file: from the entries of a config to values; it starts nothing, and knows no policy by name. A contender
-is a policy on the engine whose queues Prophet's hook takes over, or a variant of an engine (engines). Variants of the
-other engines are *peers*: alternatives of a user, run as their own documentation says, and Prophet on those engines.
+Rule of this file: turn the entries of a config into values. It starts nothing and names no policy. A contender is a
+policy on the engine whose queues Prophet's hook takes over, or a variant of an engine (engines/). The variants of all
+other engines are *peers*: a user's alternatives, run as their own documentation says, and Prophet on those engines.
 """
 
 from __future__ import annotations
@@ -37,48 +37,45 @@ def _parse_sizes(value: object) -> list[int]:
 
 
 class ContenderEntry(Strict):
-    """Contender with settings. A policy's own options are keys too; lists of them or of `partition_bytes` make a
-    contender of each combination.
-    """
+    """Contender with settings, among them the policy's options. Lists of values make one contender per combination."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
     base: str | None = None
-    """Policy or variant that runs; the default is the name."""
+    """Policy or variant to run; by default `name`."""
     engine: str | None = None
-    """Engine on which `base` is a policy; the default is the config's."""
+    """Engine on which `base` is a policy; by default the config's."""
     framework: Framework | None = None
-    """Framework; the default is the job's, or a peer's own."""
+    """None for the job's framework, or the engine's first one if the engine does not support the job's."""
     partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
     tune: int | None = Field(default=None, ge=1, le=100)
-    """Short runs in which a policy searches its best sizes before it is measured."""
+    """Number of short runs that search for a policy's best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
-    """Warm-up in place of the job's; its runs are longer or shorter by the difference."""
+    """Number of warm-up iterations instead of the job's; runs get longer or shorter by the difference."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A policy or a variant as it runs; the config adds `env` to the environment of every process."""
+    """A policy or a variant, ready to run; `env` is added to the environment of every process."""
 
     name: str
     base: str
     env: Mapping[str, str] = field(default_factory=dict)
     framework: Framework = "torch"
     tune: int = 0
-    """Trials that choose credit and partition size before the first repeat."""
+    """Number of trials that choose credit and partition size before the first repeat."""
     warmup: int | None = None
-    """Iterations dropped at its start; None for the job's number."""
+    """Number of first iterations to drop; None for the job's."""
 
     @property
     def engine(self) -> EngineSpec:
-        """Engine that moves the gradients."""
         return engine_of(self.base)
 
     @property
     def variant(self) -> Variant | None:
-        """Variant of the engine; None for a policy on the engine with the hook."""
+        """Variant of the engine; None for a policy on the hooked engine."""
         return self.engine.variant(self.base)
 
     @property
@@ -88,7 +85,7 @@ class Contender:
 
     @property
     def policy(self) -> str | None:
-        """Prophet's policy in the job; None without Prophet."""
+        """Prophet's policy in the job; None if Prophet is not in the job."""
         return self.base if self.variant is None else self.variant.policy
 
     @property
@@ -98,47 +95,49 @@ class Contender:
 
     @property
     def traced(self) -> bool:
-        """True if the engine's own trace can show the transfers instead."""
+        """True if the engine's own trace shows the transfers, because Prophet does not record them."""
         trace = self.engine.trace
         return trace is not None and self.framework in trace.frameworks and not self.recorded
 
 
 def known_policies() -> list[str]:
-    """Return the names that a config may give without `base`."""
+    """Return the names that a config may use without `base`."""
     own = [variant.name for variant in scheduled_engine().variants]
     return [*own, *policy_names(), *peers()]
 
 
 def simulated_contenders() -> tuple[Contender, ...]:
-    """Return every contender but the peers, at its default settings: those that can be simulated."""
+    """Return every contender that can be simulated (all but the peers), with default settings."""
     return choose_policies((), [name for name in known_policies() if name not in peers()], "torch")
 
 
 def expand_policies(
     entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
-    """Return all policies of a config's entries. Raises UserError that names the place `at` which they stand.
+    """Return all contenders of a config's entries. Raises UserError that names their place `at` in the config.
 
-    `framework` is the job's. `engine` is the config's, on which a policy's name means that policy; the default is the
-    engine with the hook.
+    `framework` is the job's. Policy names refer to policies on `engine`, the config's; by default the hooked engine.
     """
     engine = engine or scheduled_engine()
     policies: list[Contender] = []
     for index, entry in enumerate(entries):
-        # A name is not checked as in a mapping, because the error for an unknown policy says more about a wrong one.
+        # A bare name skips ContenderEntry's validation: the error for an unknown policy is more helpful.
         whole = _named(engine.called_here(entry)) if isinstance(entry, str) else entry
         policies += _expanded(whole, f"{at}[{index}]", framework, engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"{at}: {twice!r} is there twice; give one another name and a base")
+        raise UserError(f"{at}: {twice!r} appears twice; rename one and give it a base")
     return tuple(policies)
 
 
 def choose_policies(
     policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
-    """Return the policies of these names, from the file or else known ones; see expand_policies. Raises UserError."""
+    """Return the contenders named in `only`, from `policies` or the known names; see expand_policies.
+
+    Raises UserError.
+    """
     engine = engine or scheduled_engine()
     by_name = {policy.name: policy for policy in policies}
     chosen: list[Contender] = []
@@ -173,10 +172,10 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: 
     for name in entry.env:
         if not name.startswith(engine.settings) or name == settings.SCHEDULER:
             allowed = " and ".join(f"{prefix}..." for prefix in engine.settings)
-            raise UserError(f"{at}.env: {name} is no setting of a policy; {allowed} variables are")
+            raise UserError(f"{at}.env: {name} is not a policy setting; {allowed} variables are")
     for name, near in unknown_variables(entry.env).items():
         advice = f"did you mean {near}?" if near else "leave it out"
-        raise UserError(f"{at}.env: Prophet knows no {name}; {advice}")
+        raise UserError(f"{at}.env: Prophet has no variable {name}; {advice}")
     env = dict(entry.env)
     if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
@@ -190,11 +189,11 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: 
 
 
 Choices = dict[str, list[tuple[str, str]]]
-"""Values of each variable, each with its label in a policy's name."""
+"""By variable, its values, each with its label in a contender's name."""
 
 
 def _combinations(varied: Choices) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield each choice of one value a variable, and the suffix of the policy's name ("" if there is one choice)."""
+    """Yield each combination of values, and its suffix in the contender's name ("" if it is the only one)."""
     named = any(len(choices) > 1 for choices in varied.values())
     for chosen in itertools.product(*varied.values()):
         label = "".join(f"-{label}" for _, label in chosen) if named else ""
@@ -202,9 +201,9 @@ def _combinations(varied: Choices) -> Iterator[tuple[dict[str, str], str]]:
 
 
 def _options(entry: ContenderEntry, base: str, at: str) -> Choices:
-    """Return the values of the policy's options among the entry's keys.
+    """Return the values of the policy's options that the entry sets.
 
-    Raises UserError if a key is no option of this policy, a value is wrong, or tuning would choose the same.
+    Raises UserError if a key is not an option of this policy, a value is wrong, or tuning would choose that option.
     """
     definitions, keys = all_definitions(), entry.model_extra or {}
     options = {option.name: option for option in definitions[base].all_options} if base in definitions else {}
@@ -226,7 +225,7 @@ def _options(entry: ContenderEntry, base: str, at: str) -> Choices:
 
 
 _TYPES = {bool: ((bool,), "true or false"), int: ((int,), "a whole number"), float: ((int, float), "a number")}
-"""Types that a config may give for an option, by the type of its default."""
+"""Types that a config may use for an option, by the type of its default, and their name in an error."""
 
 
 def _choices(option: Option, value: object, at: str) -> list[tuple[str, str]]:
@@ -252,7 +251,7 @@ def _choices(option: Option, value: object, at: str) -> list[tuple[str, str]]:
 
 
 def _partition_variable(base: str, at: str) -> str:
-    """Return the variable of the size to which `base` cuts. Raises UserError if it cuts nothing."""
+    """Return the variable that sets the partition size of `base`. Raises UserError if `base` does not partition."""
     engine = engine_of(base)
     variant = engine.variant(base)
     if variant is not None and variant.policy is not None:
@@ -264,7 +263,7 @@ def _partition_variable(base: str, at: str) -> str:
 
 
 def _check_values(contender: Contender, at: str) -> None:
-    """Raise UserError if a variable has a value with which no job of this contender would start."""
+    """Raise UserError if a variable has a value that would keep the contender's job from starting."""
     policy = contender.policy
     try:
         settings.from_environ({**contender.env, settings.SCHEDULER: policy or ""})
@@ -277,7 +276,7 @@ def _check_values(contender: Contender, at: str) -> None:
 
 
 def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec) -> str:
-    """Return the policy or variant that an entry means. Raises UserError."""
+    """Return the name of the policy or variant that an entry refers to. Raises UserError."""
     if entry.engine is not None:
         if entry.engine not in engines():
             wrong = f"it must be {' or '.join(map(repr, engines()))}, not {entry.engine!r}"

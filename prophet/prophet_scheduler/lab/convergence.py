@@ -1,6 +1,6 @@
-"""Results of asynchronous training: the time to a loss, seconds an applied update, delays and drops.
+"""Results of asynchronous training: the time to a loss, seconds per applied update, delays and drops.
 
-Rule of this file: arithmetic on the workers' records. Times are seconds since the first of a run's workers began.
+Rule of this file: arithmetic on the workers' records. Times are seconds since a run's first worker started.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from prophet_scheduler.lab.records import ConvergenceResult, LossAt
 
 
 def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
-    """Return the measurements of all workers as (time, loss), by time.
+    """Return the loss measurements of all workers as (time, loss), by time.
 
-    Weights of workers not in step are the server's, as each last pulled them.
+    In asynchronous training, a worker measures the weights that it last pulled from the server.
     """
     began_s = min(worker.marks[0].start for worker in workers)
     return sorted(
@@ -27,15 +27,15 @@ def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
 
 
 def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
-    """Time when the first worker had weights with this loss or less; None if none ever had."""
+    """Time when a worker's weights first had at most this loss; None if they never did."""
     return next((time_s for time_s, its in losses(workers) if its <= loss), None)
 
 
 def update_s(workers: Sequence[WorkerRecord]) -> float | None:
-    """Seconds from one applied update of any worker to the next, while all of them train; None if there is none.
+    """Mean seconds between applied updates of any workers, while all workers train; None if none was applied.
 
-    In step, this is an iteration's time divided by the number of workers. Dropped updates do not count and are assumed
-    to be spread evenly over the run.
+    For synchronous workers, this is the iteration time divided by their number. Dropped updates do not count; they are
+    assumed to be spread evenly over the run.
     """
     first = max(worker.marks[0].start for worker in workers)
     last = min(worker.marks[-1].start for worker in workers)
@@ -51,16 +51,16 @@ def update_s(workers: Sequence[WorkerRecord]) -> float | None:
 
 
 def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
-    """Return about `points` of all workers' loss measurements, evenly spread and in order of time."""
+    """Return about `points` loss measurements, evenly sampled from those of all workers, by time."""
     looks = losses(workers)
     step = max(1, len(looks) // points)
     return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
 
 
 def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
-    """Return the result of all repeats of a policy, each given as its workers; None if none recorded its loss.
+    """Return the result of a policy from its repeats, each a sequence of workers; None if no worker recorded a loss.
 
-    There is a time to the loss only if every repeat reached it. The curve is the first repeat's.
+    `time_to_loss_s` is set only if every repeat reached the loss. The curve is the first repeat's.
     """
     kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
     if not kept:

@@ -1,6 +1,6 @@
-"""Command `prophet doctor`: the machine's abilities, one line an item, advice for missing ones, and a verdict.
+"""Command `prophet doctor`: one line for each ability of this machine, advice on missing ones, and a verdict.
 
-Rule of this file: looking, never changing anything.
+Rule of this file: inspect, never change anything.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from prophet_scheduler.policies import unknown_variables
 _FRAMEWORKS = {"torch": "PyTorch", "mxnet": "MXNet"}
 _COMMAND = re.compile(r"`([^`]+)`")
 MXNET_NUMPY = (1, 23)
-"""Last NumPy beside which MXNet 1.9.1 can be imported (it uses np.bool)."""
+"""Last NumPy with which MXNet 1.9.1 can be imported (it uses np.bool)."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One item: `ok` or not, and a line with the finding or the advice. A `warning` does not keep jobs from running;
-    its `rows` say more, in two columns.
+    """One item: `ok` or not, and a line with the result or advice. A `warning` does not keep jobs from running;
+    `rows` have its details in two columns.
     """
 
     item: str
@@ -45,7 +45,7 @@ class Finding:
 
     @property
     def command(self) -> str | None:
-        """Command between backticks in the line; None if there is none."""
+        """Command between backticks in `line`; None if there is none."""
         named = _COMMAND.search(self.line)
         return named[1] if named else None
 
@@ -57,22 +57,22 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Return all findings that matter for jobs and experiments here."""
+    """Return all findings that matter for jobs and experiments on this machine."""
     specs = tuple(engines().values())
     pytorch = [_framework("torch")]
     pytorch += [row for spec in specs for row in _plugin(spec, "torch", with_prophet=pytorch[0].ok)]
     mxnet = _mxnet()
     if mxnet and not pytorch[0].ok:
         pytorch = []  # one framework is enough for a job
-    # Two engines may come with one package.
+    # Several engines may share a package.
     whole = {spec.package.distribution: spec for spec in reversed(specs) if spec.package is not None}.values()
     packages = [row for spec in specs if spec in whole for row in (*_package(spec), *_faults(spec))]
     return [*packages, *pytorch, *mxnet, *_testbed(), *_interfaces(), *_variables(os.environ)]
 
 
 def verdict() -> tuple[bool, str]:
-    """Return True if jobs can start under Prophet here, and say on which engines and which one command to run next."""
-    # An engine that comes with the framework needs nothing more, so it is a newcomer's first.
+    """Return whether jobs can start under Prophet here, and a line with the engines and the command to run next."""
+    # An engine that comes with the framework needs nothing else, so it is the first choice of a new user.
     specs = sorted((spec for spec in engines().values() if spec.enable), key=lambda spec: spec.package is not None)
     lacks = {spec.name: _lacks(spec) for spec in specs}
     ready = [spec for spec in specs if lacks[spec.name] is None]
@@ -86,27 +86,27 @@ def verdict() -> tuple[bool, str]:
 
 
 def _lacks(engine: EngineSpec) -> Finding | None:
-    """Return the first missing need of a job under Prophet; None if it can start in one of the engine's frameworks."""
+    """Return the first thing that a job under Prophet lacks; None if a job can start in any of the frameworks."""
     needs = (_needed(engine, framework, True) for framework in engine.frameworks)
     missing = [next((finding for finding in each if not finding.ok), None) for each in needs]
     return None if None in missing else missing[0]
 
 
 def obstacle(contender: Contender) -> str | None:
-    """Reason in one line, with advice, why no job can start under `contender` on this machine; None if one can."""
+    """Reason, in one line with advice, why no job can start under `contender` on this machine; None if it can."""
     findings = _needed(contender.engine, contender.framework, contender.recorded)
     return next((f"{finding.item}: {finding.line}" for finding in findings if not finding.ok), None)
 
 
 def _needed(engine: EngineSpec, framework: Framework, with_prophet: bool) -> Iterator[Finding]:
-    # One after the other: without a framework, looking for the hook would fail.
+    # Lazily, one after the other: without the framework, the check of the hook would fail.
     yield from _package(engine)
     yield _framework(framework)
     yield from _plugin(engine, framework, with_prophet)
 
 
 def _package(engine: EngineSpec) -> Iterator[Finding]:
-    """Check the engine's package; no finding if the engine comes with the framework."""
+    """Check the engine's package; yield nothing if the engine comes with the framework."""
     if engine.package is None:
         return
     version = _version(engine.package.distribution)
@@ -114,7 +114,7 @@ def _package(engine: EngineSpec) -> Iterator[Finding]:
 
 
 def _version(package: str) -> str | None:
-    """Version of an installed package, or the place of one that was built in its source folder; None without either."""
+    """Version of an installed package, or the location of one built in its source folder; None if neither exists."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -123,9 +123,9 @@ def _version(package: str) -> str | None:
 
 
 def _faults(engine: EngineSpec) -> Iterator[Finding]:
-    """Check for known faults; no finding if none are known, or the engine or Prophet's plugin for it is missing."""
+    """Check for known faults; yield nothing if none are known, or if the engine or Prophet's plugin is missing."""
     faults = None
-    with contextlib.suppress(ModuleNotFoundError):  # the finding on the hook says it
+    with contextlib.suppress(ModuleNotFoundError):  # the finding on the hook reports it
         faults = engine.faults and pkgutil.resolve_name(engine.faults)()
     if faults:
         none, line, rows = faults
@@ -145,7 +145,7 @@ def _framework(framework: Framework) -> Finding:
 
 
 def _plugin(engine: EngineSpec, framework: Framework, with_prophet: bool = True) -> Iterator[Finding]:
-    """Check the engine's hook, and with Prophet what the plugin itself needs; no finding if it has no such check."""
+    """Run the engine's check of its hook and, `with_prophet`, of what the plugin needs, if the engine has these."""
     if framework not in engine.frameworks:
         return
     hook = "hook" if framework == "torch" else f"hook ({_FRAMEWORKS[framework]})"
@@ -161,7 +161,7 @@ def _plugin(engine: EngineSpec, framework: Framework, with_prophet: bool = True)
 
 
 def _mxnet() -> list[Finding]:
-    """Check MXNet; no finding if it is not installed, since no experiment needs it."""
+    """Check MXNet; return nothing if it is not installed, since no experiment needs it."""
     if importlib.util.find_spec("mxnet") is None:
         return []
     hooks = [row for spec in engines().values() for row in _plugin(spec, "mxnet", with_prophet=False)]
@@ -179,7 +179,7 @@ def _testbed() -> Iterator[Finding]:
     for item, require, line in (
         ("testbed", namespaces, ""),
         ("tc", require_tools, "iproute2's ip and tc are here"),
-        ("delay", require_relay, "links can have one, by a relay of packet sockets"),
+        ("delay", require_relay, "links can have one, through a relay on packet sockets"),
     ):
         try:
             yield Finding(item, True, require() or line)
@@ -190,8 +190,8 @@ def _testbed() -> Iterator[Finding]:
 def _variables(names: Iterable[str]) -> Iterator[Finding]:
     """Warn of unknown variables with Prophet's prefix."""
     if unknown := unknown_variables(names):
-        near = (f"did you mean {near}?" if near else "none of Prophet's is like it" for near in unknown.values())
-        line = "Prophet knows nothing of these, which have no effect"
+        near = (f"did you mean {near}?" if near else "Prophet has none like it" for near in unknown.values())
+        line = "Prophet does not know these, so they have no effect"
         yield Finding("variables", True, line, warning=True, rows=tuple(zip(unknown, near, strict=True)))
 
 

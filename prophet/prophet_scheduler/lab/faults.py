@@ -1,7 +1,7 @@
 """Faults of a config that happen while a job trains, and their times.
 
-Rule of this file: the schema of `cluster.faults`, its checks, and each fault in words; the runner makes them happen.
-Times are seconds after all workers finished their first iteration, rates bits per second.
+Rule of this file: the schema of `cluster.faults`, its checks, and a fault in words; the runner injects faults. Times
+are seconds since all workers finished their first iteration, rates bits per second.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from prophet_scheduler.lab.testbed.shaping import check_bandwidth
 
 
 class FaultKind(StrEnum):
-    """Kind of a fault."""
-
     LINK_DOWN = "link-down"
-    """The node's link loses everything both ways. Without `until_s` the node is gone."""
+    """The node's link drops everything, both ways. Without `until_s` the node never returns."""
     SLOW_LINK = "slow-link"
-    """The node's link has another rate, both ways."""
+    """The node's link has a different rate, both ways."""
     STOPPED = "stopped"
-    """The node's programs get SIGSTOP, and SIGCONT in the end, like a machine that swaps, or a debugger."""
+    """The node's programs get SIGSTOP, then SIGCONT at the end, as if the machine swapped or a debugger stopped
+    them."""
     KILLED = "killed"
-    """The node's programs get SIGKILL; the node's program restarts at `until_s`, if set."""
+    """The node's programs get SIGKILL; if `until_s` is set, the node's program restarts then."""
     MESSAGES_DROPPED = "messages-dropped"
-    """Every role loses a share of its received messages for the whole job; the engine sends them again."""
+    """Every role loses a share of the messages it receives, for the whole job; the engine retransmits them."""
 
 
 def _parse_kind(value: object) -> FaultKind:
     if value not in list(FaultKind):
-        raise ValueError(f"{value!r} is no kind of fault; write {', '.join(FaultKind)}")
+        raise ValueError(f"{value!r} is not a kind of fault; use {', '.join(FaultKind)}")
     return FaultKind(str(value))
 
 
@@ -48,13 +47,13 @@ _KEYS: Mapping[FaultKind, tuple[Sequence[str], Sequence[str]]] = {
     FaultKind.KILLED: (("node",), ("from_s", "until_s")),
     FaultKind.MESSAGES_DROPPED: (("percent",), ()),
 }
-"""Keys of each kind: those that it needs, and those that it may have."""
+"""Keys of each kind: (required, optional)."""
 
 
 class JobFault(Strict):
-    """One fault at `node`, from `from_s` to `until_s`, and again every `every_s` seconds, if set.
+    """One fault at `node`, from `from_s` to `until_s`, repeated every `every_s` seconds if that is set.
 
-    Each kind (FaultKind) has its own keys, which are checked.
+    Each FaultKind has its own keys (`_KEYS`).
     """
 
     kind: Annotated[FaultKind, BeforeValidator(_parse_kind)]
@@ -64,7 +63,7 @@ class JobFault(Strict):
     every_s: Seconds | None = None
     rate: Rate | None = None
     percent: Annotated[int | None, Field(ge=1, le=99)] = None
-    """Share of messages lost."""
+    """Percentage of messages lost."""
 
     @model_validator(mode="after")
     def _keys_of_its_kind(self) -> Self:
@@ -73,7 +72,7 @@ class JobFault(Strict):
             if getattr(self, key) is None:
                 raise ValueError(f"{self.kind} needs {key}; give it a value")
         if foreign := sorted(self.model_fields_set - {"kind", *needed, *optional}):
-            raise ValueError(f"{foreign[0]} is no key of {self.kind}; leave it out")
+            raise ValueError(f"{foreign[0]} is not a key of {self.kind}; leave it out")
         try:
             check_bandwidth(str(self.node), self.rate)
         except UserError as error:
@@ -82,17 +81,16 @@ class JobFault(Strict):
             raise ValueError(f"until_s is {self.until_s:g}; it must be above from_s, {self.from_s:g}")
         if self.every_s is not None and self.until_s is not None and self.every_s <= self.until_s - self.from_s:
             lasts_s = self.until_s - self.from_s
-            raise ValueError(f"every_s is {self.every_s:g}; it must be above the {lasts_s:g} s that it lasts")
+            raise ValueError(f"every_s is {self.every_s:g}; it must be above the {lasts_s:g} s that the fault lasts")
         return self
 
     def times(self, first_s: float | None) -> Iterator[float]:
-        """Return its starts (of `from_s`) or ends (of `until_s`) in seconds, without end if it repeats."""
+        """Yield the fault's starts (for `from_s`) or ends (for `until_s`) in seconds, endlessly if it repeats."""
         if first_s is None:
             return iter(())
         return iter((first_s,)) if self.every_s is None else itertools.count(first_s, self.every_s)
 
     def words(self) -> str:
-        """Return a short description of the fault."""
         if self.kind is FaultKind.MESSAGES_DROPPED:
             return f"{self.percent}% of messages dropped"
         rate = "" if self.rate is None else f" to {format_rate(self.rate)}"
@@ -111,7 +109,7 @@ def check_apart(faults: Sequence[JobFault]) -> None:
         ended = before.until_s is not None and before.until_s <= after.from_s
         if not ended or before.every_s is not None:
             raise ValueError(
-                f"faults: {after.kind} of {after.node} from {after.from_s:g} s begins before the last one has ended"
+                f"faults: {after.kind} of {after.node} from {after.from_s:g} s begins before the previous one has ended"
             )
     if len(faults) - len(kept) > 1:
-        raise ValueError(f"faults: {FaultKind.MESSAGES_DROPPED} is there twice; write one")
+        raise ValueError(f"faults: {FaultKind.MESSAGES_DROPPED} appears twice; keep one")

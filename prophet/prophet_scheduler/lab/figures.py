@@ -1,6 +1,6 @@
-"""Figures of an experiment: iteration times by policy, one iteration's transfers as a gantt, utilisation over time.
+"""Figures of an experiment: iteration times by policy, one iteration's transfers as a Gantt chart, utilisation.
 
-Rule of this file: drawing; the numbers come from results.json's value and from transfers.py. Importing it raises
+Rule of this file: drawing; the numbers are those of results.json and transfers.py. Importing this file raises
 MissingPackage if matplotlib is not installed.
 """
 
@@ -36,7 +36,7 @@ THROUGHPUT_ITERATIONS = 3
 
 @contextmanager
 def _panels(path: Path, count: int, each: float, label: str, **how: Any) -> Iterator[tuple[Any, Sequence[Axes]]]:
-    """Make a figure of `count` panels, one above the other, each so many inches high; write it in the end."""
+    """Yield a figure of `count` stacked panels, each `each` inches high, and write it to `path` afterwards."""
     how = {"figsize": (9, 1 + each * count), "sharex": True, **how}
     figure, panels = pyplot.subplots(count, 1, squeeze=False, layout="constrained", **how)
     yield figure, panels[:, 0]
@@ -50,11 +50,11 @@ def _title(axes: Axes, text: str) -> None:
 
 
 def draw_iteration_times(results: Results, path: Path) -> None:
-    """Draw each policy's mean iteration time with median and p10-p90, one panel a cell, the lower bound as a line."""
+    """Draw each policy's mean iteration time with median and p10-p90, a panel per cell, the lower bound as a line."""
     cells = results.cells
     rows = [max(2, len(cell.policies)) for cell in cells]
     size = (8, 1.2 + sum(0.35 * count + 0.7 for count in rows))
-    label = "iteration time (s): mean; black: median, p10-p90; how many times as fast as stock"
+    label = "iteration time (s): mean; black: median, p10-p90; x: speedup over stock"
     with _panels(path, len(cells), 0, label, figsize=size, height_ratios=rows, sharex=False) as (figure, panels):
         for axes, cell in zip(panels, cells, strict=True):
             measured = {name: policy.iteration_s for name, policy in cell.policies.items() if policy.iteration_s}
@@ -79,7 +79,7 @@ def draw_iteration_times(results: Results, path: Path) -> None:
 
 
 def draw_utilisation(cell: CellResult, path: Path) -> None:
-    """Draw the processor and link of one worker over one simulated iteration, one panel a policy."""
+    """Draw the use of one worker's processor and link over one simulated iteration, a panel per policy."""
     shown = {name: policy for name, policy in cell.policies.items() if policy.over_time is not None}
     label = "ms after backward began; lines: up (blue) and down (orange)"
     with _panels(path, len(shown), 1.6, label) as (_, panels):
@@ -100,7 +100,7 @@ def draw_utilisation(cell: CellResult, path: Path) -> None:
 
 
 def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
-    """Draw the last whole iteration of each run: the transfers of each gradient or block, beside computing."""
+    """Draw the last complete iteration of each run: the transfers of each gradient or block, over the compute."""
     longest_s = 0.0
     with _panels(path, len(runs), 2.6, "ms after backward began (0 is the first layer's)") as (figure, panels):
         for axes, run in zip(panels, runs, strict=True):
@@ -122,14 +122,14 @@ def draw_gantt(runs: Sequence[RecordedRun], path: Path) -> None:
             longest_s = max(longest_s, ended - began)
         panels[0].set_xlim(0, longest_s * 1e3)
         handles = [Patch(color=colour, label=LABELS[queue]) for queue, colour in COLOURS.items()]
-        handles += [Patch(color=BACKWARD, label="backward"), Patch(color=FORWARD, label="next forward and its waiting")]
+        handles += [Patch(color=BACKWARD, label="backward"), Patch(color=FORWARD, label="next forward and waiting")]
         figure.legend(handles=handles, ncols=len(handles), **LEGEND)
 
 
 def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> None:
-    """Draw each gradient's waiting and its way to the server and back (the paper's Fig. 11), one panel a policy.
+    """Draw each gradient's wait and its trip to the server and back (the paper's Fig. 11), a panel per policy.
 
-    Does nothing if no policy has a whole recorded iteration.
+    Does nothing if no policy has a complete recorded iteration.
     """
     runs = {name: times for name, times in runs.items() if times}
     if not runs:
@@ -147,14 +147,14 @@ def draw_turnarounds(runs: Mapping[str, Sequence[Turnaround]], path: Path) -> No
             axes.set_ylabel("tensor")
             axes.invert_yaxis()
         panels[0].set_xlim(0, 1.02e3 * max(gradient.back_s for times in runs.values() for gradient in times))
-        way = Patch(color=PUSH, label="on its way, until the sum is back")
+        way = Patch(color=PUSH, label="in flight, until the sum has arrived")
         figure.legend(handles=[Patch(color=WAIT, label="waiting"), way], ncols=2, **LEGEND)
 
 
 def draw_throughput(runs: Sequence[RecordedRun], path: Path) -> None:
     """Draw the rates of a worker over its last iterations, THROUGHPUT_ITERATIONS at most (the paper's Fig. 10).
 
-    Recordings of an engine's own trace have no sizes and are left out. Does nothing without other runs.
+    Recordings from an engine's own trace have no sizes and are left out. Does nothing if no runs remain.
     """
     shown = [run for run in runs if any(transfer.size_bytes for transfer in run.transfers)]
     if not shown:

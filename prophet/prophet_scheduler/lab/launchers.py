@@ -1,7 +1,7 @@
 """Commands and environments of a job's processes.
 
-Rule of this file: pure functions, no process and no file. Every engine is started as its own documentation says, but by
-hand instead of by its launcher, since every role runs on its own machine.
+Rule of this file: pure functions, no process and no file. Every engine is started as its own documentation says, but
+without its launcher, since every role runs on its own machine.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 
 JOB_SCRIPTS = {"torch": "prophet_scheduler.lab.jobs.pytorch", "mxnet": "prophet_mxnet.jobs"}
-"""Package of each framework's job scripts, a module for each kind of job."""
+"""Package of each framework's job scripts, with a module for each kind of job."""
 
 
 def nodes_of(engine: EngineSpec, cluster: ClusterConfig) -> list[str]:
-    """Return the nodes of `cluster` that have a role under `engine`, in the order of their start."""
+    """Return the nodes of `cluster` that have a role under `engine`, in start order."""
     return [node for node in cluster.nodes if engine.has_role(node)]
 
 
 def server_command(engine: EngineSpec, node: str) -> list[str]:
-    """Return the command of `node`, which is not a worker, under `engine`."""
+    """Return the command of a `node` other than a worker under `engine`."""
     return [sys.executable, "-c", engine.programs[role_of(node)]]
 
 
 def command(contender: Contender, node: str, kind: str, options: Sequence[str]) -> list[str]:
-    """Return the command of `node` under `contender`: a job script of this kind with `options`, or a server's."""
+    """Return the command of `node`: for a worker the job script of this `kind` with `options`, else a server's."""
     engine, framework, variant = contender.engine, contender.framework, contender.variant
     if not is_worker(node):
         return server_command(engine, node)
@@ -41,9 +41,9 @@ def command(contender: Contender, node: str, kind: str, options: Sequence[str]) 
 
 
 def environment(contender: Contender, node: str, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of `node`: the shell's without the settings of other jobs, and the job's.
+    """Return the environment of `node`: the shell's, without settings of other jobs, plus the job's.
 
-    A job starts cold, without an earlier job's learning, unless the contender's own settings say otherwise.
+    A job starts cold, without what an earlier job learned, unless the contender's settings say otherwise.
     """
     env = without_jobs(shell)
     env |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -57,7 +57,7 @@ def environment(contender: Contender, node: str, network: RunNetwork, shell: Map
 
 
 def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the shell's environment without any setting of Prophet or of an engine."""
+    """Return the shell's environment without settings of Prophet or any engine."""
     known = engines().values()
     foreign = (settings.PREFIX, *(prefix for engine in known for prefix in engine.prefixes))
     names = {name for engine in known for name in engine.names}
@@ -65,9 +65,9 @@ def without_jobs(shell: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(shell: Mapping[str, str], config: Path) -> str:
-    """Return a line on Prophet's variables in the shell, which no job of an experiment gets; empty without any."""
+    """Return a line that names Prophet's variables in the shell, which experiments ignore; empty without any."""
     if settings.USER_NAMESPACE in shell:
-        return ""  # the process said it before it restarted
+        return ""  # the process printed the line before it re-executed itself
     names = sorted(name for name in shell if name.startswith(settings.PREFIX) and name not in settings.HANDED_ON)
-    instead = f"write settings into `env` of a policy in {config}"
-    return f"an experiment takes nothing from the shell's {', '.join(names)}; {instead}" if names else ""
+    instead = f"put settings into `env` of a policy in {config}"
+    return f"an experiment ignores the shell's {', '.join(names)}; {instead}" if names else ""

@@ -1,8 +1,9 @@
-"""The narrow link of a cluster, where the bytes of an iteration take longest, and the delay of a round trip.
+"""The narrow link of a cluster, where an iteration's bytes take longest, and the delay of a round trip.
 
-Rule of this file: arithmetic on a cluster's rates. Links are full duplex. Every gradient goes up and comes down once at
-each worker, which takes it 1 / rate a bit each way, and the servers carry the bytes of all workers: workers / sum of
-their rates. Other topologies (engines/topology.py) have another share of a worker, and maybe no servers.
+Rule of this file: arithmetic on a cluster's rates and delays. Links are full duplex. Each worker sends and receives
+every gradient once, at 1 / rate seconds per bit each way. The servers carry the bytes of all workers, at workers / (sum
+of the servers' rates) seconds per bit. In other topologies (engines/topology.py) a worker carries another share, and
+there may be no servers.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from prophet_scheduler.lab.cluster_config import ClusterConfig
 
 
 def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> Mapping[str, float]:
-    """Seconds that one bit of gradients keeps each shaped kind of link busy, at the rates of the start.
+    """Seconds that one bit of gradients occupies each shaped kind of link, at the initial rates.
 
-    The kinds are `worker uplink` and `server`; links are as wide and carry as much in both directions. The slowest
-    worker counts, since all wait for it. Servers share the bytes to suit their rates, and one without a limit takes
-    all.
+    The kinds are `worker uplink` and `server`; both directions have the same rate and load. The slowest worker counts,
+    since all wait for it. Servers share the bytes in proportion to their rates; one without a limit takes all of them.
     """
     links = {}
     if rates := _rates(cluster, "worker"):
@@ -31,15 +31,15 @@ def seconds_per_bit(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVE
 
 
 def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -> str | None:
-    """Return the link that an iteration's bytes occupy longest, the workers' if equal; None if no link is limited."""
+    """Return the kind of link that is busy longest in an iteration (the workers' if equal); None without limits."""
     links = seconds_per_bit(cluster, topology)
     return max(links, key=links.__getitem__, default=None)
 
 
 def round_trip_s(cluster: ClusterConfig, topology: Topology) -> float:
-    """Minimum seconds that the links' delays add to a gradient's way from the furthest worker and back to it.
+    """Minimum seconds that link delays add to a gradient's round trip from the furthest worker.
 
-    The way leads through the nearest server, or without servers to and from the furthest other worker.
+    The path goes through the nearest server, or without servers to the furthest other worker and back.
     """
     workers = sorted(_delays(cluster, "worker"))
     if topology.through_servers:

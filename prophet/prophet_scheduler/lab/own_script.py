@@ -1,7 +1,7 @@
-"""Command `prophet testbed`: a user's own script of DistributedDataParallel, each rank on a node of the testbed.
+"""Command `prophet testbed`: run a user's DistributedDataParallel script, each rank on its own node of the testbed.
 
-Rule of this file: starting, reading and ending the ranks. The user's script runs unchanged: its environment has
-torchrun's variables and the shell's, Prophet's among them.
+Rule of this file: start the ranks, read their output, stop them. The script runs unchanged; its environment has
+torchrun's variables and the shell's, including Prophet's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST = 2
 
 @dataclass(frozen=True)
 class Links:
-    """Links of so many workers: bits per second both ways, and seconds of delay one way."""
+    """Links of the workers: bits per second each way, and the one-way delay in seconds."""
 
     workers: int
     bandwidth_bps: float
@@ -39,13 +39,13 @@ class Links:
 
 
 class RunFailed(Exception):
-    """Failure of a run; its arguments are the lines that it printed."""
+    """Failure of a run; its arguments are the lines that the run printed."""
 
 
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the shell's environment with torchrun's variables of a rank.
+    """Return the shell's environment plus torchrun's variables for a rank.
 
-    Ranks share this machine's files, so each has its own LOCAL_RANK. Nodes have no names, of which torch would warn.
+    Ranks share this machine's files, so each has its own LOCAL_RANK. Torch's warnings about nameless nodes are off.
     """
     own = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(network.workers)}
     defaults = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -60,9 +60,9 @@ def run_ranks(
     edges: Edges | None = None,
     shell: Mapping[str, str] = os.environ,
 ) -> int:
-    """Run `command` on all workers and pass on their output until all have ended or one has failed.
+    """Run `command` on all workers and pass on their output until all have exited or one has failed.
 
-    Returns 0 if all ended well, else 1 after a line that names the failed one; the others still run then.
+    Returns 0 if all succeeded. On a failure, names the worker and returns 1 while the others still run.
     """
     edges = edges or Edges()
     addresses = {worker: nodes.address(worker) for worker in workers}
@@ -93,8 +93,8 @@ def run_ranks(
 
 
 def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:
-    """Compare a command with its variant: `run(variant)` returns what one took, in seconds. Both run `pairs` times and
-    take turns in being first. Says each pair, and returns the mean of the ratios in words, with its standard error.
+    """Compare a command with its variant: `run(variant)` returns the seconds it took. Both run `pairs` times and
+    alternate in running first. Reports each pair; returns the mean ratio in words, with its standard error.
     """
     ratios = []
     for pair in range(pairs):
@@ -106,29 +106,29 @@ def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]
 
 
 def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
-    """Return the number that the pattern's group finds last in these lines. Raises UserError unless it is above 0."""
+    """Return the last number that the pattern's group matches in the lines. Raises UserError unless it is above 0."""
     found = [match[1] for line in lines for match in pattern.finditer(line)]
-    with contextlib.suppress(IndexError, TypeError, ValueError):  # TypeError: a group that took no part
+    with contextlib.suppress(IndexError, TypeError, ValueError):  # TypeError: a group that did not match
         if 0 < (seconds := float(found[-1])) < math.inf:
             return seconds
-    wrong = f"finds {found[-1]!r}, no number above 0," if found else "finds nothing"
+    wrong = f"finds {found[-1]!r}, not a number above 0," if found else "finds nothing"
     raise UserError(f"--seconds: {pattern.pattern!r} {wrong} in what the command printed")
 
 
 def parse_change(texts: Sequence[str]) -> dict[str, str]:
-    """Return the variables of `NAME=VALUE` texts. Raises UserError."""
+    """Parse texts of the form `NAME=VALUE`. Raises UserError."""
     wrong = next((text for text in texts if not text.partition("=")[0].isidentifier() or "=" not in text), None)
     if wrong is not None:
-        raise UserError(f"--compare: {wrong!r} is no variable; write e.g. PROPHET_SCHEDULER=prophet")
+        raise UserError(f"--compare: {wrong!r} is not a variable; write e.g. PROPHET_SCHEDULER=prophet")
     return dict(text.split("=", 1) for text in texts)
 
 
 def parse_pattern(text: str) -> re.Pattern[str]:
-    """Return the regular expression, which must have a group. Raises UserError."""
+    """Compile a regular expression, which must have a group. Raises UserError."""
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise UserError(f"--seconds: {text!r} is no regular expression ({error})") from None
+        raise UserError(f"--seconds: {text!r} is not a regular expression ({error})") from None
     if not pattern.groups:
         raise UserError(f"--seconds: {text!r} needs a group for the number, such as 'took ([0-9.]+) s'")
     return pattern
@@ -142,10 +142,10 @@ def compare_on_testbed(
     seconds: str | None,
     say: Callable[[str], None],
 ) -> int:
-    """Run `command` without and with the variables of `change` on one testbed, and say how they compare.
+    """Run `command` without and with the variables of `change` on one testbed, and report the speedup.
 
-    What counts is the number that the regular expression `seconds` finds last in the output, or else the time of the
-    whole command. Returns 0, or 1 if a run failed, whose output is said. Raises UserError as `run_on_testbed` does.
+    Compares the last number in the output that the regular expression `seconds` matches; without one, the time of the
+    whole command. Returns 0, or 1 after printing a failed run's output. Raises UserError like `run_on_testbed`.
     """
     changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
     if pairs < LEAST:
@@ -173,14 +173,14 @@ def compare_on_testbed(
 
 
 def run_on_testbed(command: Sequence[str], links: Links, say: Callable[[str], None]) -> int:
-    """Call `run_ranks` on a testbed. Raises UserError if there can be no such testbed, or there is no such command."""
+    """Call `run_ranks` on a testbed. Raises UserError if the testbed is impossible or the command does not exist."""
     with testbed_of(command, links) as (names, testbed):
         return run_ranks(command, names, testbed, say)
 
 
 @contextlib.contextmanager
 def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Testbed]]:
-    """Make a testbed for `command`, with a node for each worker; yield their names and the testbed."""
+    """Set up a testbed for `command` with a node for each worker; yield the nodes' names and the testbed."""
     workers = links.workers
     if workers < LEAST:
         raise UserError(f"--workers is {workers}; it must be {LEAST} or more")

@@ -1,9 +1,9 @@
-"""Types of results.json, and checked reading of all that an experiment writes, older files included.
+"""Types of results.json, and validated reading of all files that an experiment writes, including older ones.
 
-Rule of this file: the types of results.json and one way to read each kind of record; results.py computes the numbers.
-Times are seconds. docs/schemas/ has the JSON schemas (`make pages`). Within a schema's number, keys are only added:
-unknown keys are ignored, and keys that an older file lacks have a default here. Unset fields are not written, so a
-file stays the same when read and written again. Schema 1 has only medians; 2 has every iteration, and leads with means.
+Rule of this file: the types of results.json, and one reader for each kind of record; results.py computes the numbers.
+Times are seconds. docs/schemas/ has the JSON schemas (`make pages`). A schema only gains keys: unknown keys are
+ignored, and keys that an older file lacks have defaults here. Unset fields are not written, so rewriting a file does
+not change it. Schema 1 has only medians; schema 2 has every iteration and leads with means.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import LiveStatus
 
 SCHEMA: Literal[2] = 2
-"""Schema of a written results.json; the previous one can still be read."""
+"""Schema of new results.json files; schema 1 can still be read."""
 RESULTS_FILE = "results.json"
-"""File name in the folder of an experiment."""
+"""File name in an experiment's folder."""
 RECORD_FILES = "worker*.jsonl"
-"""File names in the folder that PROPHET_RECORD leaves of a job."""
+"""File names in a folder written by PROPHET_RECORD."""
 T = TypeVar("T")
 
 
@@ -44,14 +44,14 @@ class _Part(BaseModel):
 
 
 class GradientTimes(_Part):
-    """Mean times of gradients or blocks: from generation to sending (`wait_s`), and to the sum's return (`total_s`)."""
+    """Mean times of gradients or blocks: from generation to sending (`wait_s`) and to the sum's arrival (`total_s`)."""
 
     wait_s: float
     total_s: float
 
 
 class TunedSizes(_Part):
-    """Sizes chosen by a search, in bytes, and its trials: credit, partition size, seconds."""
+    """Sizes chosen by a search, in bytes, and its trials: (credit, partition size, seconds) each."""
 
     credit_bytes: int
     partition_bytes: int
@@ -59,8 +59,8 @@ class TunedSizes(_Part):
 
 
 class AgentCost(_Part):
-    """Cost and actions of Prophet: `cpu_share` is the agent thread's processor time over the time of training, if there
-    is such a thread."""
+    """Cost and actions of Prophet. `cpu_share` is the agent thread's CPU time as a share of the training time, if there
+    is an agent thread."""
 
     cpu_share: float
     plans: int
@@ -71,7 +71,7 @@ class AgentCost(_Part):
 
 
 class LossAt(_Part):
-    """Loss at a time, in seconds since the first worker began."""
+    """Loss at a time, in seconds since the first worker started."""
 
     time_s: float
     loss: float
@@ -82,32 +82,32 @@ class ConvergenceResult(_Part):
 
     target_loss: float
     time_to_loss_s: float | None = None
-    """Median of all repeats; None if one of them did not reach the loss."""
+    """Median of all repeats; None if any repeat did not reach the target loss."""
     times_to_loss_s: list[float | None] = []
     update_s: float | None = None
-    """Seconds from one applied update to the next, of all workers together."""
+    """Seconds from one applied update to the next, over all workers together."""
     least_loss: float | None = None
     greatest_delay: int | None = None
-    """Greatest delay of the updates that a coordinator counted."""
+    """Greatest delay of an update that a coordinator counted."""
     sent: int | None = None
     dropped: int | None = None
     uncoordinated: int | None = None
-    """Updates sent without a grant."""
+    """Number of updates sent without a grant."""
     applied_otherwise: int | None = None
-    """Workers that sent another number of updates than the server had at the end."""
+    """Number of workers that sent more or fewer updates than the server had applied at the end."""
     curve: list[LossAt] = []
 
 
 class PolicyResult(_Part):
-    """One policy in one cell. A policy that never finished has an `error` and no times."""
+    """Result of one policy in one cell. A policy that never finished has an `error` and no times."""
 
     iteration_s: Times | None = None
     iterations: list[list[Kept]] = []
-    """Seconds of every iteration from a job's first, by repeat and worker; none in a file of schema 1."""
+    """Seconds of every iteration from the job's first, by repeat and worker; empty in a file of schema 1."""
     samples_per_s: float | None = None
-    """Samples per second of all workers together, in a mean iteration."""
+    """Samples per second of all workers together, from the mean iteration."""
     wait_s: float | None = None
-    """Seconds of a mean iteration beyond computing, if known."""
+    """Seconds of the mean iteration beyond compute, if known."""
     repeats: list[float] = []
     """Median of each repeat."""
     wait_by_gradient_s: list[float] | None = None
@@ -120,63 +120,63 @@ class PolicyResult(_Part):
     start_s: float | None = None
     """Seconds from the start of a process to the end of its first iteration."""
     processor_s: float | None = None
-    """Processor seconds of an iteration in all threads of a worker; in a replay only those of the exchange."""
+    """CPU seconds per iteration over all threads of a worker; in a replay only those of the exchange."""
     weights_sha256: str | list[str] | None = None
-    """Hash of the final model; a list if repeats ended with different ones."""
+    """Hash of the final weights; a list if the repeats ended with different weights."""
     agent: AgentCost | None = None
     given_back: str | None = None
-    """Reason why DistributedDataParallel got its own reducer back in a repeat where it was faster than Prophet."""
+    """Reason why DistributedDataParallel got its own reducer back, in a repeat where it was faster than Prophet."""
     accuracy: float | None = None
     """Lowest accuracy of all workers and repeats."""
     error: str | None = None
     ended_after_s: float | None = None
-    """Seconds from the first fault to the end of a run that failed after it, the most of all repeats."""
+    """Seconds from the first fault to the end of a run that failed after it; the maximum over all repeats."""
     log_tail: dict[str, list[str]] = {}
     narrow_link: str | None = None
-    """Narrow link of this policy if it differs from the cell's."""
+    """This policy's narrow link if it differs from the cell's."""
     same_weights_as_stock: bool | None = None
-    """True if equal to stock's; None if not compared, or if a difference means nothing: sums of more than two depend on
-    timing."""
+    """True if the final weights equal stock's. None if not compared, or if a difference means nothing: sums of more
+    than two gradients depend on timing."""
     gradient: GradientTimes | None = None
     convergence: ConvergenceResult | None = None
 
     @property
     def time_s(self) -> float | None:
-        """Mean iteration, or the median in a file of schema 1; None if the policy failed."""
+        """Seconds of the mean iteration (the median in a file of schema 1); None if the policy failed."""
         return None if self.iteration_s is None else self.iteration_s.headline
 
     @property
     def rest_s(self) -> float | None:
-        """Mean iteration at rest, or the median in a file of schema 1; None if the policy failed."""
+        """Seconds of the mean iteration at rest (the median in a file of schema 1); None if the policy failed."""
         return None if self.iteration_s is None else self.iteration_s.rest
 
     def iterations_s(self) -> list[list[float]]:
-        """Return the seconds of each repeat's iterations from its first, averaged over the workers."""
+        """Return the seconds of each repeat's iterations from the first, averaged over the workers."""
         return [[fmean(times_s) for times_s in zip(*workers, strict=False)] for workers in self.iterations]
 
 
 class CellResult(_Part):
-    """One point of a sweep. `ratios` are stock's iteration time over each policy's: above 1 is faster than stock."""
+    """Result of one point of a sweep. `ratios` are stock's iteration time over each policy's: above 1 is a gain."""
 
     setting: dict[str, JsonValue]
-    """Varied values by the last part of their keys; `bandwidth` in bits per second."""
+    """Varied values by the last part of their keys; `bandwidth` is in bits per second."""
     emulated: str = ""
     narrow_link: str | None = None
     links: dict[str, float] = {}
-    """Rates in bits per second that the testbed measured before the first run."""
+    """Rates in bits per second, as the testbed measured them before the first run."""
     round_trips: dict[str, float] = {}
-    """Round trips in seconds to the testbed's own node and back, by node, measured before the first run."""
+    """By node, the round trip to the testbed's own node in seconds, measured before the first run."""
     relays: dict[str, RelayReport] = {}
-    """Accuracy of the delayed links' delay during the runs, by node."""
+    """By node with a delayed link, the accuracy of that delay during the runs."""
     compute_s: float | None = None
     lower_bound_s: float | None = None
     bound_is_measured: bool = False
-    """True if the bound uses a rate that the testbed measured on a link without shaping."""
+    """True if the lower bound uses a rate that the testbed measured on an unshaped link."""
     policies: dict[str, PolicyResult]
     ratios: dict[str, float] = {}
 
     def measured(self, name: str) -> PolicyResult | None:
-        """Return the policy of that name; None if there is none or it failed."""
+        """Return the policy of that name; None if it does not exist or failed."""
         policy = self.policies.get(name)
         return None if policy is None or policy.iteration_s is None else policy
 
@@ -206,7 +206,7 @@ class Results(_Part):
 
 
 def is_run(folder: Path) -> bool:
-    """True if `prophet run` has left the folder, False if PROPHET_RECORD has. Raises UserError if it is neither."""
+    """True for a folder of `prophet run`, False for one of PROPHET_RECORD. Raises UserError for any other."""
     if (folder / RESULTS_FILE).is_file():
         return True
     if any(folder.glob(RECORD_FILES)):
@@ -218,12 +218,12 @@ def is_run(folder: Path) -> bool:
 
 
 def write_results(results: Results, path: Path) -> None:
-    """Write results.json as a whole or not at all."""
+    """Write results.json completely or not at all."""
     write_whole(json.dumps(results.as_json(), indent=2, allow_nan=False) + "\n", path)
 
 
 def read_results(path: Path) -> Results:
-    """Read a results.json of this version or an older one. Raises UserError naming the file and the key."""
+    """Read a results.json of this or an older schema. Raises UserError that names the file and the key."""
     return read(path, Results.model_validate, "results", (1, SCHEMA))
 
 
@@ -259,7 +259,7 @@ def read(path: Path, check: Callable[[Any], T], what: str, schemas: Sequence[int
 
 
 def first_error(error: Exception) -> str:
-    """Return pydantic's first finding as `key: what is wrong`, or the message of another error."""
+    """Return pydantic's first error as `key: message`, or the message of any other exception."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
@@ -276,7 +276,7 @@ def live_status(document: Mapping[str, Any]) -> LiveStatus:
 
 
 def record_row(line: bytes) -> RecordRow:
-    """Return the row in a line of a job's record. Raises ValueError or UserError for anything else."""
+    """Parse a line of a job's record. Raises ValueError or UserError for anything else."""
     return _ROW.validate_python(parse_json(line.decode()))
 
 
@@ -289,4 +289,4 @@ RECORDS: Sequence[tuple[str, TypeAdapter[Any]]] = (
     ("live", _LIVE),
     ("record", _ROW),
 )
-"""Every kind of file that other programs may read, with the name of its schema in docs/schemas/."""
+"""Every kind of file for other programs to read, with the name of its schema in docs/schemas/."""

@@ -1,6 +1,6 @@
 """Results of an experiment: numbers from its runs.
 
-Rule of this file: arithmetic. records.py has results.json itself, results_view.py the printed table. Times are seconds.
+Rule of this file: arithmetic on seconds. records.py has results.json's types, results_view.py the printed table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from prophet_scheduler.simulate.collectives import COLLECTIVES
 def summarize(
     experiment: Experiment, cells: Sequence[CellRuns], times: Sequence[Mapping[str, Sequence[Turnaround]]] = ()
 ) -> Results:
-    """Return results.json as a value. `times` are those of gradients, by cell and policy, if they were recorded."""
+    """Return the content of results.json. `times` are the gradients' times by cell and policy, if recorded."""
     return Results(
         schema=SCHEMA,
         config=to_jsonable_python(experiment.source),
@@ -42,7 +42,7 @@ def summarize(
 
 
 def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | None = None) -> CellResult:
-    """Return one cell's setting, bound, policies and ratios to stock (above 1 is faster than stock)."""
+    """Return the result of one cell. Ratios to stock above 1 are faster than stock."""
     cell = done.cell
     contenders = {policy.name: policy for policy in cell.policies}
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
@@ -78,7 +78,7 @@ def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | N
 
 
 def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
-    """Return `cell` with the measured rates of links without shaping, the lesser of a link's two ways."""
+    """Return `cell` with the measured rates of its unshaped links, each the lower of its two directions."""
     bandwidth = cell.cluster.bandwidth
     rates = {}
     for node in cell.cluster.nodes:
@@ -92,7 +92,7 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
 
 
 def simulated_topology(cell: Cell) -> Topology:
-    """Topology of the exchange that the config names for the simulator, else of its engine."""
+    """Topology of the simulator's exchange if the config sets a collective one, else of the config's engine."""
     return ALL_REDUCE if cell.simulator.exchange in (*COLLECTIVES, FSDP2) else cell.engine.topology
 
 
@@ -101,10 +101,10 @@ def _with(policy: PolicyResult, **more: object) -> PolicyResult:
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
-    """Set `same_weights_as_stock` of the policies that can be compared with stock: that of the config's engine, or else
-    of the policy's own, in the same framework (each begins differently) and trained as long.
+    """Set `same_weights_as_stock` of each policy that can be compared with stock: the stock of the config's engine, or
+    else of the policy's own, if trained equally long and in the same framework (initial weights differ between these).
 
-    A difference means nothing where sums depend on timing: stock's own models then differ each time.
+    A difference means nothing if sums depend on timing: then even stock's models differ each time.
     """
 
     def trained(policy: Contender, base: str) -> tuple[object, ...]:
@@ -128,7 +128,7 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
 
 
 def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
-    """Return one policy over its repeats. Successful repeats count even if another one failed."""
+    """Return the result of one policy over its repeats. Successful repeats count even if others failed."""
     good = [run for run in runs if run.error is None]
     summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
     if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
@@ -141,7 +141,7 @@ def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> Poli
 
 
 def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
-    """Return the parts of a PolicyResult from finished runs, without those that such a job does not have."""
+    """Return the fields of a PolicyResult from finished runs, without those that this kind of job lacks."""
     by_repeat = [_iterations(run) for run in good]
     times = times_of([worker for repeat in by_repeat for worker in repeat])
     compute = compute_s(cell)
@@ -156,7 +156,7 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
     if (measures := good[0].measures) is not None:
         parts |= vars(measures)
     if starts := [worker.start_s for worker in workers if worker.start_s is not None]:
-        # Only a real job has a start and a model at its end.
+        # Only a real job has a start and a final model.
         digests = sorted({worker.weights_sha256 for worker in workers if worker.weights_sha256})
         parts |= {"start_s": median(starts), "weights_sha256": digests[0] if len(digests) == 1 else digests or None}
     if isinstance(cell.job, ScoredJob):
@@ -173,7 +173,7 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
 
 
 def _iterations(run: Run) -> list[tuple[list[float], int]]:
-    """Return each worker's iterations with the index of the first one at rest."""
+    """Return each worker's iterations and the index of the first at rest."""
     return [
         (worker.iteration_s, rests_from([mark.start for mark in worker.marks[:-1]], run.recut_s))
         for worker in run.workers
@@ -181,7 +181,7 @@ def _iterations(run: Run) -> list[tuple[list[float], int]]:
 
 
 def _processor_s(runs: Sequence[Run], warmup: int) -> float | None:
-    """Processor seconds of one worker's iteration after the warm-up; None if not recorded."""
+    """CPU seconds per iteration of one worker after the warm-up; None if not recorded."""
     records = [worker.processor_s for run in runs for worker in run.workers]
     means = [
         (record[-1] - record[warmup]) / (len(record) - 1 - warmup) for record in records if len(record) > warmup + 1
@@ -206,7 +206,7 @@ def _agent(runs: Sequence[Run]) -> AgentCost:
 
 
 def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None:
-    """Return the error as one line, or None if there is none."""
+    """Return the error as one line; None if there is none."""
     failed = [(repeat, run.error) for repeat, run in enumerate(runs) if run.error is not None]
     if failed:
         repeat, error = failed[0]
@@ -221,24 +221,24 @@ def _error(cell: Cell, runs: Sequence[Run], summary: PolicyResult) -> str | None
         return f"accuracy {accuracy:.3f}, below the target of {cell.job.target_accuracy:g}"
     kept = summary.convergence
     if kept is not None and kept.time_to_loss_s is None:
-        return f"a loss of {kept.least_loss:.3f} at the least, above the target of {kept.target_loss:g}"
+        return f"lowest loss {kept.least_loss:.3f}, above the target of {kept.target_loss:g}"
     return None
 
 
 def _sums_vary(cell: Cell) -> bool:
-    """True if rounding depends on timing: a sum of two is the same in either order, a sum of more is not."""
+    """True if rounding depends on timing: a sum of two is the same in any order, a sum of more is not."""
     return cell.cluster.workers > 2
 
 
 def compute_s(cell: Cell) -> float | None:
-    """Seconds of computing in an iteration; known only in a replay."""
+    """Compute seconds of an iteration, known only in a replay; None otherwise."""
     return None if cell.profile is None else cell.profile.backward_s + cell.profile.forward_s
 
 
 def lower_bound(cell: Cell) -> float | None:
     """Lower bound of an iteration in seconds (core/bound.py), at the rate of the narrow link, with the links' delays.
 
-    None for real training, whose compute is not known exactly, for asynchronous servers and under a changing rate.
+    None for real training (its compute is not exactly known), for asynchronous servers, and if rates change.
     """
     topology, wire = simulated_topology(cell), cell.wire
     if wire is None or cell.cluster.bandwidth.changes or cell.simulator.exchange == ASYNCHRONOUS:
@@ -248,7 +248,7 @@ def lower_bound(cell: Cell) -> float | None:
 
 
 def emulation(cell: Cell, *, simulated: bool) -> str:
-    """Say in one line what was real and what was not."""
+    """Describe in one line which parts were real and which were not."""
     if simulated:
         traced = [policy.name for policy in cell.policies if policy.hooked and get_definition(policy.base).traced]
         more = f"; forward times of {', '.join(traced)} from a trace of operations" if traced else ""

@@ -1,6 +1,6 @@
-"""View of an experiment's results: a cell's setting in words, and a table of each cell.
+"""View of an experiment's results: each cell's setting in words, and a table.
 
-Rule of this file: from results.json to words. results.py computes the numbers.
+Rule of this file: turn results.json into text. results.py computes the numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from prophet_scheduler.lab.screen import titled_table
 
 
 def describe_narrow_link(name: str | None) -> str:
-    """Name the narrow link. A link is as wide down as up, so a worker's two are named together."""
-    words = "worker uplink, and the downlink alike" if name == "worker uplink" else name
+    """Name the narrow link. A worker's uplink and downlink have the same rate, so they are named together."""
+    words = "worker uplink (and downlink)" if name == "worker uplink" else name
     return f"narrow link: {words or 'none, no link is limited'}"
 
 
 def describe_setting(setting: Mapping[str, Any]) -> str:
-    """Describe a cell in a few words: `250mbit, total_bytes 25.6MB`."""
+    """Describe a cell briefly, e.g. `250mbit, total_bytes 25.6MB`."""
     words: list[str] = []
     for key, value in setting.items():
         try:
@@ -64,7 +64,7 @@ def _by_node(value: Any, form: Callable[[Any], str]) -> str:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print one table a cell, and notes on each policy below it."""
+    """Print a table for each cell, with notes on its policies below."""
     several = [policy.iteration_s for cell in results.cells for policy in cell.policies.values() if policy.iteration_s]
     if several:
         console.print(basis(several), markup=False)
@@ -80,11 +80,11 @@ def print_results(results: Results, console: Console) -> None:
 
 def _table(cell: CellResult) -> RenderableType:
     bound = cell.lower_bound_s
-    of = " (at the rate measured of links that are not shaped)" if cell.bound_is_measured else ""
+    of = " (at the measured rate of unshaped links)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
     table = titled_table(title, cell.emulated)
-    table.padding = 0  # so that all columns fit into 80 letters
+    table.padding = 0  # so that all columns fit into 80 characters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
         (
@@ -112,18 +112,18 @@ def _notes(policy: PolicyResult) -> list[str]:
     if policy.accuracy is not None:
         notes.append(f"accuracy {policy.accuracy:.1%}")
     if policy.same_weights_as_stock is not None:
-        notes.append(f"{'the same' if policy.same_weights_as_stock else 'OTHER'} final weights as stock")
+        notes.append(f"final weights {'the same as' if policy.same_weights_as_stock else 'DIFFER from'} stock's")
     if (kept := policy.convergence) is not None:
         if kept.time_to_loss_s is not None:
             notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
         if kept.update_s is not None:
-            notes.append(f"{kept.update_s:.3f} s an applied update")
+            notes.append(f"{kept.update_s:.3f} s per applied update")
         if kept.sent is not None:
             late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
             fates = f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant"
             notes.append(fates + late)
         if kept.applied_otherwise:
-            notes.append(f"{kept.applied_otherwise} workers sent another number of updates than the server has")
+            notes.append(f"{kept.applied_otherwise} workers sent more or fewer updates than the server has")
     if policy.tuning is not None:
         credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
         notes.append(f"tuned to credit {credit} and partitions of {partition}")

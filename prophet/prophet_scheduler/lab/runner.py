@@ -1,8 +1,8 @@
-"""Runner of an experiment: starts the roles of each job on a testbed, watches them, and collects their files.
+"""Runner of an experiment: start the roles of each job on a testbed, watch them, and collect their files.
 
-Rule of this file: processes, files and time limits. The testbed, the clock and sleeping are passed in. Policies are
-interleaved (A B C, A B C), so that a slow change of the machine affects all of them. A run that fails or hangs is
-reported with the last lines of every role and never repeated.
+Rule of this file: processes, files and time limits. Testbed, clock and sleep are passed in. Policies are interleaved
+(A B C, A B C), so that a slow drift of the machine affects all of them. A run that fails or hangs is reported with the
+last lines of every role and is never repeated.
 """
 
 from __future__ import annotations
@@ -45,39 +45,37 @@ T = TypeVar("T")
 POLL_S = 0.1
 TAIL_LINES = 5
 FIRST_PORT = 23000
-"""Port of the first run; each run has its own, since a port stays busy for a while."""
+"""Port of the first run; every run has its own, since a used port stays busy for a while."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
-"""Marks of an error's line in a log: of Python, of ps-lite and MXNet, and of any C++ exception."""
+"""Marks of an error in a log line: Python's, ps-lite's and MXNet's, and those of C++ exceptions."""
 CACHE = "cache"
-"""Folder of a cell in which its policies keep what they learned, if repeats begin warm."""
+"""Folder in a cell's folder where policies keep what they learned, if repeats start warm."""
 RECORDING = "recording"
 RECORD_ITERATIONS = 6
-"""Length of the run that only records the transfers of an engine without the hook, by its own trace."""
+"""Length of a run that only records an engine's transfers with the engine's own trace."""
 
 
 HostFactory = Callable[[Cell], AbstractContextManager[Testbed]]
 Obstacle = Callable[[Contender], str | None]
-"""Function that returns in one line why a policy cannot start on this machine; None if it can."""
+"""Function that returns, in one line, why a policy cannot start on this machine; None if it can."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Clock and sleep of the runner, in seconds."""
+    """Clock and sleep function of the runner, in seconds."""
 
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 class ProgressListener(Protocol):
-    """Listener to the progress of an experiment."""
-
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
     def iterations(self, done: int) -> None: ...
     def run_ends(self, error: str | None) -> None: ...
 
 
 class JobFailed(Exception):
-    """Failure of a job before its end; the message is one line."""
+    """Failure of a job; the message is one line."""
 
 
 def run_experiment(
@@ -90,7 +88,7 @@ def run_experiment(
 ) -> list[CellRuns]:
     """Run all policies of every cell `repeats` times; logs and records go under `out/runs`.
 
-    A policy with an obstacle does not start: its runs have the obstacle as their error, and the others run.
+    A policy with an obstacle does not start: the obstacle becomes the error of its runs, and the other policies run.
     """
     ports = itertools.count(FIRST_PORT)
 
@@ -111,7 +109,7 @@ def run_experiment(
 
             links = host.check()
             round_trips = host.check_round_trips()
-            host.relays()  # reset the counts of the checks
+            host.relays()  # resets the counts, so that they do not include the checks
             runs = run_repeats(cell, experiment.repeats, run)
             short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
             recordings = {
@@ -119,7 +117,7 @@ def run_experiment(
                 for policy in cell.policies
                 if is_recorded_apart(cell, policy) and obstacle(policy) is None
             }
-            # The runs that a dead relay failed have already named it.
+            # If a relay died, the runs that failed have already reported it.
             relays = host.relays() if host.fault() is None else {}
         return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
 
@@ -127,7 +125,7 @@ def run_experiment(
 
 
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
-    """Run the policies of a cell interleaved, after tuning those with trials. A failed trial fails its policy."""
+    """Tune the policies that have trials, then run all policies interleaved. A failed trial fails its policy."""
     tuned: dict[str, tuple[Contender, TunedSizes | None] | str] = {}
     for policy in cell.policies:
         try:
@@ -147,18 +145,18 @@ def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
 
 
 def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
-    """True if `policy` gets a short run for the figures alone; experiments with faults have none."""
+    """True if `policy` gets a short run only for the figures; experiments with faults have none."""
     return policy.traced and not cell.cluster.faults
 
 
 def recorded_policy(policy: Contender) -> Contender:
-    """Return `policy` with its engine's own trace."""
+    """Return `policy` with its engine's own trace turned on."""
     trace = policy.engine.trace
     return policy if trace is None else replace(policy, env={**policy.env, **trace.settings(RECORD_ITERATIONS)})
 
 
 class Watch:
-    """Detector of a hang: `limit_s` without another finished iteration. Pure; the time is passed in."""
+    """Detector of a hang: `limit_s` seconds without progress. Pure; the time is passed in."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self._limit_s = limit_s
@@ -172,7 +170,7 @@ class Watch:
 
 @dataclass
 class JobRun:
-    """One training job on the testbed, from start to end. Its `folder` has a log and the records of each node."""
+    """One training job on the testbed, from start to end. `folder` has each node's log and records."""
 
     cell: Cell
     policy: Contender
@@ -189,23 +187,22 @@ class JobRun:
         self._trace = trace if trace is not None and trace.switch in self.policy.env else None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: dict[str, bool] = {}
-        """Nodes that a fault has killed; False if the program runs again."""
+        """Nodes killed by a fault; False once the program has restarted."""
         self._broke_at: float | None = None
 
     def _record(self, node: str, suffix: str) -> Path:
-        """Return the absolute path of a node's record."""
         return self.folder.resolve() / f"{node}.{suffix}"
 
     def _result(self, worker: str) -> Path:
         return self._record(worker, "json")
 
     def _finished(self, worker: str) -> int:
-        """Return the number of iterations that the worker has finished."""
+        """Return the number of the worker's finished iterations."""
         progress = progress_path(self._result(worker))
         return progress.read_bytes().count(b"\n") if progress.exists() else 0
 
     def _logs(self, node: str) -> tuple[Path, Path]:
-        """Return the log of the node's program, and that of its restart after a kill."""
+        """Return the log of the node's program, and the log after its restart."""
         return self.folder / f"{node}.log", self.folder / f"{node}.again.log"
 
     def _log_lines(self, node: str) -> list[str]:
@@ -214,10 +211,10 @@ class JobRun:
         return [line for line in text.splitlines() if line.strip()]
 
     def run(self, on_iterations: Callable[[int], None]) -> Run:
-        """Run the job to its end or its failure, and leave no process running."""
+        """Run the job until it finishes or fails, and leave no process running."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        # Paths of UNIX sockets must be short, so these do not go under the user's folder.
+        # Paths of UNIX sockets must be short, so sockets are not under the user's folder.
         with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
             try:
                 self._sockets = Path(sockets)
@@ -257,7 +254,7 @@ class JobRun:
         self.host.send_signal(node, signal.SIGKILL)
 
     def _mend(self) -> None:
-        """Restore the network as it was before the job."""
+        """Restore the network to its state before the job."""
         cluster = self.cell.cluster
         slow = {fault.node for fault in cluster.faults if fault.node and fault.kind is FaultKind.SLOW_LINK}
         for node in (*self._workers, *sorted(slow.difference(self._workers))):
@@ -269,7 +266,7 @@ class JobRun:
                 self.host.set_link(fault.node, passes=True)
 
     def _write_spec(self) -> Path:
-        """Write the workers' spec, which is the same for every policy."""
+        """Write the workers' spec, the same for every policy."""
         job = self.cell.job
         spec = job.model_dump(mode="json")
         if isinstance(job, ReplayJob):
@@ -282,7 +279,7 @@ class JobRun:
         return path.resolve()
 
     def _environment(self, node: str, sockets: Path) -> dict[str, str]:
-        """Return the environment of one process: the engine's settings, and the paths of a worker's records."""
+        """Return the environment of a node's process: the engine's settings and, for a worker, its records' paths."""
         cluster = self.cell.cluster
         addresses = {name: self.host.address(name) for name in cluster.nodes}
         rates = {name: cluster.bandwidth.rate(name) for name in cluster.nodes}
@@ -298,7 +295,7 @@ class JobRun:
         return env
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
-        """Wait until every worker has ended well. Raises JobFailed otherwise."""
+        """Wait until every worker has exited with status 0. Raises JobFailed otherwise."""
         watch = Watch(self.limit_s, self.edges.now())
         schedule = changes(self.cell.cluster, self._workers, self.host, self.kill, self.start)
         coming = next(schedule, None)
@@ -307,7 +304,7 @@ class JobRun:
             codes = {node: process.poll() for node, process in self._processes.items()}
             dead = sorted(node for node, is_dead in self._killed.items() if is_dead)
             gone = [node for node, code in codes.items() if code not in (None, 0) and node not in dead]
-            # A killed program may take other programs with it, but only the workers decide how the job ends.
+            # A killed program may bring down others, but only the workers decide whether the job fails.
             fallen = [node for node in gone if self._killed and node not in self._workers]
             if failed := [node for node in gone if node not in fallen]:
                 raise JobFailed(self._how_it_ended(failed[0], codes) + self._fell_before(fallen, codes))
@@ -342,16 +339,17 @@ class JobRun:
         return f"{node} ended with status {codes[node]}{when}: {last_words(self._log_lines(node))}"
 
     def _fell_before(self, nodes: Sequence[str], codes: Mapping[str, int | None]) -> str:
-        """Describe the programs that had ended by themselves, apart from those that a fault killed."""
+        """Describe the programs that failed earlier, without those that a fault killed."""
         return "".join(f" ({self._how_it_ended(node, codes)})" for node in nodes)
 
     def _collect(self) -> tuple[tuple[WorkerRecord, ...], tuple[AgentStatus, ...]]:
-        """Return (the workers' results, Prophet's statuses). Raises JobFailed if one is missing."""
+        """Return the workers' results and Prophet's statuses. Raises JobFailed if one is missing."""
         results, statuses = [], []
         for worker in self._workers:
             results.append(_read(read_worker, self._result(worker), f"{worker} left no result"))
         for worker in self._workers if self.policy.recorded else ():
-            # Prophet steps aside rather than fail a job, so the stock engine could pass for a policy here.
+            # Prophet steps aside rather than fail a job, so a run of the stock engine could be taken for one of
+            # Prophet.
             stock = f"without Prophet: {worker} ran with stock {self.policy.engine.words} instead of {self.policy.base}"
             statuses.append(_read(read_status, self._record(worker, STATUS_FILE), stock))
         for worker, status in zip(self._workers, statuses, strict=False):
@@ -361,7 +359,7 @@ class JobRun:
 
 
 def _with_env(policy: Contender, cell: Cell, cache: Path | None) -> Contender:
-    """Return `policy` with the environment that a warm start and dropped messages need, unless it has its own."""
+    """Return `policy` with the variables for a warm start and dropped messages; its own values win."""
     env = {} if cache is None else {settings.CACHE: str(cache.resolve())}
     loss = policy.engine.message_loss
     for fault in cell.cluster.faults:
@@ -371,13 +369,13 @@ def _with_env(policy: Contender, cell: Cell, cache: Path | None) -> Contender:
 
 
 def last_words(log: Sequence[str]) -> str:
-    """Return the last line of a log that names an error, or else the last line."""
+    """Return the last line of a log with an error's mark, or else the last line."""
     errors = [line for line in log if any(mark in line for mark in ERROR_MARKS)]
     return (errors or list(log) or ["it said nothing"])[-1].strip()
 
 
 def _read(read: Callable[[Path], T], path: Path, absent: str) -> T:
-    """Read a worker's record. Raises JobFailed with `absent` if it is missing, or with the error in it."""
+    """Read a worker's record. Raises JobFailed, with `absent` if it is missing, or with the error in it."""
     if not path.exists():
         raise JobFailed(absent)
     try:

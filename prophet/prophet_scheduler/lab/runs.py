@@ -1,6 +1,6 @@
 """Runs of an experiment's cells.
 
-Rule of this file: values only; the runner and the simulator make them.
+Rule of this file: values only; the runner and the simulator create them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from prophet_scheduler.lab.testbed import RelayReport
 from prophet_scheduler.simulate.measures import Measures
 
 EVENTS_FILE, STATUS_FILE, PROFILE_FILE = "events.npz", "status.json", "profile.json"
-"""Endings of the names of Prophet's files for a worker, after the worker's own name."""
+"""Names of Prophet's files for a worker, after the worker's own name."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One job under one policy. `workers` are the results of its workers, empty if it failed.
+    """One job under one policy. `workers` are the workers' results, empty if the job failed.
 
-    `statuses` are Prophet's in the workers. `error` is one line; `log_tail` then has the last lines of each role.
+    `statuses` are Prophet's, by worker. `error` is one line; with it, `log_tail` has the last lines of each role.
     """
 
     folder: Path
@@ -33,22 +33,22 @@ class Run:
     error: str | None = None
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
     measures: Measures | None = None
-    """Measures that only a simulation has."""
+    """Measures of a simulation; None for a real run."""
     ended_after_s: float | None = None
-    """Seconds from the beginning of the first fault to the failure; None without a fault or a failure."""
+    """Seconds from the start of the first fault to the failure; None without a fault or a failure."""
     tuning: TunedSizes | None = None
-    """Sizes that a search chose, if the policy was tuned."""
+    """Sizes chosen by a search; None if the policy was not tuned."""
     recut_s: float | None = None
-    """Time of the last change of blocks, on the clock of the workers' marks; None if there was none or if unknown."""
+    """Time of the last change of blocks, on the clock of the workers' marks; None if none is known."""
 
 
 @dataclass(frozen=True)
 class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i. `recordings` are short runs for the figures, of
-    policies that their engine's own trace can show; their times do not count, since a trace costs time.
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i. `recordings` are short runs, for the figures,
+    of policies whose transfers only the engine's trace shows; their times do not count, since tracing costs time.
 
-    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs; `relays` are the reports
-    of delayed links during them.
+    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs. `relays` are the reports
+    on delayed links during the runs.
     """
 
     cell: Cell

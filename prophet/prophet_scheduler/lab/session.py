@@ -1,6 +1,6 @@
-"""One `prophet run` or `prophet simulate` from start to end: the testbed, the progress bar, and all output.
+"""A whole `prophet run` or `prophet simulate`: the testbed, the progress bar, and all output.
 
-Rule of this file: putting the parts together; each part has its own file.
+Rule of this file: put the parts together; each part has its own file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from prophet_scheduler.lab.tuning import of_search, trial_cell
 
 
 class ProgressBar:
-    """Progress bar of an experiment; one unit is one iteration of one run."""
+    """Progress bar of an experiment, in iterations of a run."""
 
     def __init__(self, experiment: Experiment, progress: bars.Progress, *, recordings: bool) -> None:
         self._progress = progress
@@ -66,15 +66,15 @@ class ProgressBar:
 
 
 def bar_columns() -> tuple[bars.ProgressColumn, ...]:
-    """Return the columns of every command's progress bar."""
+    """Return the columns of a progress bar, the same for every command."""
     words = bars.TextColumn("{task.description}")
     return bars.SpinnerColumn(), words, bars.BarColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
 
 
 @contextmanager
 def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
-    """Show a bar on the console; `recordings` counts the extra runs for the figures, of engines without the hook."""
-    # The experiment's own calls draw it: a drawing thread would take time from the measured job.
+    """Show a bar on the console; `recordings` includes the extra runs for the figures, of engines without the hook."""
+    # The experiment's own calls draw the bar: a drawing thread would take CPU time from the measured job.
     with bars.Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
         yield ProgressBar(experiment, progress, recordings=recordings)
 
@@ -82,8 +82,8 @@ def progress_bar(experiment: Experiment, console: Console, *, recordings: bool =
 def run_session(experiment: Experiment, out: Path) -> int:
     """Run the experiment, write results.json and figures into `out`, and return the number of failed policies.
 
-    A policy that this machine cannot start has failed. Raises UserError, and writes nothing, if no policy can start or
-    there can be no testbed.
+    A policy that cannot start on this machine counts as failed. Raises UserError, and writes nothing, if no policy can
+    start or the testbed is impossible.
     """
     if experiment.engine == SIMULATOR:
         raise UserError(
@@ -107,8 +107,8 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
 
 def simulate_session(experiment: Experiment, out: Path) -> int:
-    """Simulate the experiment, write the outputs of `prophet run` and utilisation into `out`, and return the number of
-    failed policies.
+    """Simulate the experiment, write the outputs of `prophet run` and the utilisation into `out`, and return the number
+    of failed policies.
 
     Raises UserError, and writes nothing, if the config cannot be simulated.
     """
@@ -122,7 +122,7 @@ def simulate_session(experiment: Experiment, out: Path) -> int:
 
 @contextmanager
 def _new_folder(out: Path, after: type[BaseException] = BaseException) -> Iterator[None]:
-    """Remove the folder after an error of this type, unless it was there before."""
+    """Remove the folder after an error of type `after`, unless it existed before."""
     existed = out.exists()
     try:
         yield
@@ -133,7 +133,7 @@ def _new_folder(out: Path, after: type[BaseException] = BaseException) -> Iterat
 
 
 def testbed_of(cluster: ClusterConfig, *, measured: bool = False) -> Testbed:
-    """Return a testbed of the cluster's nodes. `measured`: workers have their own cores, and all links are measured."""
+    """Return a testbed with the cluster's nodes. `measured`: each worker has its own cores, and links are measured."""
     cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers) if measured else {}
     specs = []
     for node in cluster.nodes:
@@ -143,15 +143,15 @@ def testbed_of(cluster: ClusterConfig, *, measured: bool = False) -> Testbed:
 
 
 def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int, ...]]:
-    """Return the processor cores of each worker: the same number for each, none shared, as in a real cluster; no worker
-    has its own if there are fewer cores than workers.
+    """Return the CPU cores of each worker: the same number for each and none shared, as in a real cluster. Empty if
+    there are fewer cores than workers.
     """
     each = len(available) // workers
     return {f"worker{n}": tuple(available[n * each : (n + 1) * each]) for n in range(workers if each else 0)}
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
-    """Write, draw and print the results of a finished experiment, and return the number of failed policies."""
+    """Write, draw and print the results of a finished experiment; return the number of failed policies."""
     recorded = [one_run_each(cell) for cell in done]
     times = []
     for cell, runs in zip(done, recorded, strict=True):

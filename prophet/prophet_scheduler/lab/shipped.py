@@ -1,4 +1,4 @@
-"""Configs that come with Prophet: those of the wheel, or of the checkout."""
+"""Configs that ship with Prophet, in the wheel or the checkout."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ FOLDER = IN_WHEEL if IN_WHEEL.is_dir() else _PACKAGE.parents[1] / "configs"
 
 
 def config_path(named: Path) -> Path:
-    """Return the path of a config: a file, or else the one that comes with Prophet under this name, which may be
-    `quickstart`, `quickstart.yaml` or `configs/quickstart.yaml`. What is neither is returned as it is.
+    """Return the path of a config: an existing file, else the shipped config of that name, which may be written
+    `quickstart`, `quickstart.yaml` or `configs/quickstart.yaml`. If neither exists, return `named` unchanged.
     """
     if named.exists() or named.is_absolute():
         return named
@@ -22,7 +22,7 @@ def config_path(named: Path) -> Path:
 
 
 def shipped() -> Iterator[tuple[str, str]]:
-    """Yield the name of each config and the sentence that it begins with."""
+    """Yield each shipped config's name and the first sentence of its comment."""
     for path in sorted(FOLDER.rglob("*.yaml")):
         lines = path.read_text(encoding="utf-8").splitlines()
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)

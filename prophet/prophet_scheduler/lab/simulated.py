@@ -1,7 +1,7 @@
 """Simulated runs of `prophet simulate`: an experiment's cells and policies, with the outputs of `prophet run`.
 
-Rule of this file: from a config's values to the simulator's, and from its runs to the records that a real job leaves.
-results.py and figures.py treat them like those of real runs.
+Rule of this file: convert a config's values to the simulator's, and its runs to the records that a real job writes.
+results.py and figures.py treat these records like those of real runs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Planned:
 
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
-    """Return the simulations by cell, repeat and policy. Raises UserError if the config cannot be simulated."""
+    """Return a simulation for each cell, repeat and policy. Raises UserError if the config cannot be simulated."""
     require(*of_search(experiment))
     return [
         [
@@ -69,16 +69,16 @@ def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
 
 
 def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
-    from prophet_scheduler.lab.simulated_ddp import prepared  # It is made of this file's parts.
+    from prophet_scheduler.lab.simulated_ddp import prepared  # imports this file
 
-    # An experiment's ranks share one machine. What the simulator does not know is an error of prepare().
+    # An experiment's ranks share one machine. prepare() raises the error for what the simulator does not support.
     return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
 
 
 def simulate_experiment(
     experiment: Experiment, planned: list[list[list[Planned]]], out: Path, listener: ProgressListener
 ) -> list[CellRuns]:
-    """Simulate the runs from `prepare_experiment`, which differ only in the seed of the jitter; records go under
+    """Simulate the runs from `prepare_experiment`; repeats differ only in the seed of the jitter. Records go under
     `out/runs`, as in `prophet run`.
     """
 
@@ -87,7 +87,7 @@ def simulate_experiment(
             listener.run_starts(point, policy, label)
             if policy in cell.policies:
                 simulation = ready[repeat][cell.policies.index(policy)]
-            else:  # with sizes of tuning
+            else:  # with sizes from tuning
                 simulation = _planned(point, policy, repeat)
             folder = cell_folder / f"{policy.name}-{label}"
             try:
@@ -110,12 +110,11 @@ def simulate_experiment(
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
-    """Simulate one policy."""
     return simulate(planned.job, planned.cluster, planned.policy, planned.options, on_iterations)
 
 
 def run_of(run: SimulatedRun, folder: Path) -> Run:
-    """Return each worker's record as a real job would write it, and when blocks last changed."""
+    """Return each worker's record as a real job would write it, with the time when blocks last changed."""
     workers = (
         WorkerRecord(
             np.diff(marks["start_s"]).tolist(),
@@ -128,14 +127,14 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
 
 
 def clips(cell: Cell) -> bool:
-    """True if the job clips by the norm of all gradients, and so reads all averages before it uses any."""
+    """True if the job clips by the norm of all gradients, and so needs all averages before it can use any."""
     return isinstance(cell.job, ReplayJob) and cell.job.clip_norm > 0
 
 
 def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = False) -> Planned:
     """Return the simulation of a config's policy. Raises UserError if a part of the config cannot be simulated.
 
-    `waits`: the program reads all averages before it uses any; a job that clips always does.
+    `waits` is True if the program needs all averages before it uses any, as a job that clips always does.
     """
     profile = cell.wire
     waits = waits or clips(cell)
@@ -214,7 +213,7 @@ def _cluster(cell: Cell) -> Cluster:
             links[node] = steps
     if config.burst != "testbed":
         burst = float(config.burst)
-    else:  # The testbed's token buckets grow with the rate; links of several rates get the narrowest link's.
+    else:  # The testbed's token buckets grow with the rate; if rates differ, all links get the narrowest link's.
         burst = float(token_bucket(min(rates)).burst) if rates else 0.0
     costs = Costs(
         config.overhead_s,
@@ -232,7 +231,7 @@ def _cluster(cell: Cell) -> Cluster:
 
 
 def _path_delay_s(cell: Cell) -> float:
-    """Delay of a frame between the two ends of a message, beyond that of the testbed's own wires."""
+    """Configured delay in seconds between the two ends of a message, beyond that of the testbed's own wires."""
     cluster = cell.cluster
     far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
     delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
@@ -242,7 +241,7 @@ def _path_delay_s(cell: Cell) -> float:
 
 
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
-    """Return the collective's channel. By the paper's model (collectives.py), s bytes cost overhead + s / rate."""
+    """Return the collective's channel. In the paper's model (collectives.py), s bytes cost overhead + s / rate."""
     links = {node: steps for node, steps in links.items() if is_worker(node)}
     if not links:
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")

@@ -1,15 +1,15 @@
 """Contenders of DistributedDataParallel and FSDP2 on the simulator's ring.
 
-Rule of this file: from a contender over gloo to a run of the simulator, by the known behaviour of the engine and the
-plugins; this file measures nothing and fits nothing to a job. Times are seconds, sizes bytes.
+Rule of this file: turn a contender over gloo into a simulator run, from the known behaviour of the engine and the
+plugins; measure nothing, and fit nothing to a job. Times are seconds, sizes bytes.
 
 Gloo's all-reduce is a ring (simulate/collectives.py), with the simulator's overhead and latency for BytePS's testbed.
 Further costs of an operation were measured apart from any job (docs/results/operations.md): a message waits until its
-receiver asks for it, a large operation goes in pieces, and processors handle each message and byte. Two operations are
-in flight, because torch's gloo has two threads; under a policy without groups, as many as the plugin takes for that
-delay. DDP waits for all averages in backward. So do policies with a barrier of their own (Definition.waits), and jobs
-that read all averages before they use one. A policy that learns is simulated with its final choice: the fastest here
-of the cuts that its search finds best for the job's own profile and that cost, and in two phases if the job clips.
+receiver asks for it, a large operation travels in pieces, and each message and byte costs CPU time. Two operations are
+in flight, since torch's gloo has two threads; under a policy without groups, as many as the plugin uses at that delay.
+DDP waits for all averages in backward. So do policies with a barrier (Definition.waits) and jobs that need all averages
+before they use any. A learning policy is simulated with its final choice: the fastest here of the cuts that its search
+ranks best for the profile and that cost, or of rounds in two phases if the job clips.
 """
 
 from __future__ import annotations
@@ -52,40 +52,40 @@ from prophet_scheduler.simulate.sharded import Sharding, job_of_phases, job_of_s
 
 RING = "ring"
 WAYS_A_MESSAGE = 2
-"""Trips of a gloo message: the receiver's request, then the message itself."""
+"""One-way trips of a gloo message: the receiver's request, then the message itself."""
 MESSAGE_S = 0.0000535
-"""Processor seconds of a message on a machine with two cores."""
+"""CPU seconds of a message on a machine with two cores."""
 MOVED_RATE = 5.3e9
 """Bytes per second that the two cores send, receive and add."""
 ISSUE_S = 0.000364
-"""Processor seconds of a block that Prophet issues, on two ranks' cores, beside its operation."""
+"""CPU seconds to issue a block under Prophet, on two ranks' cores, besides the cost of its operation."""
 COPIED_RATE = 6.6e9
 """Bytes per second at which gradients are copied, in and back."""
 RENEWED_BYTES = 32 << 20
-"""Size above which memory is new each time, page by page: the C library's greatest M_MMAP_THRESHOLD (mallopt)."""
+"""Size above which each allocation gets new pages: the maximum of the C library's M_MMAP_THRESHOLD (mallopt)."""
 RENEWED_RATE = 2.7e9
-"""Bytes per second at which gradients are copied to such memory."""
+"""Bytes per second at which gradients are copied to new pages."""
 UPDATED_RATE = 7.6e9
 """Bytes per second at which SGD updates parameters."""
 NOTHING = Contender("fifo", "fifo")
-"""Contender to prepare a cell's cluster; job and plan are replaced."""
+"""Placeholder to prepare a cell's cluster with; its job and plan are replaced."""
 SEARCHED_AT_ONCE = 1_000_000
 TRIED_CUTS, TRIED_ITERATIONS = 6, 5
 SHARD_BLOCK_BYTES = 512 * 1024
 """Size of Prophet's blocks with FSDP2 (prophet_fsdp/takeover.py)."""
 SHARD_BLOCKS_AT_ONCE = 4
-"""Blocks that a rank has asked another one for (prophet_fsdp/wire.py)."""
+"""Blocks that a rank requests from a peer at once (prophet_fsdp/wire.py)."""
 
 
 def prepared(
     cell: Cell, contender: Contender, repeat: int = 0, *, waits: bool = False, replayed: bool = False, on_host: int = 1
 ) -> Planned | None:
-    """Return the simulation of a cell's contender; None if the simulator does not know the contender.
+    """Return the simulation of a cell's contender; None if the simulator does not support it.
 
-    `waits`: the program reads all averages before it uses any, as clipping by the norm of all gradients does.
-    `replayed`: simulate a replay of `prophet run`. All ranks share one machine's cores, and the profile's computing
-    times get copies and updates added; the times of a profile recorded from a job include them already. `on_host`
-    workers share a host, which counts with FSDP2 alone: a ring by rank crosses a host's link once, for any number.
+    `waits`: the program needs all averages before it uses any, as clipping by the norm of all gradients does.
+    `replayed`: simulate a replay of `prophet run`. All ranks then share one machine's cores, and copies and updates are
+    added to the profile's compute times; a profile recorded from a job includes them already. `on_host` workers share a
+    host, which matters only for FSDP2: a ring by rank crosses a host's link once, however many ranks it has.
     """
     if cell.simulator.exchange == FSDP2 and cell.profile is not None:
         cores_of = cell.cluster.workers if replayed else on_host
@@ -131,7 +131,7 @@ def prepared(
 
 
 def _on_ring(cell: Cell, repeat: int) -> Planned:
-    """Return the cluster and the options of the cell's ring, with a job of no meaning."""
+    """Return the cluster and options of the cell's ring, with a placeholder job."""
     ring = cell.simulator.model_copy(update={"exchange": RING, "shards": None, "keep": False})
     return prepare(replace(cell, simulator=ring, policies=(NOTHING,)), NOTHING, repeat)
 
@@ -146,7 +146,7 @@ def _in_blocks(profile: Profile, empty: Planned, policy: Policy, network: Networ
 
 
 def _in_phases(profile: Profile, empty: Planned, network: Network, cut: Cut) -> Planned:
-    """Simulate rounds in two phases (phases.py): each is half of an all-reduce, with half of its messages."""
+    """Simulate rounds in two phases (phases.py): each phase is half an all-reduce, with half its messages."""
     job, costs = job_of_phases(profile, cut), empty.cluster.costs
     halves = replace(costs, latency_s=costs.latency_s / 2, operation_s=costs.operation_s / 2)
     at_once = operations_at_once(network, sum(job.sizes) / len(job.sizes), MOST_AT_ONCE)
@@ -155,16 +155,16 @@ def _in_phases(profile: Profile, empty: Planned, network: Network, cut: Cut) -> 
 
 
 def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
-    """Return DDP's buckets. With a bucket_cap_mb there is no smaller first one (torch/nn/parallel/distributed.py).
+    """Return DDP's buckets. If bucket_cap_mb is set, the first is not smaller (torch/nn/parallel/distributed.py).
 
-    `halved`: sizes are those of half precision. A hook rounds whole buckets, so their limits count twice as much.
+    `halved`: sizes are in half precision. DDP fills a bucket before its hook rounds it, so limits are halved too.
     """
     limits = (DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES) if cap_mb is None else (int(float(cap_mb) * MEBIBYTE),) * 2
     return Ddp(*(max(1, limit // (2 if halved else 1)) for limit in limits))
 
 
 def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
-    """Return the ring's cluster with gloo's further costs, except those `given` in the config.
+    """Return the ring's cluster with gloo's further costs; keys `given` in the config keep their values.
 
     `hooked`: Prophet issues the operations. `together`: all ranks share one machine's cores.
     """
@@ -176,7 +176,7 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
         costs,
         latency_s=WAYS_A_MESSAGE * costs.latency_s,
         piece_bytes=2 * workers * SEGMENT_BYTES,
-        # Two ranks have one connection, where the request for one message waits behind the bytes of another.
+        # Two ranks share a single connection, where a message's request waits behind the bytes of another.
         meanwhile=1 - 1 / rounds if workers > 2 else 0.0,
         operation_s=costs.operation_s if "operation_s" in given else operation_s,
         operation_rate=costs.operation_rate if "operation_rate" in given else operation_rate,
@@ -185,9 +185,9 @@ def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, togethe
 
 
 def handled(profile: Profile, *, back: bool) -> Profile:
-    """Return `profile` with the processors' work on gradients. Before one leaves, autograd copies it to the program's
-    memory, and a second copy moves it to the send buffer. Before a layer computes, its parameters are updated and, with
-    `back`, its averages copied to its gradients' place.
+    """Return `profile` plus the CPU's work on gradients. Before a gradient is sent, autograd copies it to the program's
+    memory, and a second copy goes to the send buffer. Before a layer's forward, its parameters are updated and, with
+    `back`, its averages are copied back into its gradients.
     """
     later_s = 1 / UPDATED_RATE + (1 / COPIED_RATE if back else 0.0)
     copied_s, gradients = 0.0, []
@@ -206,7 +206,7 @@ def cost(cluster: Cluster) -> Network:
 
 
 def likely_cuts(profile: Profile, network: Network, workers: int, waits: bool) -> list[Cut]:
-    """Return the TRIED_CUTS best cuts that the search of Prophet's plugin finds, the best first."""
+    """Return the TRIED_CUTS best cuts of the plugin's search, best first."""
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
     question = Question(profile, network, Shape(workers, 1), (first,), anew=True, barrier=waits)
     search = CollectivePolicy(ForwardOrder(), ArrivalOrder()).search(question)
@@ -226,13 +226,13 @@ def _in_groups(profile: Profile, empty: Planned, policy: Policy, *, waits: bool)
 
 
 def _counted(options: Options, plan: Plan, at_once: int) -> Options:
-    """Return `options` with this plan, limiting the operations in flight instead of their bytes."""
+    """Return `options` with this plan, and a limit on operations in flight instead of on their bytes."""
     return replace(options, plan=replace(plan, push=replace(plan.push, credit=None)), at_once=at_once)
 
 
 def _sharded(cell: Cell, contender: Contender, repeat: int, *, waits: bool, on_host: int, cores_of: int) -> Planned:
-    """Return the simulation of FSDP2, under Prophet if the contender has a policy: all of them do the same there.
-    `cores_of` ranks share a machine's cores. Raises UserError for ranks that cannot be divided so.
+    """Return the simulation of FSDP2, under Prophet if the contender has a policy: all policies do the same there.
+    `cores_of` ranks share a machine's cores. Raises UserError if the shards do not divide the ranks.
     """
     workers, config = cell.cluster.workers, cell.simulator
     shards = config.shards or workers
@@ -254,7 +254,7 @@ def _sharded(cell: Cell, contender: Contender, repeat: int, *, waits: bool, on_h
         within=channel(cluster)[0][1] / MOVED_RATE,
         message_s=message_s,
     )
-    assert cell.wire is not None  # The ring has been prepared.
+    assert cell.wire is not None  # checked by _on_ring()
     modules, members = modules_of(cell.wire)
     job, plan = job_of_shards(modules, sharding)
     job = replace(job, members=tuple(members[module] for (module,) in job.members))

@@ -1,7 +1,7 @@
-"""Error of the simulator, from the same experiments run for real and on the virtual clock.
+"""Error of the simulator, from experiments run both for real and on the virtual clock.
 
-Rule of this file: reading and evaluating simulator-errors.json; it measures nothing. `make pages` makes that file from
-the kept validation runs (docs/results/validation.md).
+Rule of this file: read and evaluate simulator-errors.json; measure nothing. `make pages` writes that file from the
+stored validation runs (docs/results/validation.md).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ FILE = Path(__file__).with_name("simulator-errors.json")
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatorErrors:
-    """Content of simulator-errors.json. `ratios`: real over simulated times by policy or variant, one a cell."""
+    """Content of simulator-errors.json. `ratios`: real over simulated time, by policy or variant, one per cell."""
 
     schema: Literal[1] = 1
     ratios: Mapping[str, Sequence[float]]
 
 
 class PredictionError(NamedTuple):
-    """Median and maximum deviation of real times, as shares of the simulated ones; None where nothing was compared."""
+    """Median and maximum deviation of real from simulated times, as shares of the latter; None if never compared."""
 
     usual: float | None = None
     worst: float | None = None
 
 
 def prediction_error(base: str) -> PredictionError:
-    """Error for `base`, a policy or an engine's variant; that of all others on its engine if it was never compared."""
+    """Error for `base`, a policy or variant; if it was never compared, the error of all others on its engine."""
     ratios = _ratios()
     alike = [base] if base in ratios else [other for other in ratios if _engine_of(other) == _engine_of(base)]
     off = [abs(ratio - 1) for other in alike for ratio in ratios[other]]

@@ -1,6 +1,6 @@
-"""Transfers of a finished run for the figures, and each gradient's way there and back, as in the paper's Fig. 11.
+"""Transfers of a finished run for the figures, and each gradient's round trip, as in the paper's Fig. 11.
 
-Rule of this file: events and marks in, plain values out. Times are seconds on the run's steady clock.
+Rule of this file: events and marks in, plain values out. Times are seconds on the run's monotonic clock.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns
 
 logger = logging.getLogger("prophet_scheduler")
 WORKER = "worker0"
-"""Worker in the figures; the others do the same at the same time."""
+"""Worker shown in the figures; the others do much the same at the same time."""
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A worker's transfers and its iterations' marks. `arena`: ids are places in the arena, not numbers of gradients.
-    `all_reduce`: only pushes are recorded, and a push is its own pull.
+    """A worker's transfers and iteration marks. `arena`: ids are positions in the arena, not gradient numbers.
+    `all_reduce`: only pushes are recorded, and a push is also its own pull.
     """
 
     policy: str
@@ -41,12 +41,12 @@ class RecordedRun:
     all_reduce: bool = False
 
     def iterations(self, first: int, count: int) -> tuple[float, float]:
-        """Return the starts of backward of iterations `first` and `first + count`."""
+        """Return when backward starts in iterations `first` and `first + count`."""
         return self.marks[first].backward, self.marks[first + count].backward
 
 
 def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
-    """Match the events of each task (EVENT_DTYPE, in order of time), leaving out unfinished tasks."""
+    """Pair the events of each task (EVENT_DTYPE, by time) into transfers, leaving out unfinished tasks."""
     open_tasks: dict[tuple[int, int, int], list[float]] = {}
     transfers = []
     columns = (events[name].tolist() for name in ("time_s", "gradient", "partition", "bytes", "queue", "kind", "gap"))
@@ -69,7 +69,7 @@ def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
 
 
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
-    """Return a good run of each policy with recorded transfers: Prophet's events, or the engine's own trace."""
+    """Return one successful run of each policy with recorded transfers: Prophet's events or the engine's own trace."""
     recorded = []
     engines = {policy.name: policy.engine for policy in cell.cell.policies}
     for name, runs in cell.runs.items():
@@ -78,7 +78,7 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         if run is None:
             continue
         worker, trace = run.workers[0], engines[name].trace
-        names = (EVENTS_FILE, "events.npy")  # the second is that of earlier releases
+        names = (EVENTS_FILE, "events.npy")  # the second is from earlier releases
         events = next((path for name in names if (path := run.folder / f"{WORKER}.{name}").exists()), None)
         try:
             if events is not None:
@@ -89,15 +89,15 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
             elif trace is not None and (file := run.folder / f"{WORKER}.trace" / trace.file).exists():
                 recorded.append(RecordedRun(name, trace.read(file, worker), tuple(worker.marks)))
         except UserError as error:  # the measured times remain
-            logger.warning("Prophet draws nothing of %s: %s", name, error)
+            logger.warning("Prophet cannot draw %s: %s", name, error)
     return recorded
 
 
 @dataclass(frozen=True)
 class Turnaround:
-    """One gradient in one iteration: seconds after backward began until it was generated, first sent, and back.
+    """One gradient in one iteration: seconds from the start of backward until it was generated, first sent, and back.
 
-    Gradients cut into blocks count by blocks; a block is generated when its last part is.
+    Where gradients travel in blocks, this is one block, which is generated when its last part is.
     """
 
     gradient: int
@@ -108,26 +108,26 @@ class Turnaround:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the network gets its first partition, which may then wait in the network's queue (BytePS)."""
+        """Seconds from generation to sending of the first partition, which may then wait in BytePS's own queue."""
         return self.starts_s - self.generated_s
 
     @property
     def total_s(self) -> float:
-        """Seconds from generation until the sum of all workers is there."""
+        """Seconds from generation until the sum of all workers has arrived."""
         return self.back_s - self.generated_s
 
 
 def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
-    """Return each gradient's medians over the iterations after `warmup` with a known end, by gradient.
+    """Return each gradient's medians, by gradient, over the iterations after `warmup` whose end is known.
 
-    If the cut changed meanwhile, these are the blocks of the last iteration, over all iterations that had them.
+    If the cut changed, these are the blocks of the last iteration, over all iterations that had the same blocks.
     """
     by_block: dict[tuple[int, int], list[Turnaround]] = {}
     last: set[tuple[int, int]] = set()
     backward_s = [mark.backward for mark in run.marks]
     by_iteration: dict[int, list[Transfer]] = {}
     for transfer in run.transfers:
-        # A pull can end in the next forward pass, which belongs to the same iteration here.
+        # A pull may finish during the next forward pass, which counts as part of the same iteration here.
         by_iteration.setdefault(bisect_right(backward_s, transfer.added_s) - 1, []).append(transfer)
     for iteration in range(max(0, min(warmup, len(run.marks) - 2)), len(run.marks) - 1):
         ways = list(_of_iteration(by_iteration.get(iteration, ()), backward_s[iteration], run.all_reduce))
@@ -142,7 +142,7 @@ def turnarounds(run: RecordedRun, warmup: int) -> list[Turnaround]:
 
 
 def mean_s(times: Sequence[Turnaround]) -> GradientTimes:
-    """Return the means over the gradients of `wait_s` and `total_s`, for results.json."""
+    """Return the means of `wait_s` and `total_s` over the gradients, for results.json."""
     return GradientTimes(wait_s=fmean(time.wait_s for time in times), total_s=fmean(time.total_s for time in times))
 
 

@@ -1,4 +1,4 @@
-"""ByteScheduler's tuning in an experiment: short runs before the first repeat, then the policy with the best sizes.
+"""ByteScheduler's tuning in an experiment: short trials before the first repeat, then the policy with the best sizes.
 
 Rule of this file: trials and their record; policies/algorithms/autotune.py searches, and the caller runs the trials.
 """
@@ -20,20 +20,20 @@ from prophet_scheduler.policies.algorithms.autotune import DEFAULT_INITIAL, tune
 
 TRIAL_ITERATIONS = 10
 TRIAL_WARMUP = 3
-"""First iterations of a trial that do not count: the job starts, and a broadcast may still be under way."""
+"""Number of a trial's first iterations that do not count: the job is starting, and a broadcast may be in flight."""
 
 RunOnce = Callable[[Cell, Contender, str, int], Run]
-"""Function (cell, policy, label, number of the repeat from 0) -> run."""
+"""Function (cell, policy, label, repeat from 0) -> run."""
 
 
 class TrialFailed(Exception):
-    """Failure of a trial before its end; the message is one line."""
+    """Failure of a trial; the message is one line."""
 
 
 def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> tuple[Contender, TunedSizes]:
-    """Return the policy with its best sizes, and these, after `policy.tune` short trials of `cell`'s job.
+    """Run `policy.tune` short trials of `cell`'s job, and return the policy with the best sizes, and their record.
 
-    Raises TrialFailed if one fails.
+    Raises TrialFailed if a trial fails.
     """
     short, numbers = trial_cell(cell), itertools.count(1)
 
@@ -56,13 +56,13 @@ def tune_policy(cell: Cell, policy: Contender, run: RunOnce) -> tuple[Contender,
 
 
 def of_search(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return what `core.optional.require` takes, for an experiment of which a policy needs tuning."""
+    """Return arguments for `core.optional.require`: the packages that the search needs if a policy is tuned."""
     tuned = any(policy.tune for cell in experiment.cells for policy in cell.policies)
     return [("scipy", "policies: tune")] if tuned else []
 
 
 def trial_cell(cell: Cell) -> Cell:
-    """Return `cell` with a job of a trial's length."""
+    """Return `cell` with its job shortened to a trial."""
     iterations = min(cell.job.iterations, TRIAL_ITERATIONS)
     warmup = min(TRIAL_WARMUP, iterations - 2)
     return replace(cell, job=cell.job.model_copy(update={"iterations": iterations, "warmup": warmup}))

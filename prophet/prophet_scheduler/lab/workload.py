@@ -1,6 +1,6 @@
-"""Profile of a replay: a built-in or recorded one, scaled as the config asks, and its sizes as sent.
+"""Profile of a replay: built-in or recorded, scaled according to the config, and with its sizes on the wire.
 
-Rule of this file: profiles in, a profile out; it reads no file but the recorded profile.
+Rule of this file: profiles in, a profile out; the only file that it reads is the recorded profile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from prophet_scheduler.models import zoo
 from prophet_scheduler.models.profiles import load_profile
 
 ELEMENT_BYTES = 4
-"""Bytes of an element of a replayed gradient (float32)."""
+"""Bytes per element of a replayed gradient (float32)."""
 
 
 def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
-    """Return the profile of `job`, a file of which is in `folder`, beside the config. Raises UserError that names
-    `where` the job stands in its config.
+    """Return the profile of `job`; a recorded one is in `folder`, beside the config. Raises UserError that names the
+    job's place in the config, `where`.
     """
     if job.profile in zoo.MODELS:
         asked = {key: getattr(job, key) for key in ("total_bytes", "steps", "backward_s", "forward_s", "device")}
@@ -42,7 +42,7 @@ def replayed_profile(job: ReplayJob, folder: Path, where: str) -> Profile:
 
 
 def on_the_wire(profile: Profile, compression: str) -> Profile:
-    """Return `profile` with its gradients' sizes as sent. `compression` is that of the job's config."""
+    """Return `profile` with its gradients' sizes on the wire. `compression` is that of the job's config."""
     if compression == "none":
         return profile
     gradients = tuple(replace(gradient, size_bytes=gradient.size_bytes // 2) for gradient in profile.gradients)
@@ -52,10 +52,10 @@ def on_the_wire(profile: Profile, compression: str) -> Profile:
 def scaled(
     profile: Profile, total_bytes: int | None = None, backward_s: float | None = None, forward_s: float | None = None
 ) -> Profile:
-    """Return `profile` with its sizes and times scaled to these sums.
+    """Return `profile` with its sizes and times scaled to these totals.
 
-    Sizes are whole float32 elements. If the profile has no forward times, the layers share `forward_s` equally. Raises
-    UserError if there is nothing to scale.
+    Sizes are whole float32 elements. If the profile has no forward times, layers share `forward_s` equally. Raises
+    UserError if `backward_s` is given but the profile has no generation times.
     """
     bytes_by = 1.0 if total_bytes is None else total_bytes / profile.total_bytes
     if backward_s is not None and profile.backward_s == 0:

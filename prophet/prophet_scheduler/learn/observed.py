@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from statistics import median, stdev
+from statistics import linear_regression, median, stdev
 
 from prophet_scheduler.core.status import ObservedTimes
 
@@ -20,6 +20,8 @@ FIRST = 4
 """First iteration that counts: in earlier ones torch rebuilds its buckets and memory is used for the first time."""
 LEAST = 5
 """Minimum number of looks (watched iterations) for a meaningful median."""
+SIZES_APART = 2.0
+"""Minimum ratio of the largest collective to the smallest for their times to separate bytes from messages."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,30 @@ class BackwardPass:
     """One backward pass of a job with sharded modules.
 
     `sizes`: gradient bytes of each module. `made_s`: compute time until they were ready. Both are in the order of the
-    reductions. `again`: number of modules that gathered their parameters a second time.
+    reductions. `again`: number of modules that gathered their parameters a second time. `sums`: bytes and seconds of
+    each module's last sum, which is over replicas if there are any, or else over shards.
     """
 
     sizes: tuple[int, ...]
     made_s: tuple[float, ...]
     again: int
+    sums: tuple[tuple[int, float], ...] = ()
+
+
+def message_s(passes: Sequence[BackwardPass], ranks: int) -> float | None:
+    """Return the seconds of a message besides its bytes; None if sizes are too similar to tell.
+
+    A sum travels around a ring of `ranks` in 2 (ranks - 1) messages (simulate/collectives.py), each with an equal share
+    of the bytes. So the times of sums lie on a straight line over their sizes. All `passes` must have the same sums.
+    """
+    sizes = [size for size, _ in passes[0].sums]
+    if len(sizes) < 2 or max(sizes) < SIZES_APART * min(sizes):
+        return None
+    took_s: list[float] = [
+        median(seconds for _, seconds in column) for column in zip(*(each.sums for each in passes), strict=True)
+    ]
+    fixed_s = linear_regression(sizes, took_s).intercept
+    return min(max(0.0, fixed_s), *took_s) / (2 * (ranks - 1))
 
 
 class ShardedIterations:
@@ -108,6 +128,7 @@ class ShardedIterations:
         self._reduced_s = 0.0
         self._newest = Collective.GATHER
         self._rows: list[tuple[int, float]] = []
+        self._sums: list[tuple[int, float]] = []
         self._again = 0
 
     def forward_begins(self, now: float) -> tuple[TimedIteration, BackwardPass] | None:
@@ -120,7 +141,7 @@ class ShardedIterations:
         sizes, made_s = zip(*self._rows, strict=True)
         computed_s = self._reduced_s - began_s - self._backward_waited_s
         timed = TimedIteration(self._count, self._begun_s, max(0.0, computed_s), self._waited_s)
-        found = timed, BackwardPass(sizes, made_s, self._again)
+        found = timed, BackwardPass(sizes, made_s, self._again, tuple(self._sums))
         self._count += 1
         self._begun_s = now
         self._forward()
@@ -145,6 +166,9 @@ class ShardedIterations:
         else:
             if what is Collective.REDUCE or self._newest is not Collective.REDUCE:
                 self._rows.append((size_bytes, max(0.0, begun_s - self._began_s() - before_s)))
+                self._sums.append((size_bytes, ended_s - begun_s))
+            else:
+                self._sums[-1] = size_bytes, ended_s - begun_s
             self._reduced_s = ended_s
         self._newest = what
 

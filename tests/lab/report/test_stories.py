@@ -48,7 +48,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
     (note,) = story_of(tmp_path).chapters[0].notes
     assert note.startswith("the record has no end")
     file.write_bytes(lines[0] + b'{"kind":"cut","time_s":"x"}\n' + b"".join(lines[1:]))
-    with pytest.raises(UserError, match=r"worker0.jsonl:2: is no line of a record \(cut.time_s: "):
+    with pytest.raises(UserError, match=r"worker0.jsonl:2: is not a line of a record \(cut.time_s: "):
         story_of(tmp_path)
     place, transfers = next((i, line) for i, line in enumerate(lines) if b'"kind":"transfers"' in line)
     others: list[dict[str, list[int]]] = [{"queue": [2]}, {"bytes": []}]
@@ -60,7 +60,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
         with pytest.raises(UserError, match=f"worker0.jsonl:{place + 1}: .+its transfers do not fit together"):
             story_of(tmp_path)
     file.write_bytes(b"".join(lines[1:]))
-    with pytest.raises(UserError, match="has no first line"):
+    with pytest.raises(UserError, match="its first line is missing"):
         read_rows(file)
 
 
@@ -111,13 +111,13 @@ def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
     assert (stock.name, len(stock.laps), stock.moments) == ("stock", 4, ())
     assert prophet.name == "prophet" and not prophet.all_reduce
     (moment,) = prophet.moments
-    assert moment.transfers and {what for what, _, _ in moment.computing} == {"backward", "forward and its waiting"}
+    assert moment.transfers and {what for what, _, _ in moment.computing} == {"backward", "forward and waiting"}
     assert all(0 <= transfer.start_s < 6 for transfer in moment.transfers)
     (row,) = prophet.compared()
     assert (row.from_s, row.predicted_s, row.measured_s) == (2.0, 0.95, None)
     assert set(prophet.queued_s) == {"block at 0.00 MiB", "block at 0.01 MiB"}
     assert sum(row.sent_bytes for row in prophet.traffic) == 5 * 3 * 4096
-    assert prophet.notes == ["a size of blocks was refused: 128KiB: no names"]
+    assert prophet.notes == ["a block size was refused: 128KiB: no names"]
 
 
 def test_an_experiment_without_its_runs_is_told_by_its_results(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_check_measures_what_is_not_shaped_where_that_is_asked_for(monkeypatch: 
     assert testbed.check_round_trips() == {"worker0": 0.001}
     monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: 0.0)
     monkeypatch.setattr(testbed, "_round_trip", lambda source, target: math.inf)
-    with pytest.raises(UserError, match=r"^bandwidth of worker0: nothing came through up; leave the machine idle$"):
+    with pytest.raises(UserError, match=r"^bandwidth of worker0 up: no data arrived; leave the machine idle$"):
         testbed.check()
     with pytest.raises(UserError, match=r"^delay of worker0: no packet came back; leave the machine idle$"):
         testbed.check_round_trips()
@@ -180,7 +180,7 @@ def test_what_comes_to_no_end_measured_nothing_and_is_ended(monkeypatch: pytest.
         return started[-1]
 
     monkeypatch.setattr(testbed, "_traffic", start)
-    with pytest.raises(UserError, match="nothing came through"):
+    with pytest.raises(UserError, match="no data arrived"):
         testbed.check()
     with pytest.raises(UserError, match="no packet came back"):
         testbed.check_round_trips()

@@ -223,7 +223,7 @@ def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
 
 
 @pytest.mark.parametrize(
-    ("unanswered", "why"), [(1, "what was on its way was not answered"), (0, "was predicted and did not come")]
+    ("unanswered", "why"), [(1, "no transfer in flight was answered"), (0, "was predicted but did not arrive")]
 )
 def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_held(
     unanswered: int, why: str, clock: list[float], caplog: pytest.LogCaptureFixture
@@ -461,7 +461,7 @@ def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
     assert status.refused == ()
     board.refuse(Refusal(Cut.uniform(4096), "no names"))
     scheduled._finish()
-    assert read_status(tmp_path / "status.json").refused == ("blocks of 4 KiB are not to be had: no names",)
+    assert read_status(tmp_path / "status.json").refused == ("blocks of 4 KiB cannot be used: no names",)
 
 
 def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:

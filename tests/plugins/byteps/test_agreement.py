@@ -80,7 +80,7 @@ def test_texts_that_differ_after_their_cut_differ() -> None:
 
 @pytest.mark.parametrize("row", [bytes(ROW_BYTES), b"\x01\x02" * (ROW_BYTES // 2)])
 def test_what_no_prophet_wrote_is_said_to_be_that(row: bytes) -> None:
-    assert "worker 1: another program, or none" in difference([encode_row("p3"), row])
+    assert "worker 1: not running this Prophet" in difference([encode_row("p3"), row])
     assert difference([row, row])
 
 

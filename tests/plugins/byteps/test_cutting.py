@@ -230,7 +230,7 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
     assert set(group[0].cuts) == {SMALL, LARGE}, "what was in use before needs no room"
     assert STEPPED not in group[0].cuts
     assert group[0].cuts[-1] == SMALL
-    what = "are not to be had: other sizes need 10 MiB of /dev/shm, and a worker's machine has 19 left"
+    what = "cannot be used: other sizes need 10 MiB of /dev/shm, and a worker's machine has 19 MiB left"
     assert f"blocks of 128 and 4000 KiB {what}" in caplog.text
     assert [worker.board.refusals for worker in group] == [(Refusal(STEPPED, what.partition(": ")[2], True),)] * 3
     assert group[0].board.refused == (f"blocks of 128 and 4000 KiB {what}",)
@@ -354,7 +354,7 @@ def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
     worker.control.first(SIZES)
     for _ in range(2 * RECUT_ROUNDS - 1):
         worker.control.round_ends()
-    with pytest.raises(RuntimeError, match="not begun"):
+    with pytest.raises(RuntimeError, match="never began"):
         worker.control.round_ends()
 
 

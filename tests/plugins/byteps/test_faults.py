@@ -108,7 +108,7 @@ def test_a_line_and_a_row_for_each_that_is_there(tmp_path: Path) -> None:
     library(tmp_path, "torch", *as_released("torch"), *marks("torch", "starting", "freeing"))
     none, line, rows = check()
     assert not none
-    assert line.startswith("2 of 8 that are known are in it as released, as far as can be seen; ")
+    assert line.startswith("2 of 8 known faults are present, as far as can be seen; ")
     assert "python -m prophet_byteps.build install" in line
     assert dict(rows) == {name: BY_NAME[name].effect for name in ("starting", "freeing")}
 
@@ -121,13 +121,13 @@ def test_users_of_gpus_are_told_of_the_build_for_them(tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_said_to_be_so(tmp_path: Path) -> None:
     library(tmp_path, "server", *marks("server", "starting"))
     _, line, rows = check()
-    assert "0 of 9 that are known are in it as released, as far as can be seen, and of 1 nothing can be told" in line
+    assert "0 of 9 known faults are present, as far as can be seen, and 1 cannot be determined" in line
     assert rows == (("starting", "cannot tell whether about one start in five hangs"),)
 
 
 def test_all_is_well_in_one_line(tmp_path: Path) -> None:
     library(tmp_path, "server", *as_released("server"), *marks("server"))
-    assert faults.check_faults() == (True, "all 9 that are known are corrected in it", ())
+    assert faults.check_faults() == (True, "all 9 known faults are corrected", ())
 
 
 def test_without_byteps_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:

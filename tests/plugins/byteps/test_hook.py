@@ -102,14 +102,14 @@ def test_a_hook_of_this_prophet_is_taken() -> None:
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_hook_of_another_prophet_is_refused_with_a_line(place: int) -> None:
     other = [number + (at == place) for at, number in enumerate(THIS)]
-    with pytest.raises(HookError, match=r"is another Prophet's .* install Prophet anew$"):
+    with pytest.raises(HookError, match=r"is from another Prophet .* reinstall Prophet$"):
         hook.check_layouts(Native(versions=other))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("functions", [{}, {"prophet_hook_layouts": lambda layouts: None}], ids=["oldest", "older"])
 def test_a_hook_of_an_older_release_is_refused_before_it_is_in_front_of_byteps(functions: dict[str, Any]) -> None:
     older: Any = SimpleNamespace(**functions)
-    with pytest.raises(HookError, match=r"is an older Prophet's; install Prophet anew$"):
+    with pytest.raises(HookError, match=r"is from an older Prophet; reinstall Prophet$"):
         hook.check_layouts(older)
 
 

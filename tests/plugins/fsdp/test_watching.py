@@ -30,7 +30,7 @@ def test_a_job_is_seen_while_it_trains_and_leaves_its_status() -> None:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="prophet-") as name:
         folder = Path(name)
-        settings = {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": name, "GLOO_SOCKET_IFNAME": "lo"}
+        settings = {"PROPHET_SCHEDULER": "fifo", "XDG_RUNTIME_DIR": name, "GLOO_SOCKET_IFNAME": "lo"}
         settings["PROPHET_STATUS_OUT"] = str(folder / "status.json")
         ranks = [
             subprocess.Popen(
@@ -57,4 +57,4 @@ def test_a_job_is_seen_while_it_trains_and_leaves_its_status() -> None:
             # Each pass sends half of all bytes with two ranks. The root has nothing to gather in backward.
             assert status.sent.total_bytes == pytest.approx(status.iterations * BYTES * PASSES / 2, rel=0.3)
         left = [json.loads(path.read_text()) for path in sorted(folder.glob("status*.json"))]
-        assert [status["policy"] for status in left] == ["prophet", "prophet"]
+        assert [status["policy"] for status in left] == ["fifo", "fifo"]

@@ -1,4 +1,4 @@
-"""The command line of the builder of BytePS: install or build it, say where its wheel is, remove what is cached."""
+"""Build BytePS: install it, build its wheel, print the path of the cached wheel, or remove everything cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .toolchain import find_toolchain
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one subcommand and return the exit status: 0, 2 for an error the user can mend, 130 after Ctrl-C."""
+    """Run one subcommand and return the exit status: 0, 2 for an error that the user can fix, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m prophet_byteps.build", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
@@ -29,10 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         add = commands.add_parser(name, help=does).add_argument
         if name != "install":
-            add("--uncorrected", action="store_true", help="the one with the faults that BytePS was released with")
-            parts = "its part alone (default: of all that are installed)"
+            add("--uncorrected", action="store_true", help="leave in the faults that BytePS was released with")
+            parts = "only this framework's part (default: those of all installed frameworks)"
             add("--framework", choices=("torch", "mxnet"), help=parts)
-            add("--cuda", action="store_true", help="PyTorch's part for GPUs, for torch's CUDA")
+            add("--cuda", action="store_true", help="PyTorch's part for GPUs, built for torch's CUDA")
             add("--cuda-version", metavar="N", help="with --cuda: refuse unless torch's CUDA is N")
         add("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
     commands.add_parser("clean", help="remove every cached wheel and source")

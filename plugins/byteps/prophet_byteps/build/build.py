@@ -1,6 +1,6 @@
 """Build of BytePS from its source release to an installed wheel: fetch, unpack, edit, compile, keep, install.
 
-All outside commands of a build run here, except those that look at the machine (`toolchain.py`).
+All external commands of a build run here, except those that inspect the machine (`toolchain.py`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .toolchain import Toolchain, find_toolchain
 
 _EMPTY_ARCHIVE = b"!<arch>\n"
 _STOOD_IN = ("nccl_static", "numa")
-"""Libraries that BytePS links by name and whose calls are inline functions of the stand-in headers."""
+"""Libraries that BytePS links by name, although the stand-in headers define their functions inline."""
 
 
 def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
-    """Put BytePS into the running interpreter's environment, building it unless the store has it.
+    """Install BytePS into the running interpreter's environment, and build it first unless the store has it.
 
     Returns the wheel. Raises UserError if the machine lacks something, the build fails, or another BytePS is installed.
     """
     installed = _installed_from()
     if installed is not None and not store.holds(installed):
         raise UserError(
-            f"engine: this environment has a BytePS of its own ({installed}); use another environment,"
+            f"engine: this environment already has another BytePS ({installed}); use another environment,"
             " or first run: pip uninstall byteps"
         )
     toolchain = find_toolchain()
@@ -59,9 +59,9 @@ def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
 def provide(
     store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES, release: Release = NEWEST
 ) -> Path:
-    """Return the wheel of `release` for this interpreter and machine, edited by `rules`, from the store or newly built.
+    """Return the wheel of `release` for this interpreter and machine, edited by `rules`. Build it unless it is stored.
 
-    Raises UserError if the source cannot be fetched, an edit does not fit it or it does not compile.
+    Raises UserError if the source cannot be fetched, an edit does not fit it, or it does not compile.
     """
     key = key_of(toolchain, rules, release)
     with store.locked():
@@ -74,9 +74,9 @@ def provide(
 
 
 def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
-    """Return BytePS's source release, from the store or from PyPI. Only the bytes the rules are written for will do.
+    """Return BytePS's source release, from the store or PyPI. Accept only the file for which the rules were written.
 
-    pip runs a source's setup.py to learn its metadata, so it is given the digest, which it checks before that.
+    pip runs a source's setup.py to read its metadata. So it also gets the digest, which it checks before that.
     """
     source = store.source / f"byteps-{release.version}.tar.gz"
     if not source.is_file():
@@ -106,7 +106,7 @@ def build(
     log: Path,
     console: Console,
 ) -> Path:
-    """Build the wheel of the edited source in `workplace`, return its path there; all the tools say goes to `log`."""
+    """Build the wheel of the edited source in `workplace`, and return its path. The tools' output goes to `log`."""
     shutil.unpack_archive(source, workplace)
     tree = workplace / f"byteps-{release.version}"
     apply_rules(release.fitted(rules), tree)
@@ -120,7 +120,7 @@ def build(
     }
     command = _pip_command("wheel", "-v", "--no-deps", "--no-build-isolation", "--wheel-dir", str(workplace), str(tree))
     if _compile(command, environment, log, console) != 0:
-        raise UserError(f"engine: BytePS does not compile here ({_first_error(log)}); all the compiler said: {log}")
+        raise UserError(f"engine: BytePS does not compile here ({_first_error(log)}); the full output is in {log}")
     return next(workplace.glob("*.whl"))
 
 
@@ -136,14 +136,14 @@ def _lay_out_cuda(toolchain: Toolchain, home: Path) -> dict[str, str]:
 
 
 def _lay_out_zmq(toolchain: Toolchain, deps: Path) -> None:
-    """Put libzmq where ps-lite would have put the one it downloads. The linker goes by content, not by suffix."""
+    """Put libzmq where ps-lite would put the one that it downloads. The linker goes by content, not by suffix."""
     for name, target in (("include/zmq.h", toolchain.zmq.header), ("lib/libzmq.a", toolchain.zmq.library)):
         (deps / name).parent.mkdir(parents=True)
         (deps / name).symlink_to(target)
 
 
 def _compile(command: list[str], environment: dict[str, str], log: Path, console: Console) -> int:
-    """Run the build with a count of compiled files for progress. Returns the exit status."""
+    """Run the build, showing the number of compiled files as progress. Returns the exit status."""
     files = 0
     message = "engine: building BytePS (a few minutes, once)"
     if not console.is_terminal:
@@ -168,9 +168,9 @@ def _first_error(log: Path) -> str:
 
 
 def _installed_from() -> Path | None:
-    """Return the wheel or folder the installed byteps came from, as pip recorded it; None if there is no byteps.
+    """Return the wheel or folder from which byteps was installed, as pip recorded it; None if there is no byteps.
 
-    A byteps from elsewhere, of which pip records no file, is named by its folder.
+    If pip recorded no origin, return the folder of the installed package.
     """
     try:
         byteps = metadata.distribution("byteps")
@@ -183,11 +183,11 @@ def _installed_from() -> Path | None:
 
 
 def _check_import(part: str) -> None:
-    """Import what was installed, in a process of its own: two parts of BytePS cannot share one.
+    """Import an installed part in a separate process: two parts of BytePS cannot share one.
 
-    Raises UserError with Python's own last words.
+    Raises UserError with the last line of Python's error.
     """
-    # As a worker that nobody started, MXNet would wait for its own scheduler.
+    # With DMLC_ROLE set, MXNet would take itself for a worker and wait for its scheduler.
     environment = {name: value for name, value in os.environ.items() if name not in ("BYTEPS_SCHEDULER", "DMLC_ROLE")}
     done = subprocess.run(
         [sys.executable, "-c", f"import byteps.{part}"], env=environment, cwd="/", capture_output=True, text=True
@@ -201,7 +201,7 @@ def _pip(*arguments: str, failure: str) -> None:
     done = subprocess.run(_pip_command(*arguments), capture_output=True, text=True)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        raise UserError(f"engine: {failure}: {errors[-1] if errors else f'pip ended with status {done.returncode}'}")
+        raise UserError(f"engine: {failure}: {errors[-1] if errors else f'pip exited with status {done.returncode}'}")
 
 
 def _pip_command(*arguments: str) -> list[str]:

@@ -1,7 +1,7 @@
 """CUDA in Python's environment, for a CUDA build: a torch with CUDA, and the wheels with CUDA's runtime and NCCL.
 
-Nothing here needs a GPU or its driver. BytePS is built against what torch runs with: the runtime and the NCCL that pip
-installed with it, plus the headers that only a compiler needs.
+Nothing here needs a GPU or its driver. BytePS is built against the runtime and the NCCL that pip installed with torch,
+plus headers that only a compiler needs.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class Cuda:
     """A CUDA to build against."""
 
     version: str
-    """Version that torch was built for, such as 13.0."""
+    """CUDA version for which torch was built, such as 13.0."""
     wheels: tuple[str, ...]
-    """Names and versions of the wheels that have its files."""
+    """Names and versions of the wheels that contain its files."""
     includes: tuple[Path, ...]
     """Folders of headers."""
     libraries: tuple[tuple[str, Path], ...]
-    """Shared libraries to link: what the linker calls each, and where it is."""
+    """Shared libraries to link: (file name that the linker asks for, path)."""
 
     @property
     def described(self) -> str:
-        """All that shapes the wheel, as text."""
+        """Everything about this CUDA that shapes the wheel, as text."""
         return f"CUDA {self.version} ({', '.join(self.wheels)})"
 
     def lay_out(self, home: Path) -> dict[str, str]:
         """Make `home` look like an installation of CUDA and NCCL. Returns the environment for BytePS's setup.py.
 
-        The wheels have their headers in several folders, and libraries without the names that the linker asks for.
+        The wheels have headers in several folders, and their libraries lack the names that the linker asks for.
         """
         (home / "include").mkdir(parents=True)
         (home / "lib").mkdir()
@@ -57,8 +57,8 @@ class Cuda:
 
 
 class _Wheel(NamedTuple):
-    """A wheel of NVIDIA's: its name, the requirement for pip, and the files needed from it, the header as it is
-    included, each library as the linker asks for it and as the wheel has it.
+    """A wheel from NVIDIA: its name, its requirement for pip, and the files needed from it: the header as it is
+    included, and each library's name for the linker and its name in the wheel.
     """
 
     name: str
@@ -68,7 +68,7 @@ class _Wheel(NamedTuple):
 
 
 def _wheels(version: str) -> tuple[_Wheel, ...]:
-    """Return the wheels for a CUDA. Until CUDA 12 all their names end in the version's first number."""
+    """Return the wheels for a CUDA version. Up to CUDA 12, all their names end in the major version."""
     major = version.partition(".")[0]
     suffix = f"-cu{major}" if int(major) <= 12 else ""
     compiler = "nvidia-cuda-nvcc" if suffix else "nvidia-cuda-crt"  # the wheel with the headers in crt/
@@ -86,12 +86,12 @@ def _wheels(version: str) -> tuple[_Wheel, ...]:
 
 
 def with_cuda(toolchain: Toolchain, expected: str | None = None) -> Toolchain:
-    """Return the same tools for a CUDA build, which is of PyTorch's part alone. `expected` is the CUDA torch must have.
+    """Return the same tools for a CUDA build, which has only PyTorch's part. `expected`: CUDA that torch must have.
 
-    Raises UserError, in one line, with what is missing and how to install it.
+    Raises UserError, with one line that says what is missing and how to install it.
     """
     if toolchain.torch is None:
-        raise UserError("engine: a CUDA build of BytePS is of its PyTorch part, which needs torch: pip install torch")
+        raise UserError("engine: a CUDA build of BytePS has only its PyTorch part and needs torch: pip install torch")
     version = torch_cuda()
     if version is None:
         raise UserError(
@@ -109,7 +109,7 @@ def with_cuda(toolchain: Toolchain, expected: str | None = None) -> Toolchain:
 
 
 def torch_cuda() -> str | None:
-    """The CUDA that the installed torch was built for; None without CUDA or torch. Torch is not imported."""
+    """Return the CUDA version of the installed torch, without importing it; None without CUDA or torch."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         return None
@@ -118,7 +118,7 @@ def torch_cuda() -> str | None:
 
 
 def find_cuda(version: str) -> Cuda:
-    """Return the wheels of this CUDA and of NCCL. Raises UserError that names those to install."""
+    """Find the wheels of this CUDA and of NCCL. Raises UserError that names those to install."""
     found: list[tuple[str, Path, list[tuple[str, Path]]]] = []
     lacking: list[str] = []
     for wheel in _wheels(version):
@@ -139,15 +139,15 @@ def find_cuda(version: str) -> Cuda:
 
 
 def missing_packages() -> list[str]:
-    """Return the names (Debian's) of missing system packages that only a CUDA build needs.
+    """Return the Debian names of missing system packages that only a CUDA build needs.
 
-    Several GPUs behind several PCIe switches are bound to the memory beside them, so it has the real libnuma.
+    It needs the real libnuma, since BytePS binds GPUs behind several PCIe switches to the memory near them.
     """
     return [] if tools.has_header("numa.h") and tools.find_library("libnuma.so") else ["libnuma-dev"]
 
 
 def _files(distribution: str) -> list[Path]:
-    """Return all files of an installed wheel; none if it is not installed."""
+    """Return all files of an installed wheel; an empty list if it is not installed."""
     try:
         files = metadata.files(distribution)
     except metadata.PackageNotFoundError:
@@ -156,7 +156,7 @@ def _files(distribution: str) -> list[Path]:
 
 
 def _include_folder(files: list[Path], header: str) -> Path | None:
-    """Return the folder to search for `header` in, among the files of a wheel."""
+    """Return the folder in a wheel from which `header` is included; None if the wheel lacks it."""
     ends = Path(header).parts
     same = (file for file in files if file.parts[-len(ends) :] == ends and "include" in file.parts and file.is_file())
     folders = [file.parents[len(ends) - 1] for file in same]

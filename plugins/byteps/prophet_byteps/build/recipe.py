@@ -1,6 +1,6 @@
-"""Everything that shapes the built wheel, and the key under which it is kept.
+"""Everything that shapes the built wheel, and the key under which the wheel is kept.
 
-A part that changed the wheel without changing the key would let a stale wheel be installed: add it here.
+If something changes the wheel but not the key, a stale wheel may be installed. So add such things here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .toolchain import Toolchain
 
 RULES = rules_of()
 UNCORRECTED = rules_of(corrected=False)
-"""BytePS with the faults it was released with, which a job meets on a BytePS that was not built here."""
+"""Rules that leave in BytePS's released faults, which a job meets on any BytePS that was not built here."""
 
 PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
-"""BytePS's parts by the name of their Python module, and the switches for them in setup.py (WITH and WITHOUT)."""
+"""Switches in setup.py for BytePS's parts (WITH and WITHOUT), by the name of the part's Python module."""
 
 
 def frameworks(toolchain: Toolchain) -> tuple[str, ...]:
-    """Return the parts that can be built here: one for each installed framework, at least one."""
+    """Return the parts to build: one for each installed framework, at least one."""
     return tuple(name for name in ("torch", "mxnet") if getattr(toolchain, name) is not None)
 
 
 def build_environment(toolchain: Toolchain) -> dict[str, str]:
-    """Return the environment that selects the parts to build. WITH makes a failure of that part the build's failure."""
+    """Return the environment that selects the parts to build. With WITH, the build fails if that part fails."""
     wanted = frameworks(toolchain)
     return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
@@ -36,7 +36,7 @@ def build_environment(toolchain: Toolchain) -> dict[str, str]:
 def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> str:
     """Return sixteen hexadecimal digits that differ between wheels that are not interchangeable.
 
-    They cover this package, the interpreter, the tools, and a release edited by the `rules` that apply.
+    They cover this package, the interpreter, the tools, the release, and those of the `rules` that apply to it.
     """
     sources = [*(() if toolchain.cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
     ingredients = {

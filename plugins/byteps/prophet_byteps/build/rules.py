@@ -1,11 +1,11 @@
-"""Edits to BytePS's source, read from `edits/`, and how a list of them is applied.
+"""Edits to BytePS's source, read from `edits/`, and how to apply them.
 
-An edit is a rule: a place and a small replacement. A rule states how often its text must occur, so that an edit which
-no longer fits the source stops the build instead of quietly doing nothing.
+An edit is a rule: a place and a small replacement. A rule states how often its text must occur. So an edit that no
+longer fits the source stops the build instead of silently doing nothing.
 
-Rules that together mend one fault are a correction. It leaves a mark: a function that does nothing, which the library
-exports. So a library shows what is mended in it (prophet_byteps/faults.py). The CPU build has all corrections, so every
-contender on BytePS runs on the same mended base.
+Rules that together fix one fault are a correction. It leaves a mark: a function that does nothing, which the library
+exports. So a library shows which faults are fixed in it (prophet_byteps/faults.py). The CPU build has all corrections,
+so every contender on BytePS runs on the same corrected base.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Rule:
-    """Replace the literal text `old` by `new` at its `count` places in `file`, a path from the root of the source.
+    """Replacement of the literal text `old` with `new` at its `count` places in `file`, relative to the source's root.
 
-    `only` names the build that has the rule, "cpu" or "cuda"; empty for both.
+    `only` names the build to which the rule applies, "cpu" or "cuda"; empty for both.
     """
 
     file: str
@@ -52,12 +52,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Correction:
-    """Rules that mend one fault.
+    """Rules that fix one fault.
 
     `name` is that of its section in docs/corrections.md. `effect` is the fault's effect on a job, in half a line.
-    `parts` are the parts of BytePS that have the fault, by folder. `seen_by` is in the file of a part that has the code
-    in question; if `tells`, a file without it surely does not have the fault. The mark is left in `file` after the line
-    `marked_after`; a fault of a script needs none, since the mended text can be read.
+    `parts` are the parts of BytePS that have the fault, by folder. A part's file contains `seen_by` if it has the code
+    in question; if `tells`, a file without it certainly does not have the fault. The mark is left in `file` after the
+    line `marked_after`; a fault of a script needs no mark, since the corrected text can be read.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Correction:
 
     @property
     def mark(self) -> str:
-        """Name of the function. BytePS's linker script exports names that contain `byteps`."""
+        """Name of the marking function. BytePS's linker script exports names that contain `byteps`."""
         return f"prophet_byteps_corrected_{self.name}"
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
-        """Its rules, and the one that leaves the mark."""
+        """The correction's rules, and one more that leaves the mark."""
         if not self.marked_after:
             return self.rules
         visible = '__attribute__((used, weak, visibility("default")))'
@@ -86,10 +86,10 @@ class Correction:
 
 @dataclass(frozen=True)
 class Release:
-    """A source archive: its version, its digest, and how rules fit it.
+    """A source archive: its version, its digest, and how rules are adapted to it.
 
-    `instead` changes fields of a rule, given its file and text; `count` is 0 if there is nothing to edit. `without` are
-    corrections of faults that it does not have. `hooks` is the file that its setup.py asks for hooks.
+    `instead` changes fields of a rule, named by its file and old text; `count` 0 drops the rule. `without` names
+    corrections of faults that the release does not have. `hooks` is the file from which its setup.py takes hooks.
     """
 
     version: str
@@ -99,7 +99,7 @@ class Release:
     hooks: str = "pre_setup.py"
 
     def fitted(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-        """Return `rules` as this release needs them."""
+        """Return `rules` adapted to this release."""
         left_out = {rule for fault in CORRECTIONS if fault.name in self.without for rule in fault.all_rules}
         changes = {(one["file"], one["old"]): one["by"] for one in self.instead}
         fitted = (replace(rule, **changes.get((rule.file, rule.old), {})) for rule in rules if rule not in left_out)
@@ -111,18 +111,18 @@ def _read(name: str) -> Any:
 
 
 def _rule(row: dict[str, Any]) -> Rule:
-    """Return the rule of a row, which may give text to `add` between two that stay instead of `old` and `new`."""
+    """Return the rule of a row. Instead of `old` and `new` it may have text to `add` between `after` and `before`."""
     after, add, before = (row.pop(name, "") for name in ("after", "add", "before"))
     return Rule(**({"old": after + before, "new": after + add + before} | row))
 
 
 def _rules(tables: Sequence[dict[str, Any]], only: str = "") -> tuple[Rule, ...]:
-    """Return the rules of tables, each of which may name the file of those that name none."""
+    """Return the rules of all tables. A table's `file` is for its rules that name none."""
     return tuple(_rule({"file": table.get("file"), "only": only, **row}) for table in tables for row in table["rules"])
 
 
 def _correction(row: dict[str, Any]) -> Correction:
-    """Return a correction, with what its file's others say as well. A source is marked after its own header."""
+    """Return a correction, with fields shared by its file's corrections. Marks follow the source's own header."""
     row = {"marked_after": f'#include "{Path(row["file"]).stem}.h"\n'} | _CORRECTIONS.get(row["file"], {}) | row
     rules, seen_by = _rules([row]), row["seen_by"].encode()
     return Correction(**{**row, "parts": tuple(row["parts"]), "rules": rules, "seen_by": seen_by})
@@ -139,7 +139,7 @@ NEWEST = next(iter(RELEASES.values()))
 
 
 def rules_of(corrected: bool = True, cuda: bool = False) -> tuple[Rule, ...]:
-    """Return the rules of a build, with BytePS's faults `corrected` or as it was released."""
+    """Return the rules of a build, with BytePS's faults `corrected` or left as released."""
     rules = [rule for rule in COMPATIBILITY if rule.only != "cuda"]
     if corrected:
         rules += (rule for correction in CORRECTIONS for rule in correction.all_rules)
@@ -158,7 +158,7 @@ def release_of(version: str) -> Release:
 
 
 def apply_rules(rules: Sequence[Rule], source: Path) -> None:
-    """Make every edit under the directory `source`, in order. Raises UserError at the first that does not fit."""
+    """Apply every rule under the folder `source`, in order. Raises UserError at the first that does not fit."""
     for rule in rules:
         path = source / rule.file
         if not path.is_file():
@@ -167,6 +167,6 @@ def apply_rules(rules: Sequence[Rule], source: Path) -> None:
 
 
 def _brief(text: str) -> str:
-    """Return the first line of `text`, quoted and cut to a length that fits an error line."""
+    """Return the first line of `text`, quoted, and shortened to fit an error line."""
     line = text.strip().splitlines()[0].strip()
     return repr(line if len(line) <= 60 else line[:57] + "...")

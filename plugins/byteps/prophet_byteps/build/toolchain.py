@@ -1,7 +1,7 @@
-"""Tools that the build needs of the machine: find them, name what is missing, install it where that is allowed.
+"""Tools that the build needs: find them, name those that are missing, and install them where that is allowed.
 
-Everything here is asked of the tools themselves (the compiler's search paths, the interpreter's build settings), so an
-unusual prefix works wherever the compiler can find it.
+All answers come from the tools themselves (the compiler's search paths, the interpreter's build settings). So an
+unusual prefix works if the compiler can find it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ZeroMQ:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The parts of the machine that shape the wheel, the interpreter aside."""
+    """The parts of the machine that shape the wheel, except the interpreter."""
 
     compiler: str
     """First line of `g++ --version`."""
@@ -50,14 +50,14 @@ class Toolchain:
     """Compiler flags that choose the instruction set; may be empty."""
     zmq: ZeroMQ
     torch: str | None
-    """Version of the installed torch, None without one."""
+    """Version of the installed torch; None if there is none."""
     mxnet: str | None
-    """Version of the installed MXNet, None without one."""
+    """Version of the installed MXNet; None if there is none."""
     cuda: Cuda | None = None
-    """CUDA of a CUDA build, None for the CPU."""
+    """CUDA to build against; None for a CPU build."""
 
     def alone(self, framework: str) -> Toolchain:
-        """Return the toolchain with `framework` ("torch", "mxnet") alone. Raises UserError if it is not installed."""
+        """Return the toolchain for `framework` ("torch", "mxnet") only. Raises UserError if it is not installed."""
         alone = replace(self, mxnet=None) if framework == "torch" else replace(self, torch=None)
         if alone.torch is None and alone.mxnet is None:
             raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
@@ -65,9 +65,9 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """Find all that the build needs; as root on Debian, first install system packages that are missing.
+    """Find everything that the build needs. As root on Debian, first install missing system packages.
 
-    Raises UserError, in one line, with everything that is missing and how to install it.
+    Raises UserError, with one line that names everything missing and how to install it.
     """
     torch, mxnet = _framework_versions()
     install_missing(missing_packages)
@@ -83,9 +83,9 @@ def find_toolchain() -> Toolchain:
 
 
 def install_missing(find: Callable[[], list[str]]) -> None:
-    """Install the system packages that `find` names, as root on Debian.
+    """Install the system packages that `find` names, if this is root on Debian.
 
-    Raises UserError, in one line, with those that are missing then and how to install them.
+    Raises UserError, with one line that names those still missing and how to install them.
     """
     missing = find()
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -100,7 +100,7 @@ def install_missing(find: Callable[[], list[str]]) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Return the names (Debian's) of missing system packages that the build needs."""
+    """Return the Debian names of missing system packages that the build needs."""
     missing = [program for program in ("g++", "make") if shutil.which(program) is None]
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         missing.append("python3-dev")
@@ -110,14 +110,14 @@ def missing_packages() -> list[str]:
 
 
 def find_zmq() -> ZeroMQ | None:
-    """Find libzmq's header and shared library by asking the compiler; None if it finds either not."""
+    """Find libzmq's header and shared library by asking the compiler; None if it does not find both."""
     if shutil.which("g++") is None:
         return None
     probe = _preprocess(_ZMQ_PROBE)
     library = find_library("libzmq.so")
     if probe.returncode != 0 or library is None:
         return None
-    # Before a macro of a system header the preprocessor may put a line that says where it came from.
+    # The preprocessor may put a line marker before a macro from a system header.
     header = re.search(r'^# 1 "(.*/zmq\.h)"', probe.stdout, re.MULTILINE)
     version = re.search(r"^prophet_zmq_version\s+(?:#.*\s+)?(\d+) (\d+) (\d+)", probe.stdout, re.MULTILINE)
     if header is None or version is None:
@@ -126,22 +126,22 @@ def find_zmq() -> ZeroMQ | None:
 
 
 def find_library(name: str) -> Path | None:
-    """Return the path where the compiler finds a library, by its file's name; None if it does not."""
-    # g++ answers with the bare name for a file it does not know.
+    """Return the path where the compiler finds a library with this file name; None if it finds none."""
+    # For a file that it does not find, g++ prints the bare name.
     library = Path(_output("g++", f"-print-file-name={name}").strip())
     return library if library.is_absolute() else None
 
 
 def has_header(name: str) -> bool:
-    """True if the compiler finds a header."""
+    """Return True if the compiler finds a header."""
     return _preprocess(f"#include <{name}>\n").returncode == 0
 
 
 def machine_flags(machine: str, cpu_flags: Iterable[str]) -> str:
     """Return compiler flags for the newest instruction set that many machines share with this one.
 
-    BytePS asks for `-march=native`, with which a wheel suits one processor only. Its CPU reducer has faster code where
-    AVX and F16C are allowed, and x86-64-v3 allows them.
+    BytePS asks for `-march=native`, which makes a wheel for one kind of processor only. Its CPU reducer has faster code
+    for AVX and F16C, which x86-64-v3 includes.
     """
     return "-march=x86-64-v3" if machine == "x86_64" and _X86_64_V3.issubset(cpu_flags) else ""
 
@@ -158,7 +158,7 @@ def _cpu_flags() -> list[str]:
 
 
 def _framework_versions() -> tuple[str | None, str | None]:
-    """Return the versions of the installed torch and MXNet. Raises UserError without either, or a build tool."""
+    """Return the versions of the installed torch and MXNet. Raises UserError without both, or without a build tool."""
     versions = {package: version_of(package) for package in ("torch", "mxnet", "setuptools", "wheel")}
     lacking = [package for package in ("setuptools", "wheel") if versions[package] is None]
     if versions["torch"] is None and versions["mxnet"] is None:
@@ -169,7 +169,7 @@ def _framework_versions() -> tuple[str | None, str | None]:
 
 
 def _install_with_apt(packages: list[str]) -> None:
-    """Install system packages. Raises UserError with apt-get's own last words if it cannot."""
+    """Install system packages. Raises UserError with the last line of apt-get's output if that fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *packages]):
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -1,28 +1,28 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
 // Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the clock and the
-// waiting; it decides nothing. originals.h and layout.h have its knowledge of BytePS, and partitions.h gives tensors
-// partition sizes of their own.
+// waiting, and decides nothing. originals.h and layout.h have the facts about BytePS; partitions.h gives tensors
+// different partition sizes.
 //
 // How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines functions of BytePS's queues and is
 // loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL tasks wait in our queue. A chosen task
-// still goes through BytePS's own queue, added and taken at once.
+// still passes through BytePS's own queue: it is added and taken at once.
 //
-// How a finish is known. BytePS reports only a size, so a push or a pull is finished when its task is added to a later
-// stage: both happen in the same call, right after the acknowledgement or the data came. The stage after PUSH is PULL,
-// but COPYH2D on one machine with several PCIe switches, where PUSH is a barrier of its GPUs.
+// How it detects a finish. BytePS reports only a size. So a push or pull counts as finished when its task is added to a
+// later stage, which happens in the same call, right after the acknowledgement or data has arrived. PULL follows PUSH,
+// except on a single machine with several PCIe switches: there COPYH2D does, and PUSH is a barrier between the GPUs.
 //
 // At most kMostInFlight pushes and as many pulls are in flight (docs/decisions/places-in-flight.md). A loop that finds
-// nothing waits here until a task is added to one of its queues (docs/decisions/waiting-instead-of-polling.md).
+// no task waits here until one is added to one of its queues (docs/decisions/waiting-instead-of-polling.md).
 //
-// Suspending. BytePS deletes its queues when it is suspended or shut down, and makes new ones when it resumes. What was
-// there before is forgotten when a queue is made, and when Python says so (prophet_hook_reset). A call for a queue that
-// is gone, from a late answer, does nothing.
+// Suspending. BytePS deletes its queues when it is suspended or shut down, and creates new ones when it resumes. Old
+// tasks are forgotten when a queue is created, and when Python calls prophet_hook_reset. A late answer may cause a call
+// for a deleted queue, which does nothing.
 //
-// One way. A task with one of two priorities that no gradient has passes PULL or PUSH, in its turn, as if that were
-// done. Asynchronous training asks for it; where BytePS does not export the needed function, tasks go both ways.
+// One way. A task with one of two priorities that no gradient has skips PULL or PUSH when its turn comes. Asynchronous
+// training uses this. If BytePS does not export the function that it needs, tasks go both ways.
 //
-// Errors. Anything unexpected hands all tasks back to BytePS in order of arrival and steps aside for good.
+// Errors. On anything unexpected, the hook hands all tasks back to BytePS in order of arrival and steps aside for good.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -64,13 +64,13 @@ using prophet::Stage;
 using prophet::TensorTableEntry;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTasksChecked = 64;                            // first tasks that must look sane
+constexpr int kTasksChecked = 64;                            // first tasks, which must look sane
 constexpr size_t kMostInFlight = 256;                        // pushes, and as many pulls
 constexpr size_t kEventCapacity = 1 << 20;                   // 24 MiB, six events a task: 175,000 tasks a drain
-constexpr size_t kReadyChecks = 256;                         // tasks whose data is not ready, at a time
-constexpr auto kIdleWait = std::chrono::milliseconds(20);    // nothing to do: until an add, at most this
-constexpr auto kReadyPoll = std::chrono::microseconds(100);  // something there, but its data is not ready
-constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.py has the same
+constexpr size_t kReadyChecks = 256;                         // held tasks checked at a time
+constexpr auto kIdleWait = std::chrono::milliseconds(20);    // longest wait for an add if nothing is waiting
+constexpr auto kReadyPoll = std::chrono::microseconds(100);  // longest wait if a task's data is not ready
+constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.py has the same values
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -81,17 +81,17 @@ struct Hook {
   std::unique_ptr<prophet::TwoLaneQueue> queue;
   std::unique_ptr<Lane> push, pull;
   prophet::EventLog events{kEventCapacity};
-  double check_held_at = 0;  // when the held pushes may be looked at again
-  double moved_s = 0;        // when a task last came, left or was answered
+  double check_held_at = 0;  // when the held pushes may be checked again
+  double moved_s = 0;        // when a task was last added, started or finished
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
-  uint32_t plans = 0;                // taken up so far
-  uint32_t plan = prophet::kNoPlan;  // number of the one in force
+  uint32_t plans = 0;                // number of plans taken up so far
+  uint32_t plan = prophet::kNoPlan;  // number of the plan in force
 
   prophet::EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
-  std::atomic<bool> active{false};    // we schedule
+  std::atomic<bool> active{false};    // scheduling is on
   std::atomic<bool> by_priority{false};
   Signal stage_signal[prophet::kStages];
   Signal group_signal;
@@ -107,9 +107,9 @@ Hook*& instance() {
 }
 Hook& hook() { return *instance(); }
 
-// Give a forked child a hook that is not attached: BytePS's own functions serve whatever it calls. The child has none
-// of the threads, and one of them may hold its copy of our locks for ever. If BytePS has had no task yet, the child may
-// begin it as a worker of its own, so it takes over the state, of which nothing is at work.
+// Give a forked child a hook that is not attached, so that BytePS's own functions serve its calls. The child has none
+// of the parent's threads, and a lock that one of them held at the fork stays locked forever. If BytePS has had no task
+// yet, the child may start BytePS as a separate worker. So it takes over the state, which nothing is using.
 void begin_anew_in_child() {
   Hook& parents = hook();
   Hook& own = *(instance() = new Hook);
@@ -125,20 +125,20 @@ void begin_anew_in_child() {
   own.active = parents.active.load();
 }
 
-// Return BytePS's own queue; null if it has none.
+// Return BytePS's own queue for a stage; null if there is none.
 BytePSScheduledQueue* queue_of(Stage stage) {
   int number = hook().layout.number_of(stage);
   return number >= 0 ? originals.queue_of(number) : nullptr;
 }
 
-// Return `this`, which may be null if BytePS has deleted its queues. The compiler assumes that it is not, so the value
-// is hidden from it.
+// Return `queue`, a `this` that may be null if BytePS has deleted its queues. The compiler assumes that `this` is never
+// null, so the value is hidden from it.
 BytePSScheduledQueue* or_null(BytePSScheduledQueue* queue) {
   asm volatile("" : "+r"(queue));
   return queue;
 }
 
-// Return the stage of a BytePS queue. Queues are created anew after a suspend, so a remembered pointer is checked.
+// Return the stage of a BytePS queue. Queues are recreated after a suspend, so the last stage is checked again.
 Stage stage_of(BytePSScheduledQueue* queue) {
   thread_local Stage last = Stage::kCoordinateReduce;
   if (queue == nullptr) return Stage::kCount;
@@ -173,14 +173,14 @@ uint32_t gradient_of(const EntryFields& fields) {
   return fields.declared_key();
 }
 
-// Record an event of a task. The lock is held.
+// Record an event of a task. The caller holds the lock.
 void note(const EntryFields& fields, QueueKind queue, EventKind kind, double now) {
   hook().moved_s = now;
   hook().events.append(Event{now, gradient_of(fields), fields.length, fields.partition(), static_cast<uint8_t>(queue),
                              static_cast<uint8_t>(kind), 0});
 }
 
-// Hand everything that waits back to BytePS, in order of arrival, and never schedule again. The lock is held.
+// Hand all waiting tasks back to BytePS, in order of arrival, and never schedule again. The caller holds the lock.
 void step_aside(const char* why) {
   Hook& h = hook();
   if (!h.active.exchange(false)) return;
@@ -195,10 +195,10 @@ void step_aside(const char* why) {
   wake_lanes();
 }
 
-// Forget what waits and what is in flight: its engine is gone, or goes. Scheduling stays on.
+// Forget all waiting and in-flight tasks: their engine is gone, or about to go. Scheduling stays on.
 void forget_all() {
   Hook& h = hook();
-  std::vector<Entry> dropped[2];  // outlive the lock: see lane.h
+  std::vector<Entry> dropped[2];  // destroyed after the lock is released: see lane.h
   {
     std::lock_guard<std::mutex> lock(h.mutex);
     if (!h.attached) return;
@@ -225,8 +225,8 @@ bool finish(Lane& lane, const Entry& entry, double now) {
 }
 
 struct TakeOver {
-  bool taken = false;                         // false: BytePS should have the entry
-  bool wake_push = false, wake_pull = false;  // credit came back, and a task may start
+  bool taken = false;                         // false: the entry goes to BytePS's own queue
+  bool wake_push = false, wake_pull = false;  // credit was returned, and a task may start
 };
 
 TakeOver take_over(Stage stage, const Entry& entry) {
@@ -261,7 +261,7 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   return result;
 }
 
-// Look for held pushes that are ready; they give no signal. The lock is held, so look at few, and seldom.
+// Schedule held pushes that have become ready; nothing signals that. The lock is held, so check few, and seldom.
 void look_at_held(Lane& lane, double now) {
   Hook& h = hook();
   if (now < h.check_held_at) return;
@@ -275,7 +275,7 @@ void look_at_held(Lane& lane, double now) {
       });
 }
 
-// Return the next task of a taken-over queue; if there is none, how long to wait before asking again.
+// Return the next task of a taken-over queue; if there is none, null and how long to wait before asking again.
 std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stage) {
   Hook& h = hook();
   std::lock_guard<std::mutex> lock(h.mutex);
@@ -302,10 +302,10 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   return {chosen, kReadyPoll};
 }
 
-// Return the longest wait of a loop without a task. A task that waits for its data gives no signal when it is there.
+// Return how long a loop without a task may wait. Nothing signals that a waiting task's data is ready.
 Clock::duration wait_for(bool waits_for_data) { return waits_for_data ? Clock::duration(kReadyPoll) : kIdleWait; }
 
-// Return a task of PUSH or PULL, or a null one after waiting for some; nothing if this has stepped aside.
+// Return a task of PUSH or PULL; null if there is none after a wait; nullopt if the hook has stepped aside.
 std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
   if (!hook().active) return std::nullopt;
   Signal& signal = signal_of(stage);
@@ -323,7 +323,7 @@ std::optional<Entry> get_taken(BytePSScheduledQueue* queue, Stage stage) {
 }
 
 // Return a task of REDUCE or BROADCAST. One thread asks REDUCE for some tasks and then BROADCAST, round after round. It
-// waits before a round that follows one without tasks. Waiting in between for one queue would delay the other's tasks.
+// waits before a round if the last one had no tasks. Waiting for one queue in mid-round would delay the other's tasks.
 Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   thread_local Stage last = Stage::kBroadcast;
   thread_local bool had_task = false;
@@ -343,7 +343,7 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
   return entry;
 }
 
-// Return the task for a loop of PUSH or PULL: null if it goes the other way only, and is on to its next stage.
+// Return the task for a PUSH or PULL loop. If the task only goes the other way, pass it to its next stage; return null.
 Entry unless_other_way(Stage stage, Entry entry) {
   if (entry == nullptr || originals.proceed == nullptr) return entry;
   if (fields_of(entry).priority != (stage == Stage::kPush ? kPullOnly : kPushOnly)) return entry;
@@ -381,7 +381,7 @@ void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
   }
   if (!result.taken) originals.add(queue, std::move(entry));
   if (stage != Stage::kCount) signal_of(stage).raise();
-  // An acknowledged push or an answered pull gives credit back to the queue it came from.
+  // An acknowledged push or an answered pull returns credit to its queue.
   if (result.wake_push) signal_of(Stage::kPush).raise();
   if (result.wake_pull) signal_of(Stage::kPull).raise();
 }
@@ -403,7 +403,7 @@ std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
     default:
       break;
   }
-  // Hand out at once a task that came while this waited: with none, BytePS's loop sleeps before it asks again.
+  // Check again after the wait: without a task, BytePS's loop would sleep before it asks again.
   uint64_t seen = signal_of(stage).seen();
   if (Entry entry = originals.get(queue)) return entry;
   signal_of(stage).wait(seen, wait_for(pending_in(queue) > 0));
@@ -423,7 +423,7 @@ void NcclManager::EnqueueGroup(std::shared_ptr<NcclGroupEntry> entry) {
 }
 
 std::shared_ptr<NcclGroupEntry> NcclManager::DequeueGroup() {
-  // The thread that finishes tensors comes back here once their callbacks have run.
+  // The thread that finishes tensors returns here once their callbacks have run.
   if (std::exchange(tensor_completed, false)) hook().completed.raise();
   uint64_t seen = hook().group_signal.seen();
   if (std::shared_ptr<NcclGroupEntry> entry = originals.dequeue_group(this)) return entry;
@@ -452,25 +452,25 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std:
 }  // namespace common
 }  // namespace byteps
 
-// Structures and functions for plugins/byteps/prophet_byteps/hook.py, which has the same structures.
+// Structures and functions for plugins/byteps/prophet_byteps/hook.py, which declares the same structures.
 extern "C" {
 
 // One lane (PUSH, PULL): tasks waiting and in flight, and the gradient and age of the oldest in flight.
 struct prophet_lane_status {
   uint64_t waiting, in_flight;
-  double oldest_s;  // seconds in flight; negative without one
+  double oldest_s;  // seconds in flight; negative if no task is
   uint32_t oldest_gradient, reserved;
 };
 
 struct prophet_status {
   uint64_t tasks, in_flight_bytes, watchdog_releases, unanswered_releases, events_dropped;
-  double still_s;  // since a task last came, left or was answered; negative before the first
+  double still_s;  // seconds since a task was last added, started or finished; negative before the first
   prophet_lane_status lanes[2];
   int32_t active;
   char why_aside[160];
 };
 
-// Layouts that Python must share. It asks before anything else.
+// Layouts that Python must share. It checks them before anything else.
 struct prophet_layouts {
   uint32_t event_version, event_bytes, plan_version, most_in_flight;
 };
@@ -479,10 +479,10 @@ void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
 }
 
-// Differences between BytePS's libraries, as seen in their names: a sum of these.
+// Flags for the differences between BytePS's libraries, which their exported names show.
 enum { kOldStrings = 1, kWithoutCompression = 2 };
 
-// Find BytePS's own functions in its loaded library. Returns 0, or -1 with the missing name in `why`.
+// Find BytePS's own functions in its loaded library. Returns 0, or -1 with the reason in `why`.
 int prophet_hook_attach(const char* library, int core, double watchdog_s, char* why, size_t why_bytes) {
   Hook& h = hook();
   void* handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
@@ -508,7 +508,7 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   return kRegistered + prophet::mend_forks();
 }
 
-// Forget everything that waits or is in flight: BytePS is being suspended or shut down. The plan stays.
+// Forget all waiting and in-flight tasks: BytePS is being suspended or shut down. The plan stays.
 void prophet_hook_reset() { forget_all(); }
 
 // Step aside; harmless when repeated.
@@ -519,8 +519,8 @@ void prophet_hook_step_aside(const char* why) {
 
 void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
 
-// Take up a plan, as the bytes of plan_codec.h. Returns its number in the record of events, or -1 with one line in
-// `why` if it cannot be taken; the old plan then stays.
+// Take up a plan, encoded as in plan_codec.h. Returns its number in the event record. If the plan cannot be taken up,
+// keeps the old one and returns -1, with one line in `why`.
 int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
   prophet::TwoLanePlan plan;
   try {
@@ -548,7 +548,7 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
 // True if tasks can go one way only.
 int prophet_hook_one_way() { return hook().active && originals.proceed != nullptr; }
 
-// True if tensors can have partition sizes of their own, as far as has been seen.
+// True if tensors can have different partition sizes, as far as BytePS's first pushes have shown.
 int prophet_hook_sizes_apart() { return hook().partitions.able(originals.partition_bytes); }
 
 void prophet_hook_turn_on_sizes() { hook().partitions.turn_on(originals.partition_bytes); }
@@ -586,7 +586,7 @@ void prophet_hook_status(prophet_status* out) {
   out->unanswered_releases = h.queue->unanswered_releases();
 }
 
-// Wait until a tensor has completed since `seen`, at most `limit_s`. Returns the new count.
+// Wait until the count of completed tensors differs from `seen`, at most `limit_s` seconds. Returns the count.
 uint64_t prophet_hook_wait_completed(uint64_t seen, double limit_s) {
   auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   return hook().completed.wait(seen, limit);

@@ -1,8 +1,8 @@
 // One taken-over queue, PUSH or PULL: the BytePS entries behind the task ids of our queue's lane.
 //
-// Rule of this file: which entry waits, is in flight or is not ready, and since when. Time is passed in, and the caller
-// locks. Nothing here calls BytePS. Forgotten entries are handed out, so that the caller can drop them without the lock
-// (the last reference to a tensor may wait for Python's).
+// Rule of this file: which entries are waiting, in flight or not ready, and since when. Time is passed in, and the
+// caller locks. Nothing here calls BytePS. Forgotten entries are returned, so that the caller can drop them without the
+// lock: dropping the last reference to a tensor may wait for Python's interpreter lock.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
 
@@ -25,13 +25,13 @@ class Lane {
   Lane(QueueKind kind, TwoLaneQueue& queue) : kind(kind), queue_(queue) {}
 
   const QueueKind kind;
-  uint32_t left_in_original = 0;  // chosen, but BytePS found them not ready
+  uint32_t left_in_original = 0;  // chosen, but BytePS's own queue found them not ready
 
   bool has_waiting() const { return !pending_.empty() || !not_ready_.empty() || left_in_original > 0; }
   size_t waiting() const { return pending_.size() + not_ready_.size(); }
   bool polls() const { return !not_ready_.empty() || left_in_original > 0; }
 
-  // Keep a task aside until other GPUs of the machine have added to its data.
+  // Hold a task until the other GPUs of the machine have added to its data.
   void hold(const Entry& entry) {
     uint64_t id = next_id_++;
     known_[entry.get()] = Known{id, 0, kNever};
@@ -42,7 +42,7 @@ class Lane {
     schedule_as(next_id_++, entry, gradient, bytes, now);
   }
 
-  // Look at up to `most` held tasks, those not looked at for longest first. Give each that is `ready` to `came`.
+  // Check up to `most` held tasks, the least recently checked first. Pass each that is `ready` to `came`.
   template <typename Ready, typename Came>
   void look_at_held(size_t most, Ready ready, Came came) {
     for (size_t left = std::min(not_ready_.size(), most); left > 0; --left) {
@@ -71,7 +71,7 @@ class Lane {
     return entry;
   }
 
-  // Return false if the entry was never taken over, or belongs to a BytePS that was shut down.
+  // Finish the entry's task. Return false if it was never taken over, or belongs to a BytePS that was shut down.
   bool finish(TensorTableEntry* entry, double now) {
     auto it = known_.find(entry);
     if (it == known_.end() || !queue_.finish(kind, it->second.id, now)) return false;
@@ -79,8 +79,8 @@ class Lane {
     return true;
   }
 
-  // Return everything that waits, in order of arrival, and forget it and what is in flight. The owner of both lanes has
-  // to clear the queue as well.
+  // Forget all waiting and in-flight entries, and return the waiting ones in order of arrival. The owner of both lanes
+  // must also clear the queue.
   std::vector<Entry> forget() {
     std::vector<std::pair<uint64_t, Entry>> waiting(pending_.begin(), pending_.end());
     waiting.insert(waiting.end(), not_ready_.begin(), not_ready_.end());
@@ -112,7 +112,7 @@ class Lane {
   struct Known {
     uint64_t id = 0;
     uint32_t gradient = 0;
-    double started_s = kNever;  // until it is in flight
+    double started_s = kNever;  // kNever until it is in flight
   };
 
   TwoLaneQueue& queue_;

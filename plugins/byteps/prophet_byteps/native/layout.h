@@ -1,10 +1,10 @@
 // Layout of BytePS's memory as far as the hook needs it: the fields of a TensorTableEntry, and the numbers of stages.
 //
-// Rule of this file: facts about BytePS's binary interface, and reading them without trusting them. The offsets follow
-// from the order of the members in BytePS's common.h. As far as the hook reads, it is the same in 0.2.5 and all before.
-// std::string is 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts with it.
-// Compression came with 0.2.5, and with it two stages. A library's exported names tell which of these it has
-// (plugins/byteps/prophet_byteps/library.py).
+// Rule of this file: facts about BytePS's binary interface, and safe ways to read its memory. The offsets follow from
+// the order of the members in BytePS's common.h. The part that the hook reads is the same in 0.2.5 and all earlier
+// releases. std::string has 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts
+// accordingly. 0.2.5 added compression, and thereby two stages. A library's exported names tell which ABI and stages it
+// has (plugins/byteps/prophet_byteps/library.py).
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
 
@@ -40,7 +40,7 @@ struct EntryLayout {
   size_t name_bytes = 32;  // sizeof(std::string): 32 in the new ABI, 8 in the old
   bool compresses = true;  // has the stages COMPRESS and DECOMPRESS
 
-  // Return BytePS's number of a stage; negative if it has none.
+  // Return BytePS's number for a stage; negative if this BytePS does not have the stage.
   int number_of(Stage stage) const {
     int number = static_cast<int>(stage);
     if (compresses) return number;
@@ -80,14 +80,14 @@ inline EntryFields read_entry(const void* entry, const EntryLayout& layout) {
   return fields;
 }
 
-// Copy memory of this process that may not be mapped: false instead of a crash.
+// Copy memory of this process. Return false, instead of crashing, if it is not mapped.
 inline bool read_safely(const void* address, void* out, size_t bytes) {
   iovec local{out, bytes};
   iovec remote{const_cast<void*>(address), bytes};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
-// Return a tensor's name from its BytePSContext, where it is behind a flag and a mutex. Both of the ABI's strings begin
+// Return a tensor's name from its BytePSContext, where it follows a flag and a mutex. In both ABIs a std::string begins
 // with a pointer to the text.
 inline const char* context_name(const void* context) {
   const char* text;
@@ -95,7 +95,7 @@ inline const char* context_name(const void* context) {
   return text;
 }
 
-// True if the name is there.
+// True if the context has a tensor's name at the expected place.
 inline bool is_named(const void* context) {
   constexpr char kPrefix[] = "byteps.";
   char head[56], begins[sizeof(kPrefix) - 1];
@@ -103,8 +103,8 @@ inline bool is_named(const void* context) {
          std::memcmp(begins, kPrefix, sizeof(begins)) == 0;
 }
 
-// True if the name of a task is a string that ends with the number of its partition, as in `gradient_0`. `head` is the
-// task's beginning.
+// True if a task's name is a string that ends with the number of its partition, as in `gradient_0`. `head` has the
+// first bytes of the task.
 inline bool is_named_by_partition(const char* head, const EntryLayout& layout, unsigned partition) {
   constexpr size_t kLongest = 1 << 16;
   const char* text;
@@ -116,13 +116,13 @@ inline bool is_named_by_partition(const char* head, const EntryLayout& layout, u
     std::memcpy(&length, head + sizeof(text), sizeof(length));
   }
   char wanted[16], end[16];
-  size_t bytes = std::snprintf(wanted, sizeof(wanted), "_%u", partition) + 1;  // with the zero
+  size_t bytes = std::snprintf(wanted, sizeof(wanted), "_%u", partition) + 1;  // with the final zero
   if (length + 1 < bytes || length > kLongest) return false;
   return read_safely(text + length + 1 - bytes, end, bytes) && std::memcmp(wanted, end, bytes) == 0;
 }
 
-// Return why the entry cannot have the assumed layout, or null if it looks sane. BytePS is adding it to the queue
-// `stage`, which must head the entry's own list of stages.
+// Return why the entry cannot have the assumed layout, or null if it looks sane. BytePS is adding it to the queue of
+// `stage`, which must be the first in the entry's list of stages.
 inline const char* why_insane(const void* entry, const EntryLayout& layout, Stage stage) {
   char head[256];
   if (!read_safely(entry, head, layout.partitions() + sizeof(uint32_t))) return "a task that cannot be read";

@@ -1,7 +1,7 @@
-// BytePS's own functions: the names that its core calls and the hook defines, and where the originals are found.
+// BytePS's own functions: the names that its core calls and the hook redefines, and pointers to the originals.
 //
 // Rule of this file: names and types of BytePS's binary interface, no behaviour. The core exports every name here and
-// calls it through its procedure linkage table; plugins/byteps/prophet_byteps/library.py looks for the same.
+// calls it through its procedure linkage table; plugins/byteps/prophet_byteps/library.py checks for the same names.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
 
@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-// Declared as far as their mangled names need it.
+// Declarations of BytePS's types, only as far as the mangled names need them.
 namespace byteps {
 namespace common {
 
@@ -38,7 +38,7 @@ struct BytePSContext;
 class Tensor;
 class ReadyEvent;
 
-// Its members are unknown. It is returned in the caller's memory, like any class with a destructor.
+// Its members are unknown. Since it has a destructor, it is returned in memory that the caller provides.
 class Status {
  public:
   ~Status();
@@ -74,12 +74,12 @@ struct Originals {
   Entry (*get)(BytePSScheduledQueue*) = nullptr;
   void (*report)(BytePSScheduledQueue*, int) = nullptr;
   uint32_t (*pending)(BytePSScheduledQueue*) = nullptr;
-  BytePSScheduledQueue* (*queue_of)(int) = nullptr;  // null before BytePS begins and after it was shut down
+  BytePSScheduledQueue* (*queue_of)(int) = nullptr;  // returns null before BytePS starts and after its shutdown
   void (*enqueue_group)(NcclManager*, std::shared_ptr<NcclGroupEntry>) = nullptr;
   std::shared_ptr<NcclGroupEntry> (*dequeue_group)(NcclManager*) = nullptr;
   bool (*is_key_ready)(ReadyTable*, uint64_t) = nullptr;
   ReadyTable** push_table = nullptr;
-  // Null if this BytePS does not export them; nothing else needs them.
+  // Optional: null if this BytePS does not export them.
   void (*proceed)(Entry) = nullptr;
   decltype(&byteps::common::InitTensor) init_tensor = nullptr;
   decltype(&byteps::common::EnqueueTensor) enqueue_tensor = nullptr;

@@ -1,12 +1,12 @@
-// Tensors with a partition size of their own, in a BytePS that has one number for all.
+// Tensors with different partition sizes, in a BytePS that has one number for all.
 //
-// Rule of this file: whose turn it is when BytePS reads the number, and its value then. hook.cc calls this.
+// Rule of this file: whose turn it is when BytePS reads the number, and its value in that turn. hook.cc calls this.
 //
 // BytePS reads the number twice: when a tensor is pushed for the first time (InitTensor, which then waits for all
-// workers) and at each push (EnqueueTensor). Each look is a turn, in which the number is that tensor's. The first look
-// is over when InitTensor calls SetProfileFlag, long before it waits for anybody. The second ends with EnqueueTensor,
-// which waits for nobody. The first pushes have no turns and show if this BytePS makes all three calls here: if one
-// were missing, a turn would last as long as the slowest worker.
+// workers) and at each push (EnqueueTensor). Each read is a turn, in which the number is that tensor's. The first turn
+// ends when InitTensor calls SetProfileFlag, long before it waits for anybody. The second ends with EnqueueTensor,
+// which waits for nobody. A job's first pushes have no turns. They show whether BytePS's calls of all three functions
+// reach the hook: if those of SetProfileFlag did not, a turn would last until the slowest worker arrives.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
 
@@ -25,32 +25,32 @@ namespace prophet {
 
 class Partitions {
  public:
-  // True if sizes can be given: BytePS does both looks here, and tensors have their names where expected. `number` is
-  // BytePS's own, null if it is not known.
+  // True if sizes can be given: the hook sees both reads, and tensors have their names where expected. `number` points
+  // to BytePS's number; null if it is unknown.
   bool able(const uint32_t* number) const { return number != nullptr && named_ && first_look_ && later_look_; }
 
-  // Let some tensors have sizes of their own from now on. Only where `able`.
+  // Let tensors have sizes of their own from now on. Call it only if `able`.
   void turn_on(uint32_t* number) {
     std::lock_guard<std::mutex> lock(mutex_);
     number_ = number;
     on_ = true;
   }
 
-  // Set the size of a tensor, before its first push.
+  // Set the partition size of a tensor, before its first push.
   void give(const char* name, uint32_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     sizes_[name] = bytes;
   }
 
-  // Forget sizes: BytePS begins anew, and no tensor has been pushed.
+  // Forget all sizes: BytePS is restarting, and no tensor has been pushed.
   void turn_off() {
     std::lock_guard<std::mutex> lock(mutex_);
     on_ = false;
     sizes_.clear();
   }
 
-  // Around InitTensor. One thread at a time opens a tensor. The others wait for it as BytePS makes them wait, but
-  // without a turn.
+  // Wraps InitTensor. Only one thread at a time opens a given tensor. Others wait for it, as they would in BytePS, but
+  // without holding a turn.
   class FirstLook {
    public:
     FirstLook(Partitions& all, const void* context) : all_(all), context_(context), turn_(all.on_) {
@@ -68,7 +68,7 @@ class Partitions {
     ~FirstLook() {
       watching() = false;
       if (!turn_) return;
-      all_.end();  // for a tensor that was open already
+      all_.end();  // if the tensor was already open, BytePS has not called SetProfileFlag
       {
         std::lock_guard<std::mutex> lock(all_.opening_mutex_);
         all_.opening_.erase(context_);
@@ -82,13 +82,13 @@ class Partitions {
     const bool turn_;
   };
 
-  // In SetProfileFlag.
+  // Called by SetProfileFlag.
   void first_look_is_over() {
     if (watching()) first_look_ = true;
     end();
   }
 
-  // Around EnqueueTensor.
+  // Wraps EnqueueTensor.
   class LaterLook {
    public:
     LaterLook(Partitions& all, const void* context) : all_(all) {
@@ -126,7 +126,7 @@ class Partitions {
     return watching;
   }
 
-  std::mutex mutex_;  // held for a turn
+  std::mutex mutex_;  // held during a turn
   uint32_t* number_ = nullptr;
   uint32_t number_before_ = 0;  // BytePS's number while a turn has another; otherwise 0
   std::unordered_map<std::string, uint32_t> sizes_;

@@ -1,6 +1,6 @@
 // Signal that a loop without work waits for.
 //
-// Rule of this file: the counter and its waiting. hook.cc raises it.
+// Rule of this file: the counter, and waiting for it. hook.cc raises the signal.
 #ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
 #define PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
 
@@ -11,7 +11,7 @@
 
 namespace prophet {
 
-// Wakes loops that wait for work. A loop reads the counter before it looks at a queue, so it never misses an add in
+// Wakes loops that wait for work. A loop reads the counter before it checks a queue, so it cannot miss an add in
 // between.
 class Signal {
  public:

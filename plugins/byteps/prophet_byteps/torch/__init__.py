@@ -1,1 +1,1 @@
-"""The PyTorch front end: gradients leave in backward, updates come as late as their next use."""
+"""The PyTorch front end: gradients leave during backward, and a parameter is updated when it is next used."""

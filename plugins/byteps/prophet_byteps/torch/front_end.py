@@ -1,17 +1,17 @@
 """The PyTorch front end: BytePS's DistributedOptimizer and DistributedDataParallel without their barriers.
 
-Rule of this file: what the program sees, i.e. the function, the optimizer it returns, and when BytePS's own is used
+Rule of this file: the program's view: the function, the optimizer that it returns, and when BytePS's own is used
 instead. step() returns at once, and the program's own torch.optim optimizer updates each parameter when it is next used
-(docs/decisions/step-without-barrier.md). The values are the same bits: see rounds.py and
+(docs/decisions/step-without-barrier.md). The results have the same bits: see rounds.py and
 prophet_scheduler/frontends/torch.
 
-Gradients have ids in the order of `named_parameters`, which is usually that of the forward pass. Where it is not, the
-agent ranks them differently (prophet_scheduler/learn/ranks.py).
+Gradients have ids in the order of `named_parameters`, which is usually that of the forward pass. If it is not, the
+agent ranks gradients differently (prophet_scheduler/learn/ranks.py).
 
-BytePS's wrapper of a module, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It
-stays BytePS's own but for its gradients (modules.py).
+BytePS's module wrapper, byteps.torch.parallel.DistributedDataParallel, waits at the end of backward instead. It stays
+BytePS's own, except for the exchange of its gradients (modules.py).
 
-Parts of such an optimizer or module are loaded when the first one is wrapped: a data loader needs none of them.
+The code for such an optimizer or module is loaded when the first one is wrapped: a data loader needs none of it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
-"""Seconds that an ending process waits for averages while nothing moves. It waits longer if it has something to send
-yet, or BytePS holds that until all workers have its key: others need it, and BytePS's own end would drop it."""
+"""Seconds that an exiting process waits for averages while nothing moves. It waits longer if a block has yet to be
+sent, or BytePS holds it until all workers have its key: others need the block, and BytePS's shutdown would drop it."""
 MOST_PATIENCE_S = 300.0
-"""Longest such wait in all: a server that is gone acknowledges nothing any more."""
+"""Maximum seconds of these waits together: a server that is gone acknowledges nothing."""
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
-    """Replace `bps.DistributedOptimizer`, where `bps` is the module byteps.torch.
+    """Replace `bps.DistributedOptimizer`; `bps` is the module byteps.torch.
 
-    `fusion` lets small gradients travel together; for `agreement` and `board` see Engine.
+    `fusion` lets small gradients travel together. `agreement` and `board`: see Engine.
     """
     original = bps.DistributedOptimizer
 
@@ -90,7 +90,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 
 def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> None:
-    """Do the same for BytePS's wrapper of modules, if this BytePS has one."""
+    """Do the same for BytePS's module wrapper, if this BytePS has one."""
     name: str = bps.__name__
     if sys.modules.get(name) is not bps:
         return
@@ -127,15 +127,15 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
 
 
 def _half_of(bps: Any, compression: Any) -> torch.dtype | None:
-    """Return the type that gradients are rounded to by one of BytePS's compressions."""
+    """Return the type to which this compression of BytePS rounds gradients; None for no compression."""
     return None if compression is bps.Compression.none else torch.float16
 
 
 def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None, compression: Any) -> str | None:
-    """Return why BytePS's own optimizer must serve, "" if that needs no warning, None if ours can."""
+    """Return why BytePS's own optimizer must be used; "" if that needs no warning; None if Prophet's can be used."""
     names = [pair[0] for pair in named or [] if isinstance(pair, tuple)]
     if bps.size() == 1 or len(set(names)) != len(named or []):
-        return ""  # Nothing to send; or an error, which BytePS's own checks report.
+        return ""  # Nothing to send, or an error that BytePS's own checks report.
     reason = _why_not_here(bps, compression)
     if reason is not None:
         return reason
@@ -145,7 +145,7 @@ def _why_not(bps: Any, optimizer: torch.optim.Optimizer, named: list[Any] | None
 
 
 def _why_not_loaded(name: str) -> str | None:
-    """Return why a part of this package cannot be loaded; None if it is."""
+    """Load a part of this package. Return why it cannot be loaded; None if it was."""
     try:
         importlib.import_module(f"prophet_byteps.torch.{name}")
     except Exception as error:
@@ -154,9 +154,9 @@ def _why_not_loaded(name: str) -> str | None:
 
 
 def _why_not_here(bps: Any, compression: Any) -> str | None:
-    """Return the same, for reasons other than the optimizer."""
+    """Return why Prophet's cannot be used, for reasons other than the optimizer itself; None if it can."""
     if compression not in (bps.Compression.none, bps.Compression.fp16):
-        return "it compresses gradients in a way of its own"
+        return "it uses a compression other than fp16"
     if not in_step(os.environ):
         return "BYTEPS_ENABLE_ASYNC is set"
     if CROSS_BARRIER in sys.modules:
@@ -165,7 +165,7 @@ def _why_not_here(bps: Any, compression: Any) -> str | None:
 
 
 def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
-    """Return all that have gradients under way over BytePS. A process may have modules of another engine besides."""
+    """Return all rounds that travel over BytePS. The process may also have modules of another engine."""
     guards = sys.modules.get("prophet_scheduler.frontends.torch.guards")
     if guards is None:
         return []
@@ -176,7 +176,7 @@ def _owners() -> list[OptimizerRounds | KeyedModuleRounds]:
 
 
 def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
-    """Finish sending what other workers need before BytePS is shut down or the process ends."""
+    """Make BytePS's shutdown and the end of the process wait until everything that other workers need is sent."""
 
     def finish() -> None:
         still_s = 0.0
@@ -184,7 +184,7 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
             while not owner.flush(EXIT_PATIENCE_S):
                 still_s += EXIT_PATIENCE_S
                 if still_s >= MOST_PATIENCE_S or not (hook.sending() or engine().opening):
-                    logger.warning("updates were still to come when the job ended, and nothing moved any more")
+                    logger.warning("updates were still outstanding when the job ended, and nothing moved any more")
                     return
 
     resume = bps.resume

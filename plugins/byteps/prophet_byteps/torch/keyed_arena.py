@@ -1,15 +1,15 @@
 """Blocks as BytePS's tensors: their names and keys.
 
-Rule of this file: it meets BytePS's demands on a block that travels. Memory and rounds are in
+Rule of this file: BytePS's demands on a block that travels. Memory and rounds are in
 prophet_scheduler/frontends/torch/arena.py.
 
-Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). Both have the same memory: before
-a gradient is copied to its place, the update has read the average there. `Arena.stage` insists on it. A block that was
+Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). Both use the same memory: before
+a gradient is copied to its place, the update has read the average there, which `Arena.stage` enforces. A block that was
 in use before keeps its keys, so a job costs its servers two sums for each range ever used.
 
 BytePS numbers tensors in the order in which they are declared, and workers must number alike. A worker that replaces
-another after a suspend does not know the job's former cuts. So an optimizer declares all names it may use at its first
-round, and a block takes the next free ones.
+another after a suspend does not know the job's earlier cuts. So an optimizer declares all names that it may use at its
+first round, and a new block takes the next free ones.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot, tra
 from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384
-"""Maximum names of one optimizer. BytePS numbers 65,536 tensors. It maps a file for each key, and Linux allows 65,530
-maps for a process. It looks through all names for a new one: this many take 0.6 s, twice as many four."""
+"""Maximum names of one optimizer. BytePS can number 65,536 tensors. It maps a file for each key, and Linux allows a
+process 65,530 maps. For each new name it searches all others: this many take 0.6 s, twice as many take 4 s."""
 _FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
 
 
 def names_reserved(sizes: Sequence[int]) -> int:
-    """Return the number of names of an optimizer with gradients of these bytes, if its cut may change.
+    """Return the number of names to declare for an optimizer with gradients of these bytes, if its cut may change.
 
-    They suffice for one cut into blocks of 128 KiB and eight into blocks of 512 KiB, unless that is above MOST_NAMES.
-    The number depends on sizes alone, so a worker that joins has the same.
+    They suffice for one cut into blocks of 128 KiB and eight into blocks of 512 KiB, unless MOST_NAMES is less. The
+    number depends only on the sizes, so a worker that joins later computes the same.
     """
     fine, coarse = (sum(sizes) // size + len(sizes) for size in (_FINE_BYTES, _COARSE_BYTES))
     return min(MOST_NAMES, 2 * (fine + _COARSE_CUTS * coarse))
 
 
 class KeyedBlock(ArenaBlock):
-    """A block with two names, used in turn. BytePS gets priority -(id + 1)."""
+    """A block with two names, used in turn. Its priority in BytePS is -(id + 1)."""
 
     def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
         super().__init__(data, slots)
@@ -69,10 +69,10 @@ class KeyedArena(Arena):
         self._names_used = 0
 
     def begin(self, cut: Cut, may_change: bool) -> bool:
-        """Declare the names that may be needed, and take up the first cut. Return False if another one is taken up.
+        """Declare the names that may be needed, and take up the first cut. Called at the same point on all workers.
 
-        This is the coarsest, if there are too few names: BytePS still cuts the blocks of a fixed cut into partitions.
-        All workers come here at the same point of the program.
+        If there are too few names, take up the coarsest cut instead and return False. BytePS still cuts the blocks of a
+        fixed cut into partitions.
         """
         needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
         self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
@@ -102,8 +102,8 @@ class KeyedArena(Arena):
         return KeyedBlock(data, slots)
 
     def _accept(self, new: Sequence[ArenaBlock]) -> bool:
-        """Give new blocks names in forward order, first all first ones and then all second ones. Return False if names
-        run out. BytePS spreads tensors over its servers by number, so those of one round are in a row.
+        """Give names to new blocks in forward order: first every block's first name, then every block's second. Return
+        False if there are too few. BytePS assigns tensors to servers by number, so one round's are consecutive.
         """
         names = self._names[self._names_used : self._names_used + 2 * len(new)]
         if len(names) < 2 * len(new):

@@ -1,6 +1,6 @@
-"""Rounds of keyed blocks: the common part of an optimizer's rounds and a module's on BytePS.
+"""Rounds of keyed blocks on BytePS: the part that optimizers' rounds and modules' rounds have in common.
 
-Rule of this file: from gradients that are due to averages that are back, in the cut that all workers hold. rounds.py
+Rule of this file: from the moment a gradient is due until its average has arrived, in the cut of all workers. rounds.py
 and modules.py decide when a gradient is due, and wait for its average; blocks and names are in keyed_arena.py.
 """
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard
 
 OPENS = 2
-"""Rounds in which a job's first blocks use a key for the first time."""
+"""Number of rounds in which a job's first blocks use a key for the first time."""
 COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
 """Reasons for giving up a trace."""
 
 
 def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
-    """Return the text that must be alike on all workers before the program has used anything."""
+    """Return the text that workers compare when the program wraps an optimizer or a module, before its first use."""
     named = list(names)
     digest = hashlib.sha256("\n".join(named).encode()).hexdigest()
     travels = "" if half is None else f" as {half}"
@@ -47,7 +47,7 @@ def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
 class KeyedRounds:
     """Rounds of `slots`, in forward order. `number` is from `engine.announce`, `half` as an Arena's.
 
-    `flush()` waits for all that is under way, before blocks are cut anew.
+    `flush()` waits for everything in flight, before blocks are recut.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class KeyedRounds:
 
     @property
     def whole(self) -> bool:
-        """True if all gradients of this round were staged."""
+        """True if all gradients of this round have been staged."""
         return self.staged == len(self._slots)
 
     def plan(self) -> None:
-        """Make the arena and its first blocks, before the first gradient leaves, as all other workers do.
+        """Create the arena and its first blocks, before the first gradient leaves, as all other workers do.
 
-        The program may move the model until then. Every worker comes here at the same point of the same program, so
+        Until then the program may move the model. Every worker gets here at the same point of the same program, so
         BytePS numbers the tensors alike on all of them.
         """
         if self._planned:
@@ -97,7 +97,7 @@ class KeyedRounds:
         if self.arena is None:
             self.arena = self._make_arena()
         arena = self.arena
-        # Blocks depend on sizes and on equality of kinds; other workers may have other names of devices.
+        # Blocks depend on sizes and on which kinds are equal. Device names may differ between workers.
         numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
         layout = [
             (slot.name, str(slot.param.dtype), size, None if kind is None else numbers[kind])
@@ -117,7 +117,7 @@ class KeyedRounds:
         board = self._engine.board
         if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
             assert arena.cut is not None
-            # All workers do so, since they count alike.
+            # All workers decide alike, since they count the same names.
             self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()
@@ -139,7 +139,7 @@ class KeyedRounds:
             trace.give_up(why)
 
     def iterated(self, waited: bool) -> None:
-        """Note the end of an iteration; `waited` if no average of it was missing when the program went on."""
+        """Record the end of an iteration. `waited`: all its averages had arrived when the program went on."""
         self._waits.iteration(waited)
         self._say()
 
@@ -147,7 +147,7 @@ class KeyedRounds:
         self._engine.board.goes_on(self._number, barrier=self._waits.holds, half=self._half is not None)
 
     def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
-        """Send one gradient of this round, as `Arena.stage` does; before the first one, blocks may be cut anew."""
+        """Send one gradient of this round, as `Arena.stage` does. Before the first one, blocks may be recut."""
         assert self.arena is not None and self._control is not None
         if self.staged == 0:
             self._round_begins(self.arena)
@@ -162,7 +162,7 @@ class KeyedRounds:
         return in_graph
 
     def _round_begins(self, arena: KeyedArena) -> None:
-        """Note the end of the iteration before, at the first gradient of a round. A job's first one does not count."""
+        """Record the end of the previous iteration, at the first gradient of a round. A job's first is not counted."""
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         self._rounds += 1
@@ -173,7 +173,7 @@ class KeyedRounds:
         self._engine.board.iterated(self._number, ended)
 
     def stage_missing(self) -> None:
-        """Send the gradients this round still lacks: every worker must push every block in every round."""
+        """Send the gradients that this round still lacks: every worker must push every block in every round."""
         self.plan()
         if not self.whole:
             for slot in self._slots:
@@ -181,7 +181,7 @@ class KeyedRounds:
                     self.stage(slot)
 
     def next_round(self) -> None:
-        """End the round, and open the next one."""
+        """End this round, and open the next one."""
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round()
@@ -193,7 +193,7 @@ class KeyedRounds:
         return blocks_of(self.arena.sizes, self.arena.kinds, self.arena.cut)
 
     def restart(self) -> None:
-        """Forget rounds: after a suspend all workers, some of them new, begin with the same keys."""
+        """Forget rounds: after a suspend all workers, some of them new, start with the same keys."""
         self._planned = False
         self.staged = 0
         self._began_s, self._rounds = None, 0
@@ -202,16 +202,16 @@ class KeyedRounds:
             self.arena.restart()
 
     def _recut(self, arena: KeyedArena, cut: Cut) -> None:
-        """Finish all that is under way, and go on in other blocks."""
+        """Finish everything in flight, and go on with other blocks."""
         for slot in self._slots:
             slot.comes()
         self._flush()
         if not arena.recut(cut):
-            raise RuntimeError("a cut was agreed on for which the names do not suffice")
+            raise RuntimeError("the workers agreed on a cut for which there are too few names")
 
 
 class KeyedWire(AverageSource):
-    """Averages of keyed rounds, for updates. Servers know who is late, and tell nobody."""
+    """Averages of keyed rounds, for updates. Only the servers know which worker is late, and they do not say."""
 
     _keyed: KeyedRounds
     _engine: Engine
@@ -221,7 +221,7 @@ class KeyedWire(AverageSource):
         return self._keyed.arena.arrived(slot)
 
     def wait_activity(self, limit_s: float) -> None:
-        # A wake-up may be missed.
+        # Limited, since a wake-up may be missed.
         self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
 
     def progress(self) -> object:

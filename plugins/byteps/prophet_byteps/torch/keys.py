@@ -1,6 +1,6 @@
-"""BytePS as the PyTorch front end needs it: one for all optimizers of a process.
+"""BytePS as the PyTorch front end uses it, shared by all optimizers of a process.
 
-Rule of this file: the state of a process, not of an optimizer: ids, pushes, handles, and what all workers share.
+Rule of this file: the state of a process, not of an optimizer: ids, pushes, handles, and agreement with other workers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
 MOST_OPENING = 256
-"""Maximum keys under way for their first push. For each, BytePS has a thread until all workers have pushed it."""
+"""Maximum keys with their first push in flight. For each, BytePS has a thread until all workers have pushed it."""
 OPENING_PATIENCE_S = 1.0
 SWEEP = 128
-"""Number of new keys after which descriptors are closed (shared_memory.py)."""
+"""Number of new keys after which their descriptors are closed (shared_memory.py)."""
 _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
-"""Function of a BytePS built with CUDA."""
+"""Function that only a BytePS built with CUDA has."""
 
 
 class Engine:
-    """BytePS as the front end needs it, shared by all optimizers of the process.
+    """BytePS as the front end uses it, shared by all optimizers of the process.
 
-    `bps` is the module byteps.torch; `wait_activity(limit_s)` returns when some tensor has completed; `progress()`
-    returns a value that changes when something moves. `agreement` ends the job if workers would send different
-    tensors: the module, or an object with its functions. `board` has the cut; by default blocks have the maximum size.
+    `bps` is the module byteps.torch. `wait_activity(limit_s)` returns when a tensor has completed; `progress()` returns
+    a value that changes when something moves. `agreement` ends the job if workers would send different tensors: the
+    module, or an object with its functions. `board` has the cut; by default blocks have the maximum size.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Engine:
 
     @property
     def pins_memory(self) -> bool:
-        """True if BytePS registers memory of the CPU with CUDA, tensor by tensor. This fails if tensors share a page.
+        """True if BytePS registers CPU memory with CUDA tensor by tensor, which fails if tensors share a page.
 
         BytePS leaves memory alone that was registered as a whole before.
         """
@@ -62,12 +62,12 @@ class Engine:
         return hasattr(getattr(ops, "c_lib", None), _OF_GPUS) and torch.cuda.is_available()
 
     def take_ids(self, count: int) -> int:
-        """Return the first of `count` ids that no other optimizer of the process has."""
+        """Reserve `count` ids that no other optimizer of the process has, and return the first."""
         self._ids += count
         return self._ids - count
 
     def announce(self, what: str) -> int:
-        """Tell the other workers about the next optimizer. Return its number, counted from 0."""
+        """Tell the other workers about the next optimizer, and return its number, from 0."""
         number = self._optimizers
         self._optimizers += 1
         self.agreement.propose(f"optimizer {number}", what)
@@ -79,7 +79,7 @@ class Engine:
         self.agreement.settle(topic)
 
     def cuts(self, number: int) -> CutControl:
-        """Return the control that agrees on the cut of optimizer `number` with the other workers."""
+        """Return the control through which all workers agree on the cut of optimizer `number`."""
         group = self.agreement.active()
         exchange = None if group is None else group.exchange
         return CutControl(
@@ -87,7 +87,7 @@ class Engine:
         )
 
     def push(self, tensor: torch.Tensor, name: str, priority: int, new: bool = False) -> int:
-        """Hand a tensor to BytePS, to be averaged in place. `new`: its name was never pushed before."""
+        """Hand a tensor to BytePS, to be averaged in place. Return its handle. `new`: the name was never pushed."""
         if new:
             self._make_room()
         handle: int = self.bps.byteps_push_pull(tensor, average=True, name=name, priority=priority)
@@ -96,10 +96,10 @@ class Engine:
         return handle
 
     def _make_room(self) -> None:
-        """Make room to push any number of keys for the first time.
+        """Wait until fewer than MOST_OPENING first pushes are in flight.
 
-        Wait while very many are under way and some complete. Another worker may push them in another order and wait for
-        ours, so if none completes, wait only OPENING_PATIENCE_S.
+        Another worker may push its keys in another order and wait for ours. So if none completes for OPENING_PATIENCE_S
+        seconds, stop waiting, and stop counting those in flight.
         """
         self._opened += 1
         if self._opened % SWEEP == 0:
@@ -116,11 +116,11 @@ class Engine:
 
     @property
     def opening(self) -> bool:
-        """True if new keys are under way: BytePS holds them until all workers have pushed them."""
+        """True if new keys are in flight: BytePS holds them until all workers have pushed them."""
         return any(not self.bps.poll(handle) for handle in self._opening)
 
     def arrived(self, handle: int) -> bool:
-        """Return True if this push is back. Do not ask again once it is."""
+        """Return True if the average of this push has arrived. Do not call it again after that."""
         if not self.bps.poll(handle):
             return False
         self.bps.synchronize(handle)
@@ -128,5 +128,5 @@ class Engine:
         return True
 
     def restart(self) -> None:
-        """Forget pushes under way: after a suspend there are none."""
+        """Forget pushes in flight: after a suspend there are none."""
         self._opening.clear()

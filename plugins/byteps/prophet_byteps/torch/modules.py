@@ -1,10 +1,10 @@
-"""Rounds of byteps.torch.parallel.DistributedDataParallel: BytePS's wrapper of a module, without its wait.
+"""Rounds of byteps.torch.parallel.DistributedDataParallel: BytePS's module wrapper, without its wait.
 
 Rule of this file: when a module's gradients leave, and what its synchronize() does. keyed_rounds.py has rounds of
 blocks; prophet_scheduler/frontends/torch/awaited.py knows when averages are in `.grad`.
 
-BytePS's wrapper pushes each gradient when it is there, and the last one of a backward pass waits for all averages. Here
-backward returns, `.grad` awaits its average, and step() of the program's own optimizer passes it on to a late update.
+BytePS's wrapper pushes each gradient when it is ready, and waits for all averages at the last one of a backward pass.
+Here backward returns, `.grad` awaits its average, and the program's own step() passes the average to a late update.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     """Rounds of one module. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
-    `syncs()` is True if a backward pass is averaged, and not within no_sync().
+    `syncs()` returns True if a backward pass is averaged, False within no_sync().
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self.watch()
 
     def synchronize(self) -> None:
-        """End the open round: the gradients it still lacks had no part in the loss. Where none is open, all are
-        averaged as they are: the program may have made them within no_sync(), or changed them.
+        """End the open round: the gradients that it still lacks had no part in the loss. If no round is open, average
+        all gradients as they are: the program may have made them within no_sync(), or changed them.
         """
         with self._lock, references.blind(), torch.no_grad():
             self._keyed.plan()
@@ -59,7 +59,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
             absent = [slot for slot in missing if slot.param.grad is None]
             for slot in missing:
                 self._stage(slot)
-            for slot in absent:  # Nobody would notice a look at these.
+            for slot in absent:  # Reads of these would go unnoticed.
                 self._wait_for(slot)
                 slot.put_in_grad()
             move(absent, SETTLE)
@@ -81,12 +81,12 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._keyed.give_up_trace(COMPILED)
 
     def restart(self) -> None:
-        """Forget rounds after a suspend, when nothing is on its way."""
+        """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:
             self._keyed.restart()
 
     def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
-        with self._lock:  # The hook is at work, so nothing here counts as a use.
+        with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if not self._syncs():
@@ -95,7 +95,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
             if slot.life.staged:
                 raise AssertionError(
                     f"{slot.name} has a second gradient before all others had their first. Call synchronize() after a "
-                    "backward pass that leaves parameters out, and no_sync() around those that are not averaged"
+                    "backward pass that leaves parameters out, and use no_sync() around passes that are not averaged"
                 )
             self._stage(slot)
 
@@ -103,14 +103,14 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         if self._keyed.staged == 0 and self._sent_any:
             self._keyed.iterated(waited=self._iterated())
         self._sent_any = True
-        while not self.arrived(slot):  # an average that nobody wanted
+        while not self.arrived(slot):  # the last average, if nobody asked for it
             self.wait_activity(WAIT_LIMIT_S)
         self._left(slot, self._keyed.stage(slot, PROMISE))
         if self._keyed.whole:
             self._keyed.next_round()
 
     def _clear(self) -> None:
-        """Bring home all that is under way, and wait for what nobody wants."""
+        """Bring home all averages in flight, and wait even for those that nobody asks for."""
         self.flush()
         for slot in self._slots:
             while not self.arrived(slot):
@@ -118,11 +118,11 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
 
 
 _rounds: weakref.WeakKeyDictionary[Any, KeyedModuleRounds] = weakref.WeakKeyDictionary()
-"""Rounds by BytePS's wrapper."""
+"""Rounds of each BytePS wrapper."""
 
 
 def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) -> None:
-    """Average the gradients of this wrapper's module from now on. Called where BytePS registers its hooks."""
+    """Average the gradients of this wrapper's module from now on. Called when BytePS would register its hooks."""
     steps.install()
     reference = weakref.ref(ddp)
 
@@ -137,5 +137,5 @@ def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) ->
 
 
 def rounds_of(ddp: Any) -> KeyedModuleRounds | None:
-    """Return the rounds of this wrapper; None if BytePS averages by itself."""
+    """Return the rounds of this wrapper; None if BytePS averages its gradients."""
     return _rounds.get(ddp)

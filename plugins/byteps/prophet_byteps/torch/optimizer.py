@@ -1,4 +1,4 @@
-"""The optimizer that a program gets from `DistributedOptimizer`: one of its own class, whose step() does not wait.
+"""The optimizer that `DistributedOptimizer` returns: a subclass of the program's own, whose step() does not wait.
 
 Rule of this file: how this object differs from the class it extends. front_end.py decides when it is made.
 """
@@ -25,11 +25,11 @@ def wrap(
     fusion: bool,
     half: torch.dtype | None = None,
 ) -> torch.optim.Optimizer:
-    """Return an object of a subclass of the optimizer's class, made anew of its groups. `half`: see OptimizerRounds."""
+    """Return an instance of a subclass of the optimizer's class, made from its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
-    # As BytePS names it: broadcast_optimizer_state recognises a wrapped optimizer by its module.
+    # BytePS's module name, since broadcast_optimizer_state recognises a wrapped optimizer by it.
     namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}
-    # As torch does to the step() of BytePS's class: hooks run around that, and around the inner one as well.
+    # As torch does to the step() of BytePS's class: hooks run around this step() and again around the inner one.
     namespace["step"] = torch.optim.Optimizer.profile_hook_step(namespace["step"])
     namespace["step"].hooked = True
     wrapped_class = type(user_class.__name__, (user_class,), namespace)
@@ -45,17 +45,17 @@ def wrap(
 
 
 def _made_anew(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the attributes of an optimizer made anew of this one's groups, as BytePS makes its own.
+    """Return the attributes of an optimizer recreated from this one's groups, as BytePS creates its own.
 
-    State, defaults and hooks of the first stay behind. BytePS makes none of a class that needs more than groups; here
-    the new one takes everything over.
+    State, defaults and hooks of the old one stay behind. If the class needs more than groups, BytePS fails; here the
+    new optimizer takes over everything.
     """
     user_class: Any = type(optimizer)
     anew: torch.optim.Optimizer = object.__new__(user_class)
     try:
         user_class.__init__(anew, optimizer.param_groups)
     except TypeError:
-        # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
+        # Except a learning-rate scheduler's wrapper around step(), which is bound to the old optimizer.
         return {key: value for key, value in vars(optimizer).items() if key != "step"}
     return vars(anew)
 
@@ -68,22 +68,22 @@ class _Methods:
         return updates_of(cast(torch.optim.Optimizer, self))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Hand this round's gradients to the network. With a closure, or hooks around it, it also waits."""
+        """Send this round's gradients. With a closure, or hooks around step(), also wait for their averages."""
         return self._prophet.step(closure)
 
     def synchronize(self) -> None:
-        """Wait for all averaged gradients and put them in `.grad`. step() averages what is there then once more, as
-        BytePS's does, but for one within skip_synchronize().
+        """Wait for all averaged gradients and put them in `.grad`. As with BytePS's, a step() after it averages `.grad`
+        once more, except within skip_synchronize().
         """
         self._prophet.synchronize()
 
     def finish_updates(self) -> None:
-        """Wait for the updates of the last step() and send nothing, so that one worker may call it alone."""
+        """Wait for the updates of the last step(). This sends nothing, so one worker may call it alone."""
         self._prophet.flush()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Make step() the optimizer's own within the context, on the gradients as they are."""
+        """Within the context, make step() the optimizer's own, on the gradients as they are."""
         self._prophet.should_synchronize = False
         try:
             yield
@@ -91,7 +91,7 @@ class _Methods:
             self._prophet.should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Let a gradient leave after `passes` backward passes from now on."""
+        """From now on, send a gradient after `passes` backward passes."""
         self._prophet.set_passes(passes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -99,5 +99,5 @@ class _Methods:
         warn_once("gradients of parameters added after the optimizer was wrapped are not averaged (nor by BytePS)")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        """Make a copy, also a pickled one, a plain optimizer of the class that was extended."""
+        """Make copies and pickles plain optimizers of the class that was extended."""
         return object.__new__, (type(self).__mro__[1],), self.__getstate__()

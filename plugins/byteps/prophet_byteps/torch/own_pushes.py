@@ -1,14 +1,14 @@
-"""Partition size for tensors that a program pushes by itself with a priority.
+"""Partition size for tensors that the program itself pushes with a priority.
 
-Rule of this file: which tensors those are, and how all workers come to one size for them. native/partitions.h makes
+Rule of this file: which tensors those are, and how all workers agree on one size for them. native/partitions.h makes
 BytePS cut one tensor differently from another.
 
-Programs that pass priorities do not wait for all averages at once (docs/decisions/partition-size.md). BytePS's
-cross_barrier.py does not either, but passes none: its gradients get those of the forward order.
+Programs that pass priorities do not wait for all averages at once (docs/decisions/partition-size.md). Neither does
+BytePS's cross_barrier.py, but it passes no priorities: its gradients get priorities in forward order.
 
-The size is the job's. When BytePS has begun, each worker says on a page if it can give sizes, and the one that decides
-says which it wants. If one worker cannot, no tensor has a size of its own. A tensor's first push alone decides if it
-has one: a program passes the same arguments for a tensor on every worker.
+The size belongs to the job. When BytePS has started, each worker reports on a page whether it can give sizes, and the
+decider reports the size that it wants. If one worker cannot, no tensor has a size of its own. Only the first push of a
+tensor decides whether it has one: a program passes the same arguments for a tensor on every worker.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from prophet_byteps.cutting import decider
 from prophet_byteps.partition import Number
 
 _PAGE = struct.Struct("<II")
-"""Number of workers that can give sizes, and the size in bytes wanted by the one that decides."""
+"""Number of workers that can give sizes, and the size in bytes that the decider wants."""
 _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
-"""Functions that all of BytePS's pushing functions call."""
+"""Functions that BytePS's public push functions call."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -48,7 +48,7 @@ class OwnPushes:
 
     def __init__(self, ops: Any) -> None:
         self.size = 0
-        """Size in bytes; 0 as long as no tensor has a size of its own."""
+        """Partition size in bytes; 0 while no tensor has a size of its own."""
         self._pushed: set[str | None] = set()
         self._forward: dict[str | None, int] = {}
         self._able = all(callable(getattr(ops, name, None)) for name in _PUSHES)
@@ -63,12 +63,12 @@ class OwnPushes:
                 _mark_default(function)
 
     def in_forward_order(self, names: Iterable[str]) -> None:
-        """Give tensors of these names priorities in this order, if the program passes none."""
+        """Give tensors with these names priorities in this order, if the program passes none."""
         self._forward.update({name: -(place + 1) for place, name in enumerate(names)})
 
     def agree(self, rank: int, workers: int, wanted: int) -> None:
-        """Wait until all workers have said if they can, and take up the size in bytes that one of them has `wanted`.
-        `wanted` is 0 on the others. Call it on all workers when BytePS has begun, or begins anew.
+        """Wait until all workers have reported whether they can give sizes, and take up the decider's size. `wanted` is
+        that size in bytes, 0 on the other workers. Call it on all workers when BytePS has started or restarted.
         """
         group = agreement.active()
         assert group is not None
@@ -102,7 +102,7 @@ class OwnPushes:
 
 
 def _mark_default(function: Any) -> None:
-    """Let a priority that was not passed be told from one that was."""
+    """Make `_UNSAID` the function's default priority, which shows that the program passed none."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.name == "priority" for parameter in parameters):
         function.__defaults__ = tuple(
@@ -118,7 +118,7 @@ _active: OwnPushes | None = None
 def agree(bps: Any, wanted: Callable[[], int]) -> int:
     """Return the partition size of all workers for pushes with a priority, in bytes; 0 leaves it to BytePS.
 
-    `wanted` returns it on the worker that decides. Call it on all workers when BytePS has begun, or begins anew.
+    `wanted` returns the decider's choice. Call this on all workers when BytePS has started or restarted.
     """
     global _active
     size = 0
@@ -128,7 +128,7 @@ def agree(bps: Any, wanted: Callable[[], int]) -> int:
         number = Number.of(bps)
         if number is not None and bps.rank() == decider(bps.local_size()):
             size = number.rounded(wanted())
-    except Exception as error:  # The others wait for this worker's answer.
+    except Exception as error:  # Go on, since the other workers wait for this one's answer.
         logger.warning("Prophet leaves BytePS's partitions as they are: %s: %s", type(error).__name__, error)
         _active = OwnPushes(None)
     _active.agree(bps.rank(), bps.size(), size)

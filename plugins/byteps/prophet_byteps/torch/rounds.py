@@ -1,6 +1,6 @@
-"""BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates made of them.
+"""BytePS's rounds without the barrier: one optimizer's gradients, from backward to the updates that use them.
 
-Rule of this file: when gradients leave and what step() and synchronize() do.
+Rule of this file: when gradients leave, and what step() and synchronize() do.
 prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has rounds of blocks.
 """
 
@@ -24,10 +24,10 @@ from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
 class OptimizerRounds(Updates, KeyedWire):
     """Rounds of one optimizer's gradients, and its pending updates.
 
-    `named` are the parameters that BytePS averages, in forward order. `unnamed` are those it would have to if they had
-    a name. `passes` backward passes make a gradient. `user_class` is the torch.optim class that `optimizer` extends.
-    `half` is the type gradients are rounded to for the wire, as Compression.fp16 does; None for their own type.
-    `number`: optimizers that the program wrapped before.
+    `named` are the parameters that BytePS averages, in forward order. `unnamed` are those that it cannot average for
+    lack of a name. `passes` backward passes make up a gradient. `user_class` is the torch.optim class that `optimizer`
+    extends. `half` is the type to which gradients are rounded for the wire, as by Compression.fp16; None for their own
+    type. `number` is the number of optimizers that the program wrapped before.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OptimizerRounds(Updates, KeyedWire):
         self.number = engine.announce(described("without a barrier", (slot.name for slot in self._order), half))
         self._keyed = KeyedRounds(self._order, fusion, engine, self.number, half, self.flush)
         self._came: dict[Slot, int] = {}
-        """Number of backward passes that each gradient of this round has had."""
+        """Number of backward passes that each gradient has had in this round."""
         self._synchronized = False
         self._stepped = False
         self._probation = Probation()
@@ -68,7 +68,7 @@ class OptimizerRounds(Updates, KeyedWire):
     # Called by the optimizer's methods.
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
-        """Take this round's gradients for an update. Waits only for what cannot be updated later."""
+        """Take this round's gradients for an update, and wait only for averages that cannot be used later."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -100,10 +100,10 @@ class OptimizerRounds(Updates, KeyedWire):
         return None
 
     def synchronize(self) -> None:
-        """Wait for everything: afterwards each parameter's `.grad` is its averaged gradient.
+        """Wait for everything; afterwards each parameter's `.grad` is its averaged gradient.
 
-        What is in `.grad` is averaged once more where that was done already, as BytePS does: workers may have changed
-        it. Right after step() it takes only the averages still under way: a round that this worker alone began would
+        If `.grad` has been averaged already, average it once more, as BytePS does: workers may have changed it. Right
+        after step(), only take the averages still in flight: if this worker alone started a round, its gradients would
         end up in the others' next averages.
         """
         self.flush()
@@ -122,14 +122,14 @@ class OptimizerRounds(Updates, KeyedWire):
         self._synchronized = True
 
     def keep_barrier(self) -> None:
-        """Keep every update within its step() from now on."""
+        """From now on, finish every update within its step()."""
         self._keyed.give_up_trace(SIGHT)
         self._probation.for_good()
         torch_guards.learned(self)
         self.flush()
 
     def before_compilation(self) -> None:
-        """Give up the trace: other hooks are on parameters alone."""
+        """Give up the trace, whose hooks are on modules. All other hooks are on parameters and may stay."""
         self._keyed.give_up_trace(COMPILED)
 
     def set_passes(self, passes: int) -> None:
@@ -137,25 +137,25 @@ class OptimizerRounds(Updates, KeyedWire):
         self._came.clear()
 
     def restart(self) -> None:
-        """Forget rounds: after a suspend all workers, of which some may be new, begin with the same keys."""
+        """Forget rounds: after a suspend all workers, some of them new, start with the same keys."""
         with self._lock:
             self._synchronized = False
             self._came.clear()
             self._keyed.restart()
 
-    # Gradients on their way out.
+    # Sending gradients.
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
-        """Make the last round's update before a gradient is added to `.grad`.
+        """Finish the last round's update before a gradient is added to `.grad`.
 
-        The gradient's graph was made before step(), or by a use that nobody noticed.
+        An update is still pending if the gradient's graph was built before step(), or by a use that went unnoticed.
         """
         if slot.life.pending:
             slot.comes()
             self.finish([slot])
 
     def _gradient_ready(self, slot: Slot, *_param: Any) -> None:
-        with self._lock:  # The hook is at work, so nothing here counts as a use.
+        with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.
             self._plan()
             if slot.life.staged:
                 raise AssertionError(
@@ -170,7 +170,7 @@ class OptimizerRounds(Updates, KeyedWire):
                 self._keyed.stage(slot)
 
     def _plan(self) -> None:
-        """Prepare the keys before the first gradient leaves. Raises ValueError if BytePS could not send one."""
+        """Prepare the keys before the first gradient leaves. Raises ValueError if a parameter has no name."""
         if self._unnamed:
             raise ValueError(
                 f"{len(self._unnamed)} parameters of {self._user_class.__name__} are not among the named_parameters "
@@ -189,14 +189,14 @@ class OptimizerRounds(Updates, KeyedWire):
             self._keyed.stage_missing()
 
     def _anything_since_step(self) -> bool:
-        """True if a gradient came, or the program cleared or wrote one, since step()."""
+        """Return True if, since step(), a gradient arrived, or the program cleared or wrote one."""
         with references.blind():
             return bool(self._came) or any(slot.life.staged or not slot.grad_as_seen() for slot in self._order)
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:
-        """Keep the present hyper-parameters, and return, by group, parameters that are not averaged.
+        """Freeze the current hyper-parameters. Return, by group, the parameters whose gradients are not averaged.
 
-        Those were frozen when the optimizer was wrapped; BytePS, too, updates them by the local gradient.
+        Those were frozen when the optimizer was wrapped. Like BytePS, step() updates them with the local gradient.
         """
         local: dict[int, list[torch.Tensor]] = {}
         for slot in self._order:
@@ -212,7 +212,7 @@ class OptimizerRounds(Updates, KeyedWire):
         return local
 
     def _gradients_changed(self) -> bool:
-        """Return True, with a warning, if the program has changed gradients that have left. They get averages then."""
+        """Return True, with a warning, if the program has changed gradients that have left. Averages replace them."""
         with references.blind():
             changed = any(slot.life.staged and not slot.grad_as_seen() for slot in self._order)
         if changed:

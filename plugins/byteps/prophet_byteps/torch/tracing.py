@@ -1,6 +1,6 @@
-"""Tracing of forward on BytePS: in the first iterations of the job's one optimizer or wrapped module.
+"""Tracing of forward passes on BytePS, in the first iterations of a job with one optimizer or wrapped module.
 
-Rule of this file: when it begins and ends. prophet_scheduler/frontends/torch/trace.py traces.
+Rule of this file: when tracing begins and ends. prophet_scheduler/frontends/torch/trace.py traces.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class RoundsTrace:
-    """Trace of the rounds of `slots`. While there is one, no update may outlast step()."""
+    """Trace of the rounds of `slots`. While it exists, no update may outlast step()."""
 
     def __init__(self, slots: Sequence[Slot], board: TraceBoard) -> None:
         self._board = board
         self._trace = ForwardTrace([slot.param for slot in slots], with_graph=board.with_graph)
 
     def next_round(self, blocks: Callable[[], Sequence[Block]]) -> bool:
-        """Open the next round, in which `blocks` travel. Return False once nothing is traced any more."""
+        """Open the next round, in which `blocks` travel. Return False once tracing is over."""
         if self._board.closed:
             self._trace.remove("")
             return False
@@ -51,14 +51,14 @@ class RoundsTrace:
 
 
 def trace_of(slots: Sequence[Slot], number: int, board: TraceBoard) -> RoundsTrace | None:
-    """Return the trace of the job's first optimizer, before its first gradient leaves; None if there is to be none.
-    With several optimizers none has one: the ids of one would be in no graph of another.
+    """Return the trace of the job's first optimizer, before its first gradient leaves; None if it cannot be traced.
+    A job with several optimizers has no trace: one optimizer's ids are not in another's graph.
     """
     why = ""
     if number:
         why = "the job has several optimizers"
     elif not all(slot.param.is_cpu for slot in slots):
-        why = "it is on a device that works by itself"
+        why = "it is on a device that computes asynchronously"
     elif after_compilation():
         why = "it is compiled"
     if why:

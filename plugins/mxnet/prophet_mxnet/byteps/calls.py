@@ -1,10 +1,10 @@
-"""Calls of BytePS's push_pull by the program that have not returned.
+"""The program's calls of BytePS's push_pull that have not returned.
 
-Rule of this file: no MXNet and no BytePS, so that exchange.py can ask as well.
+Rule of this file: no MXNet and no BytePS, so that exchange.py can use it too.
 
-byteps.mxnet opens a tensor's keys in the thread that first hands the tensor over, and that waits for all workers
-(`InitTensor`). Every other call returns at once, and hands over a task that the hook sees. So a thread in a call waits
-for others, and MXNet has no handles that could say so.
+byteps.mxnet opens a tensor's keys in the thread that first hands over the tensor, and this thread waits for all workers
+(`InitTensor`). Every other call returns at once, and leaves a task that the hook sees. So a thread inside a call is
+waiting for other workers. MXNet has no handles that would show this.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import ParamSpec
 P = ParamSpec("P")
 
 _callers: set[int] = set()
-"""Threads in a call. A set, since a count would need a lock."""
+"""Threads inside a call. A set, since a count would need a lock."""
 
 
 def watched(push_pull: Callable[P, None]) -> Callable[P, None]:
-    """Return the function, with its calls known to `under_way`."""
+    """Return the function, wrapped so that `under_way` knows its calls."""
 
     @functools.wraps(push_pull)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -36,10 +36,10 @@ def watched(push_pull: Callable[P, None]) -> Callable[P, None]:
 
 
 def under_way() -> bool:
-    """True if a call has yet to return. From any thread."""
+    """Return True if a call has not returned yet. Thread-safe."""
     return bool(_callers)
 
 
 def forget() -> None:
-    """Forget calls after a suspend: a thread still in one waits for an engine that is gone."""
+    """Forget calls after a suspend: a thread still inside a call waits for an engine that is gone."""
     _callers.clear()

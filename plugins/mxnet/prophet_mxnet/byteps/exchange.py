@@ -14,7 +14,7 @@ from prophet_mxnet.byteps import calls
 
 
 class MXNetExchange:
-    """Pages through byteps.mxnet, whose push waits in the calling thread for all workers, so each has a thread."""
+    """Pages through byteps.mxnet. Each has a thread, since a push waits for all workers in the calling thread."""
 
     def __init__(self, bps: Any) -> None:
         self._ops: Any = sys.modules[f"{bps.__name__}.ops"]

@@ -1,31 +1,31 @@
-"""The MXNet front end: removes what keeps a Gluon job from overlapping transfers with computing.
+"""The MXNet front end: removes the obstacles that keep a Gluon job from overlapping transfers with computing.
 
-Rule of this file: byteps.mxnet.DistributedTrainer and what it hands to BytePS. There is no barrier to remove here:
-MXNet's dependency engine starts each operator when its inputs are there. So a gradient can leave while backward still
-runs, and a layer can start while others wait for their updates. Three things prevented both:
+Rule of this file: byteps.mxnet.DistributedTrainer and the tensors that it hands to BytePS. There is no barrier to
+remove here: MXNet's dependency engine starts each operator when its inputs are ready. So a gradient can leave while
+backward still runs, and a layer can start while others wait for their updates. Three things prevented both:
 
-- The trainer scales each gradient by an operator that asks MXNet for scratch memory. There are few pieces of it, and
-  their users take turns in the order in which they were scheduled, so it waited for the whole backward pass: no
-  gradient left before the last one was there. Here `broadcast_mul`, which needs no scratch memory, makes the same
-  product, bit for bit.
+- The trainer scales each gradient with an operator that asks MXNet for scratch memory. There are few pieces of it, and
+  their users take turns in the order in which they were scheduled. So the operator waited for the whole backward pass,
+  and no gradient left before the last one was ready. Here `broadcast_mul`, which needs no scratch memory, computes the
+  same product, bit for bit.
 - MXNet's SGD updates up to four parameters in one operator, which waits for the averages of all four. Here it takes one
-  at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: one parameter at a
-  time they would compute differently.
+  at a time, with the same operator, so the bits are the same. LARS and LAMB keep their aggregation: with one parameter
+  at a time they would compute something else.
 - The trainer takes a dict of parameters, sorts it by name (dense10 before dense1, a ResNet's batch norms before its
-  stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in that dict, which
-  is the order of registration and usually of the forward pass. Gradients are handed over in reverse, as backward makes
-  them.
+  stages) and passes minus the index as the priority. Here a gradient's id is its parameter's place in the dict, which
+  has the order of registration, usually that of the forward pass. Gradients are handed over in reverse, as backward
+  makes them.
 
-Two keys a gradient, used in turn: a worker that runs ahead must not overwrite at the server what a slower one has yet
-to receive (docs/decisions/two-keys-a-gradient.md). Its condition, no push before the last pull of the same gradient is
-over, is kept by MXNet's dependencies.
+Each gradient has two keys, used in turn: a worker that runs ahead must not overwrite at the server a sum that a slower
+worker has yet to receive (docs/decisions/two-keys-a-gradient.md). For this, no push may start before the last pull of
+the same gradient has finished, which MXNet's dependencies ensure.
 
-BytePS compresses each partition by itself, so a job that compresses gets BytePS's own partition size (partition.py).
+BytePS compresses each partition separately, so a job that compresses gets BytePS's own partition size (partition.py).
 
 Gradients are not fused: each travels from MXNet's own memory, which its dependencies guard. BytePS cuts all gradients
 by one size (names.py), taken from the cut that the workers agree on (cutting.py). A round is a step of a trainer. A
-program that calls `allreduce_grads()` and `update()` in place of `step()` looks at averages in between, as it must to
-clip gradients by the norm of all. So its iterations are assumed to wait for all of them
+program that calls `allreduce_grads()` and `update()` instead of `step()` reads the averages in between, for example to
+clip gradients by the norm of all. So its iterations are assumed to wait for all averages
 (prophet_scheduler/learn/barrier.py).
 """
 
@@ -55,16 +55,16 @@ logger = logging.getLogger("prophet_scheduler")
 
 _GRADIENT = "gradient_"
 _EXACT = (np.float32, np.float64)
-"""Types in which `broadcast_mul` by a rounded factor computes what MXNet's scaling by a number does."""
+"""Types in which `broadcast_mul` by a rounded factor gives the same result as MXNet's scaling by a number."""
 _HALF = np.dtype(np.float16)
 
 
 def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: CutBoard | None = None) -> None:
     """Prepare `bps`, the module byteps.mxnet, for a job that is scheduled. `fusion` has no effect here.
 
-    `agreement` ends the job where workers would send different tensors: the module, or an object with its functions.
-    `board` has the wanted partition size; without one it stays. Raises RuntimeError, with nothing replaced, if the
-    trainer is not the one that is replaced here.
+    `agreement` ends the job if workers would send different tensors: the module, or an object with its functions.
+    `board` has the wanted partition size; without a board the size stays. Raises RuntimeError, and replaces nothing, if
+    this BytePS has another trainer than the one known here.
     """
     trainer = bps.DistributedTrainer
     if not hasattr(bps, "Compression") or "step" not in vars(trainer):
@@ -74,7 +74,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
 
 class _FrontEnd:
-    """Replacements of BytePS's functions and its trainer's methods; each calls its original in turn."""
+    """Replacements for BytePS's functions and its trainer's methods; each calls its original."""
 
     def __init__(self, bps: Any, agreement: Any, board: CutBoard | None) -> None:
         trainer = bps.DistributedTrainer
@@ -88,12 +88,12 @@ class _FrontEnd:
         self._names = Names(self._declare, lambda: partition.Number.of(bps), mx.nd.waitall)
         self._trainers = itertools.count()
         self._largest_sent = 0
-        """Bytes of the largest tensor sent."""
+        """Bytes of the largest tensor sent so far."""
         self._lives = 0
         """Number of times BytePS was resumed."""
 
     def put_in_place(self) -> None:
-        """Install the replacements. BytePS's own methods find the class and the functions by their names."""
+        """Install the replacements. BytePS's own methods look up the class and the functions by name."""
         bps, trainer = self._bps, self._bps.DistributedTrainer
         bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
         bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
@@ -110,7 +110,7 @@ class _FrontEnd:
         self, tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
     ) -> None:
         self._largest_sent = max(self._largest_sent, _size_bytes(tensor))
-        # Priority 0 is for what somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
+        # Priority 0 is for transfers that somebody waits for, such as a broadcast of parameters; gradient 0 has -1.
         if name is not None and name.startswith(_GRADIENT):
             priority -= 1
         if name is not None:
@@ -131,7 +131,7 @@ class _FrontEnd:
     # The trainer's methods.
 
     def create(self, trainer: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Create a trainer with gradients in forward order, and updates one at a time."""
+        """Create a trainer that sends gradients in forward order and makes updates one at a time."""
         self._create(trainer, params, *args, **kwargs)
         trainer._prophet = None
         number = next(self._trainers)
@@ -144,12 +144,12 @@ class _FrontEnd:
                 self._declare(name)
             trainer._prophet = handover
         except Exception as error:
-            logger.warning("Prophet takes the order of BytePS's trainer: %s: %s", type(error).__name__, error)
+            logger.warning("Prophet uses the order of BytePS's trainer: %s: %s", type(error).__name__, error)
         if isinstance(trainer._optimizer, mx.optimizer.SGD) and trainer._optimizer.aggregate_num > 1:
             trainer._optimizer.aggregate_num = 1
 
     def init_params(self, trainer: Any) -> None:
-        """Prepare the first step, after the first forward pass: shapes are known and nothing has been sent yet."""
+        """Prepare the first step, after the first forward pass: shapes are known, and nothing has been sent yet."""
         if trainer._prophet_topic is not None:
             topic, trainer._prophet_topic = trainer._prophet_topic, None
             half = _halves(self._bps, trainer)
@@ -159,18 +159,18 @@ class _FrontEnd:
         self._init_params(trainer)
 
     def allreduce(self, trainer: Any) -> None:
-        """Run a round, in which all gradients are handed over."""
+        """Run a round: hand over all gradients."""
         trainer._prophet_rounds.begin(self._lives)
         self._hand_over(trainer)
         trainer._prophet_rounds.end()
 
     def allreduce_alone(self, trainer: Any) -> None:
-        """Run a round without an update: the program is to look at the averages."""
+        """Run a round without an update: the program is going to read the averages."""
         trainer._prophet_rounds.looked_at = True
         self._allreduce_alone(trainer)
 
     def _rounds_of(self, number: int) -> _Rounds:
-        """Return the rounds of the program's trainer `number`, from 0."""
+        """Return the rounds of the program's trainer `number`, counted from 0."""
         board, names = self._board, self._names
         if board is None:
             return _Rounds(None, names)
@@ -183,7 +183,7 @@ class _FrontEnd:
         return _Rounds(control, names, seen)
 
     def _hand_over(self, trainer: Any) -> None:
-        """Hand over all gradients, as backward makes them."""
+        """Hand over all gradients in the order in which backward makes them."""
         bps, handover = self._bps, trainer._prophet
         gradients = handover.gradients() if handover else []
         if not gradients or not all(_plain(bps, trainer, parameter) for _, _, parameter in gradients):
@@ -198,7 +198,7 @@ class _FrontEnd:
 
 
 def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `replacement`, with the name and docstring of `original`. A method gets itself."""
+    """Return a function, named and documented like `original`, that calls `replacement`; as a method, with `self`."""
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -208,8 +208,8 @@ def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) 
 
 
 class _Rounds:
-    """Steps of one trainer, and the partition size from each on. `control` None keeps the size. `seen` is called with
-    two flags: iterations are seen to wait for all averages, and gradients travel in half precision.
+    """Steps of one trainer, and the partition size of each. With `control` None the size stays. `seen` is called with
+    two flags: iterations were seen to wait for all averages; gradients travel in half precision.
     """
 
     def __init__(
@@ -226,10 +226,10 @@ class _Rounds:
         self._half = False
         self._waits = BarrierWatch()
         self.looked_at = False
-        """True if the program is to look at the averages of this round before it has them applied."""
+        """True if the program reads the averages of this round before it applies them."""
 
     def start(self, parameters: list[Any], half: bool = False) -> None:
-        """Start before the first step sends anything, with known shapes of the parameters, in forward order."""
+        """Set the first partition size, before the first step sends anything. `parameters` are in forward order."""
         self._half = half
         if self._control is not None:
             self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
@@ -250,7 +250,7 @@ class _Rounds:
             self._cut(control.round_begins())
 
     def end(self) -> None:
-        """End a step: all of its gradients have been handed over."""
+        """End a step, after all of its gradients have been handed over."""
         training.iteration_ended(id(self), time.monotonic())
         self._waits.iteration(self.looked_at)
         self.looked_at = False
@@ -264,11 +264,11 @@ class _Rounds:
 
 
 class _Handover:
-    """Order of one trainer's gradients, and the number they are scaled by.
+    """Order of one trainer's gradients, and the factors that scale them.
 
-    `registered` is what the program gave the trainer, `sorted_parameters` what the trainer made of it; places in the
-    latter are in BytePS's names. `in_order` are the parameters in forward order. `odd_names` are those of every other
-    round; the others are BytePS's own.
+    `registered` are the parameters that the program gave the trainer, `sorted_parameters` the trainer's list of them;
+    BytePS's names contain places in this list. `in_order` are the parameters in forward order. `odd_names` are the
+    names in every other round; the rest of the rounds have BytePS's own.
     """
 
     def __init__(self, registered: Any, sorted_parameters: list[Any]) -> None:
@@ -282,11 +282,11 @@ class _Handover:
         self._factors: dict[tuple[Any, ...], Any] = {}
 
     def next_name(self, index: int) -> str:
-        """Return BytePS's name of a gradient in its next round."""
+        """Return the name in BytePS of a gradient in its next round."""
         return next(self._names[index])
 
     def gradients(self) -> list[tuple[int, int, Any]]:
-        """Return (gradient id, index in BytePS's names, parameter) of all with a gradient, as backward makes them."""
+        """Return (gradient id, index in BytePS's names, parameter) of each gradient, in the order of backward."""
         return [entry for entry in self._last_first if entry[2].grad_req != "null"]
 
     def factor(self, value: float, gradient: Any) -> Any:
@@ -303,13 +303,13 @@ def _size_bytes(tensor: Any) -> int:
 
 
 def _travelling_bytes(parameter: Any, half: bool) -> int:
-    """Return the bytes of its gradient on the wire. With `half`, floating-point numbers go in half precision."""
+    """Return the bytes of a gradient on the wire. With `half`, floating-point numbers travel in half precision."""
     dtype = np.dtype(parameter.dtype)
     return int(np.prod(parameter.shape)) * (_HALF if half and np.issubdtype(dtype, np.floating) else dtype).itemsize
 
 
 def _halves(bps: Any, trainer: Any) -> bool:
-    """True if gradients go in half precision: by BytePS's compression of that name, and none in its core besides."""
+    """Return True if gradients travel in half precision: with BytePS's compression fp16, and none in its core."""
     rounding = type(getattr(bps.Compression, "fp16", None))
     learned = [parameter for parameter in trainer._params if parameter.grad_req != "null"]
     return bool(learned) and all(
@@ -318,13 +318,13 @@ def _halves(bps: Any, trainer: Any) -> bool:
 
 
 def _compressed(parameter: Any) -> bool:
-    """True if BytePS itself compresses its gradient, which attributes of this kind mark."""
+    """Return True if BytePS's core compresses the gradient, which attributes of the parameter show."""
     return any(name.startswith("byteps_") for name in vars(parameter))
 
 
 def _layout(parameters: list[Any], half: bool) -> str:
-    """Return what must be alike on all workers: the parameters' number, order, shapes and types, which are learned, and
-    how their gradients travel.
+    """Return, as text, what must be the same on all workers: the parameters' number, order, shapes and types, which of
+    them are trained, and how their gradients travel.
     """
     words = []
     for parameter in parameters:
@@ -335,7 +335,7 @@ def _layout(parameters: list[Any], half: bool) -> str:
 
 
 def _plain(bps: Any, trainer: Any, parameter: Any) -> bool:
-    """True if the gradient is sent as it is, is dense and of a type that scales exactly."""
+    """Return True if the gradient is sent uncompressed, is dense, and has a type that scales exactly."""
     return (
         type(trainer._intra_compressors[parameter.name]) is type(bps.Compression.none)
         and not _compressed(parameter)

@@ -1,16 +1,16 @@
-"""Names by which tensors travel, so that the partition size can change while a job runs.
+"""Names under which tensors travel, so that the partition size can change while a job runs.
 
 Rule of this file: names and BytePS's partition size; it knows neither trainers nor MXNet.
 
-MXNet lets one operation at a time write what shares an array's memory, so slices of a gradient would take turns. So a
-gradient is handed over whole here, and BytePS cuts it. Its partition size is read whenever a tensor is handed over, but
-a tensor keeps its keys, and each key its length, from the first time on. So a tensor has one name for each way in which
-it has been cut: its own name for the size with which BytePS started, and others for other sizes. A tensor that neither
-size cuts keeps its name. A size that comes back finds its names again. A server keeps memory for each name: the bytes
-of all gradients that are cut differently, twice, since each has two keys.
+MXNet lets only one operation at a time write to an array's memory, so slices of a gradient would take turns. So a
+gradient is handed over whole, and BytePS cuts it. BytePS reads its partition size whenever a tensor is handed over, but
+the first time fixes a tensor's keys and their lengths. So a tensor has one name for each way in which it has been cut:
+its own name for the size with which BytePS started, and others for other sizes. A tensor that neither size cuts keeps
+its name. A size that is used again has the same names again. A server keeps memory for each name: for each size, twice
+the bytes of all gradients that it cuts differently, since each has two keys.
 
-New names are declared when they are first sent. Workers send in the same order for the first time, since BytePS then
-waits in the sending thread until all have.
+New names are declared when they are first sent. All workers first send them in the same order, since BytePS then waits
+in the sending thread until all workers have sent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class Names:
-    """Names of what the process sends.
+    """Names of the tensors that the process sends.
 
-    `declare` is BytePS's own function, `find_number()` its partition size, None if it has none, and `settle()` returns
-    when all that was handed over has come back. `stay` is True from when the size can no longer change.
+    `declare` is BytePS's own function. `find_number()` returns its partition size, None if it has none. `settle()`
+    returns when everything handed over has come back. `stay` is True once the size can no longer change.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Names:
         self._declared: set[str] = set()
 
     def current(self, name: str, size_bytes: int) -> str:
-        """Return the present name of a tensor of this size, also after BytePS restarted with its environment's size."""
+        """Return the current name of a tensor of this size, even after BytePS restarted with its environment's size."""
         if self._number is None:
             return name
         cut_by = self._number.value if size_bytes > self._number.value else None
@@ -56,7 +56,7 @@ class Names:
         return other
 
     def resize(self, size: int) -> None:
-        """Cut by this size what is handed over from now on. All workers must call it at the same place."""
+        """Cut tensors handed over from now on by this size. All workers must call it at the same point."""
         if self.stay:
             return
         if self._number is None:
@@ -68,5 +68,5 @@ class Names:
             self._first = self._number.value
         if self._number.rounded(size) != self._number.value:
             self._settle()
-            shared_memory.close_mapped()  # Of the keys so far: there will be as many again.
+            shared_memory.close_mapped()  # Those of the keys so far: as many again will follow.
             self._number.set(size)

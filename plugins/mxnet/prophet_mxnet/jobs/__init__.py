@@ -1,1 +1,1 @@
-"""Job scripts in MXNet's Gluon; an engine (engines) moves their gradients."""
+"""Job scripts in MXNet's Gluon; an engine moves their gradients."""

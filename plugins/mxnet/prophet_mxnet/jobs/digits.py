@@ -1,7 +1,7 @@
-"""Trains a small network on scikit-learn's handwritten digits in Gluon: real data, real gradients.
+"""Trains a small network in Gluon on scikit-learn's handwritten digits: real data, real gradients.
 
-Rule of this file: an ordinary Gluon script, the counterpart of pytorch/digits.py: the same data, batches, layers and
-optimizer. The weights at the start are Gluon's own, so the models at the end are compared within one framework.
+Rule of this file: an ordinary Gluon script, the counterpart of pytorch/digits.py, with the same data, batches, layers
+and optimizer. The initial weights are Gluon's own, so trained models are compared only within one framework.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Replays a recorded job in MXNet: its gradients, at its times, through a real network; compute is sleeping.
+"""Replays a recorded job in MXNet: its gradients, at its times, through a real network; computing is sleeping.
 
 Rule of this file: an ordinary Gluon script; MXNet's engine decides what runs when, as in any job. What is emulated:
 
-- Gradients of one generation time are one function of autograd: the stepwise pattern, which in MXNet comes from its
-  bulk execution. Its backward runs in MXNet's own thread for custom operators, sleeps until that time and hands over
-  gradients prepared before. `trainer.step()` has then long been called: each transfer waits in the engine for its
-  gradient, and what becomes ready together leaves by the priority that the trainer gave it.
+- Gradients with the same generation time come from one autograd function: this is the stepwise pattern, which bulk
+  execution causes in MXNet. Its backward runs in MXNet's thread for custom operators, sleeps until that time, and hands
+  over gradients prepared earlier. `trainer.step()` was called long before: each transfer waits in the engine for its
+  gradient, and gradients that become ready together leave by their priorities from the trainer.
 - Forward waits on the host, layer by layer, for the layer's parameter (`wait_to_read`), and sleeps as long as the layer
-  took. In a real job operators would wait in the engine; either way a layer begins when its parameter is there.
-- An iteration ends when its backward has: a device computes one thing at a time. Transfers go on.
+  took. In a real job operators would wait in the engine; either way a layer starts when its parameter is ready.
+- An iteration ends when its backward does: a device computes one thing at a time. Transfers go on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from prophet_scheduler.models.profiles import load_profile
 
 
 class ReplayStep:
-    """Gradients of the profile with the same generation time and their prepared values, in forward order."""
+    """Gradients of the profile with the same generation time, and their prepared values, in forward order."""
 
     def __init__(self, profiles: tuple[GradientProfile, ...], gradients: tuple[mx.nd.NDArray, ...]) -> None:
         self.generation_s = profiles[0].generation_s
@@ -36,7 +36,7 @@ class ReplayStep:
 
 
 class _Compute(mx.autograd.Function):  # type: ignore[misc]
-    """Identity on its input; the gradients of the weights are the step's prepared ones."""
+    """Identity on its input; the gradients of the weights are the prepared ones of the step."""
 
     def __init__(self, step: ReplayStep, clock: ComputeClock) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Compute(mx.autograd.Function):  # type: ignore[misc]
 
 
 class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
-    """Network with a float32 parameter a gradient, rounded down to whole elements; `seed` makes this worker's."""
+    """Network with a float32 parameter for each gradient, rounded down to whole elements. `seed` is this worker's."""
 
     def __init__(self, profile: Profile, clock: ComputeClock, seed: int) -> None:
         super().__init__(prefix="replay_")

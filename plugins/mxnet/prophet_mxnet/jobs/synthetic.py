@@ -1,4 +1,4 @@
-"""Trains a ResNet of Gluon's model zoo on random images: real computing on data that says nothing.
+"""Trains a ResNet from Gluon's model zoo on random images: real computing on meaningless data.
 
 Rule of this file: an ordinary Gluon script, the counterpart of pytorch/synthetic.py.
 """
@@ -28,7 +28,7 @@ def main() -> None:
     network = MODELS[spec.model](classes=spec.classes)
     network.initialize(mx.init.Xavier())
     network.hybridize()
-    network(images).wait_to_read()  # shapes are known from now on
+    network(images).wait_to_read()  # determines the shapes
     trainer = exchange.trainer(network, {"learning_rate": spec.learning_rate, "momentum": 0.9})
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for _ in range(spec.iterations):

@@ -9,9 +9,9 @@ from prophet_scheduler.lab.jobs.common import weights_sha256
 
 
 def model_record(network: mx.gluon.Block) -> tuple[dict[str, int], str]:
-    """Return (bytes of the parameters by name, in order, digest of their values), for the recorder.
+    """Return (bytes of each parameter by name, in order; digest of their values), for the recorder.
 
-    Waits for all pending work. The digest goes by place, because Gluon's generated names count the blocks of a process.
+    Waits for all pending work. The digest goes by place: Gluon's generated names depend on the process's other blocks.
     """
     parameters = ordered_parameters(network)
     weights = {f"{place:05}": parameter.data().asnumpy() for place, parameter in enumerate(parameters)}

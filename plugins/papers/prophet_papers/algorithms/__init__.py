@@ -1,1 +1,1 @@
-"""The papers' algorithms: pure, and without any queue."""
+"""The papers' algorithms: pure, and independent of the queue."""

@@ -1,12 +1,12 @@
-"""Training scripts of the experiments. Each is an ordinary program of its framework and knows nothing of Prophet.
+"""Training scripts of the experiments. Each is an ordinary program of its framework, unaware of Prophet.
 
-`pytorch` has a module for each kind of job. The parts that know no framework, which other packages' scripts share, are
-here.
+`pytorch` has a module for each kind of job. The framework-independent parts, shared with other packages' scripts, are
+in this folder.
 """
 
 from pathlib import Path
 
 
 def progress_path(out: Path) -> Path:
-    """Return the path, beside a job's result, of a file that grows by one line an iteration to show progress."""
+    """Return the path of the progress file beside a job's result; it gains one line per iteration."""
     return out.with_suffix(".progress")

@@ -1,7 +1,7 @@
-"""Shared parts of job scripts besides training: reading the spec, keeping time, writing the result.
+"""Parts that job scripts share besides training: read the spec, keep time, write the result.
 
-Rule of this file: no framework and no model. Times are seconds on the steady clock (time.monotonic), as are Prophet's
-events, so both can be laid over each other.
+Rule of this file: no framework and no model. Times are seconds on the monotonic clock (time.monotonic), like those of
+Prophet's events, so the two line up.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from prophet_scheduler.lab.jobs.record import Convergence, Mark, Spec, WorkerRec
 
 @dataclass(frozen=True)
 class Arguments:
-    """Command line: the spec of the job, the path of its result, and the exchange that moves the gradients.
+    """Command line: the job's spec, the path of its result, and the exchange that moves the gradients.
 
-    `exchange` makes an object with the protocol in engines/exchange.py for the script's framework.
+    `exchange` returns an object that implements the protocol of engines/exchange.py for the script's framework.
     """
 
     spec: Spec
@@ -38,7 +38,7 @@ class Arguments:
 
 
 def arguments(description: str | None) -> Arguments:
-    """Read the command line; a mistake in it ends the program with one line and status 2."""
+    """Parse the command line; on a mistake, print one line and exit with status 2."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
@@ -67,7 +67,7 @@ def _exchange(path: str) -> Callable[[], Any]:
 
 
 class Recorder:
-    """Recorder of a job's marks and writer of its result."""
+    """Record a job's marks and write its result."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -79,18 +79,18 @@ class Recorder:
         self._progress = progress_path(out).open("w", encoding="utf-8", buffering=1)
 
     def iteration_starts(self) -> None:
-        """Note the start of an iteration, before any of its work; the statistics cover the time between two calls."""
+        """Record the start of an iteration, before any of its work; iteration times run from call to call."""
         self._marks.append({"start": time.monotonic()})
 
     def backward_starts(self) -> None:
         self._marks[-1]["backward"] = time.monotonic()
 
     def backward_ends(self) -> None:
-        """Note that the host has handed backward over, in MXNet long before it is computed."""
+        """Record that the host has issued the backward pass; MXNet computes it much later."""
         self._marks[-1]["backward_end"] = time.monotonic()
 
     def iteration_ends(self) -> None:
-        """Note the end, after step() has returned; transfers of this iteration may still be in flight."""
+        """Record the end, after step() has returned; transfers of this iteration may still be in flight."""
         if self._first_done_s is None:
             self._first_done_s = time.time() - self._process.create_time()
         self._resident_bytes.append(self._process.memory_info().rss)
@@ -105,8 +105,8 @@ class Recorder:
         accuracy: float | None = None,
         convergence: Convergence | None = None,
     ) -> None:
-        """Write the result. `parameters` has the bytes of the model's parameters by name, in order. `digest` is that of
-        the final weights, None if workers may end with different ones.
+        """Write the result. `parameters` are the sizes in bytes of the model's parameters by name, in order. `digest`
+        is that of the final weights; None if workers may end with different weights.
         """
         marks = [Mark(**mark) for mark in self._marks]
         record = WorkerRecord(
@@ -127,7 +127,7 @@ class Recorder:
 
 
 def weights_sha256(weights: Mapping[str, NDArray[Any]]) -> str:
-    """Return a digest of every array of a model's weights, by name; equal only if every bit is equal."""
+    """Return a digest of a model's weights by name; two digests are equal only if every bit is."""
     digest = hashlib.sha256()
     for name, array in sorted(weights.items()):
         digest.update(name.encode())

@@ -1,6 +1,6 @@
-"""The missing accelerator: a replay's compute, which is sleeping.
+"""A stand-in for the accelerator: a replay computes by sleeping.
 
-Rule of this file: time only; clock and sleep are passed in. This file knows no framework.
+Rule of this file: time only, no framework; clock and sleep are passed in.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 
 MOST_BEHIND_S = 0.1
-"""Delay above which the host, and with it the accelerator, must have waited for something. To copy a gradient of some
-ten megabytes on busy processors takes less, and an accelerator would do that by itself."""
+"""Host delay above which the host, and so the accelerator, must have waited for something. Copying a gradient of some
+ten megabytes on busy processors takes less; a real accelerator would not leave that copy to the host."""
 
 
 class ComputeClock:
     """Clock of an accelerator whose work is sleeping.
 
-    The host's time for calling modules and for oversleeping shortens the next sleep, since a host runs ahead of its
-    accelerator. Time in front of a module until its parameters are there does not, nor does time beyond MOST_BEHIND_S.
+    Time that the host spends calling modules or oversleeping shortens the next sleep, since a host runs ahead of its
+    accelerator. Time that a module waits for its parameters does not, nor does host time beyond MOST_BEHIND_S.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ComputeClock:
         self._due = self._now()
 
     def call_module(self) -> None:
-        """Note that the host calls a module; the time before its forward is waiting."""
+        """Record that the host calls a module; the time from here to its forward is waiting."""
         self._called = self._now()
 
     def forward(self, duration_s: float) -> None:
@@ -59,7 +59,7 @@ class ComputeClock:
             self._sleep(remaining)
 
     def _count_waiting(self, until: float) -> None:
-        """Add the host's waiting since the last work ended, except the allowed MOST_BEHIND_S."""
+        """Move the schedule back by the host's delay since the last work ended, beyond the allowed MOST_BEHIND_S."""
         waited_s = until - self._due - MOST_BEHIND_S
         if waited_s > 0:
             self._due += waited_s

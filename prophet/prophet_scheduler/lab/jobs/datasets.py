@@ -1,6 +1,6 @@
-"""Training data of jobs as NumPy arrays: scikit-learn's handwritten digits, random images, made-up text.
+"""Training data as NumPy arrays: scikit-learn's handwritten digits, random images, made-up text.
 
-Rule of this file: no framework; results depend on the arguments alone, and the workers' shares differ.
+Rule of this file: no framework; results depend only on the arguments, and workers' shares differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Digits:
 
 
 def digits(rank: int = 0, size: int = 1) -> Digits:
-    """Return the share of worker `rank` of `size`, and the whole test set; the split never changes."""
+    """Return the training share of worker `rank` of `size`, and the whole test set; the split is fixed."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -39,9 +39,9 @@ def digits(rank: int = 0, size: int = 1) -> Digits:
 
 
 def batches(samples: int, batch_size: int, seed: int) -> Iterator[NDArray[Any]]:
-    """Yield the indices of batches without end: each pass in a new order, without an incomplete last batch.
+    """Yield the indices of batches, endlessly. Each pass has a new order and drops an incomplete last batch.
 
-    Fewer samples than a batch are one batch.
+    Samples too few for one batch form a single smaller batch.
     """
     noise = np.random.default_rng(seed)
     while True:
@@ -58,14 +58,14 @@ def random_images(batch_size: int, image_size: int, classes: int, seed: int) -> 
 
 
 KNOWN = 0.9
-"""Share of words that the previous word determines."""
+"""Share of words determined by the previous word."""
 
 
 def text(sentences: int, length: int, vocabulary: int, seed: int) -> NDArray[Any]:
     """Return sentences of a made-up language, [sentences, length] (int64) in 0..vocabulary-1.
 
-    Each word has its own successor, the same for every `seed`. The successor follows in `KNOWN` of the cases, otherwise
-    any word does. So a model can learn the language, and its maximum accuracy is known.
+    Each word has a unique successor, the same for every `seed`. It follows with probability `KNOWN`; otherwise the next
+    word is random. So a model can learn the language, and the best possible accuracy is known.
     """
     successor = np.random.default_rng(0).permutation(vocabulary)
     noise = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
-"""Files between the runner and a job: spec.json and a worker's result beside it.
+"""Files that the runner and a job exchange: spec.json and, beside it, each worker's result.
 
-Rule of this file: immutable values and their JSON, for any framework; it imports only what every training script has.
-The runner checks what it reads (lab/records.py). Times are seconds on the steady clock.
+Rule of this file: immutable values and their JSON, for any framework; it imports only packages that every training
+script has. The runner validates the results (lab/records.py). Times are seconds on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.core.files import parse_json, read_text, write_whole
 
 @dataclass(frozen=True)
 class Spec:
-    """Part of a config's `job` for a script (lab/job_config.py). Fields that its kind of job lacks are empty."""
+    """Part of a config's `job` for a script (lab/job_config.py). Fields unused by its kind of job are empty."""
 
     iterations: int
     seed: int
@@ -42,9 +42,9 @@ class Spec:
 
 
 def read_spec(path: Path) -> Spec:
-    """Return the part of the runner's spec.json that scripts use; the file has the other keys of the config too.
+    """Return the part of the runner's spec.json that scripts use; the file also has the config's other keys.
 
-    Raises OSError, ValueError if it is no JSON, or TypeError if it is no mapping or lacks a key.
+    Raises OSError, ValueError if it is not JSON, or TypeError if it is not a mapping or lacks a key.
     """
     raw = parse_json(read_text(path))
     return Spec(**{field.name: raw[field.name] for field in dataclasses.fields(Spec) if field.name in raw})
@@ -52,7 +52,7 @@ def read_spec(path: Path) -> Spec:
 
 @dataclass(frozen=True)
 class Mark:
-    """Times when one iteration's forward and backward passes began, and when the host had handed backward over."""
+    """Times when an iteration's forward and backward passes began, and when the host had issued the backward pass."""
 
     start: float
     backward: float
@@ -61,12 +61,12 @@ class Mark:
 
 @dataclass
 class Convergence:
-    """Losses of the model that a worker saw, and the fate of its updates if it is not in step with others.
+    """Losses of a worker's model over time and, in asynchronous training, the fate of the worker's updates.
 
-    At `times_s[i]`, on the clock of the marks, its weights had the loss `losses[i]`. If not in step, they had the
-    version `versions[i]`, the number of updates of all workers in them. Counts of its own updates: `sent` to the
-    server, `uncoordinated` of these without a coordinator's grant, `dropped` never sent, `applied` by the server.
-    `greatest_delay` is in versions (Eq. 9 of MLfabric).
+    At `times_s[i]`, on the clock of the marks, the weights had the loss `losses[i]`. In asynchronous training they had
+    the version `versions[i]`: the number of updates, from all workers, that they include. Counts of the worker's own
+    updates: `sent` to the server, `uncoordinated` among these without a coordinator's grant, `dropped` never sent,
+    `applied` by the server. `greatest_delay` is in versions (Eq. 9 of MLfabric).
     """
 
     times_s: list[float] = dataclasses.field(default_factory=list)
@@ -79,7 +79,7 @@ class Convergence:
     greatest_delay: int | None = None
 
     def keep(self, time_s: float, loss: float, version: int | None) -> None:
-        """Record a loss; the loss of a diverged model is no finite number and cannot be written."""
+        """Record a loss, unless it is not finite (the model diverged): JSON cannot hold it."""
         if not math.isfinite(loss):
             return
         self.times_s.append(time_s)
@@ -90,12 +90,12 @@ class Convergence:
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """Result of one worker. `iteration_s` has one entry less than `marks`: the last iteration has no end.
+    """Result of one worker. `iteration_s` has one entry fewer than `marks`: the last iteration has no end.
 
-    `start_s` is the time from the process's start to the end of its first iteration. `resident_bytes` is its memory
-    after each iteration, `processor_s` the processor time of all its threads until then. `wall_minus_steady_s` is the
-    lead of the wall clock, to read a trace of BytePS. A simulated worker has only times. Only a job with a score has an
-    `accuracy`, and only one that records loss against time a `convergence`.
+    `start_s` is the time from process start to the end of the first iteration. `resident_bytes` is the resident memory
+    after each iteration, `processor_s` the CPU time of all threads up to then. `wall_minus_steady_s` is the wall clock
+    minus the monotonic clock, needed to read a trace of BytePS. A simulated worker has only times. Only a job that is
+    tested has an `accuracy`, and only one that records loss against time a `convergence`.
     """
 
     iteration_s: list[float]
@@ -113,6 +113,6 @@ class WorkerRecord:
 
 
 def write_record(record: WorkerRecord, path: Path) -> None:
-    """Write `record` as JSON, whole or not at all, without fields that are None."""
+    """Write `record` as JSON, completely or not at all, without fields that are None."""
     content = {name: value for name, value in dataclasses.asdict(record).items() if value is not None}
     write_whole(json.dumps(content), path)

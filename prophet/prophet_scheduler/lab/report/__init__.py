@@ -1,7 +1,7 @@
-"""Command `prophet report`: one self-contained HTML page of a run, or its trace for Perfetto.
+"""Command `prophet report`: a run as one self-contained HTML page, or as a trace for Perfetto.
 
-Rule of this file: what is read and what is written. stories.py has the content, from_record.py and from_run.py read
-it, charts.py and page.py draw it, and perfetto.py makes the trace.
+Rule of this file: read the folder, write the file. stories.py defines the content, from_record.py and from_run.py read
+it, charts.py and page.py draw it, and perfetto.py turns it into a trace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def story_of(folder: Path) -> Story:
 
 
 def write_report(folder: Path, out: Path) -> None:
-    """Write the page, whole or not at all. Raises UserError, and MissingPackage without plotly."""
+    """Write the page, completely or not at all. Raises UserError, or MissingPackage without plotly or jinja2."""
     story = story_of(folder)
     require(*((package, "prophet report") for package in ("plotly", "jinja2")))
     require_places({"--out": out})
@@ -34,7 +34,7 @@ def write_report(folder: Path, out: Path) -> None:
 
 
 def write_trace(folder: Path, out: Path) -> None:
-    """Write the trace for Perfetto, whole or not at all. Raises UserError."""
+    """Write the trace for Perfetto, completely or not at all. Raises UserError."""
     from prophet_scheduler.lab.report.perfetto import trace
 
     story = story_of(folder)

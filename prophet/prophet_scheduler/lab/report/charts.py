@@ -1,8 +1,8 @@
 """Charts of a report.
 
-Rule of this file: from chapters to plotly's figures; page.html.j2 has the text beside them. Colours are those of
-`prophet run`'s figures and are distinct on white and on black; the page sets ink, grid and background. Times are in
-seconds and milliseconds, rates in Mbit/s, sizes in KiB.
+Rule of this file: turn chapters into plotly figures; page.html.j2 has the text around them. The colours are those of
+`prophet run`'s figures and are distinct on white and black; the page sets text, grid and background colours. Times are
+in seconds or milliseconds, rates in Mbit/s, sizes in KiB.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PUSH, PULL, WAITING = "#3f7fcf", "#e08214", "#b06a6a"
 COLOURS = (PUSH, PULL, "#4f9d69", "#9a6fc0", "#c65d7b", "#6b8e9e", "#a98b3c", "#7d7d7d")
 BACKWARD_COLOUR, FORWARD_COLOUR = "rgba(120,130,160,0.18)", "rgba(80,160,90,0.15)"
 MOST_BARS = 6000
-"""Maximum transfers in a chart, the last ones if there are more."""
+"""Maximum number of transfers in a chart, which shows the last ones."""
 MOST_NAMES = 30
 FEW_ROWS = 12
 SHOWN_AT_FIRST = 4
-"""Iterations of a moment that are shown before a reader zooms out."""
+"""Number of a moment's iterations in view before the reader zooms out."""
 SECONDS = "seconds into the run"
 
 Figure = Any
@@ -64,7 +64,7 @@ def _figure(
 
 
 def _coloured(chapters: Sequence[Chapter], has: Callable[[Chapter], Any]) -> list[tuple[str, Chapter]]:
-    """Return the chapters with such data, each with its colour, which is the same in all charts."""
+    """Return the chapters for which `has` is true, each with its colour, the same in all charts."""
     return [(COLOURS[place % len(COLOURS)], chapter) for place, chapter in enumerate(chapters) if has(chapter)]
 
 
@@ -75,12 +75,12 @@ def _bars(figure: Figure, name: str, rows: Mapping[str, float], colour: Any, hov
 
 
 def _line(figure: Figure, name: str, x: Sequence[float], y: Sequence[float], hover: str, **more: Any) -> None:
-    """Add a line; `more` has plotly's own options beside it."""
+    """Add a line; `more` are further options of plotly."""
     figure.add_scatter(x=x, y=y, name=name, hovertemplate=hover, **{"mode": "lines", **more})
 
 
 def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw each iteration's time over the run; dotted lines are changes of the first chapter's cut."""
+    """Draw each iteration's time over the run; dotted lines mark changes of the first chapter's cut."""
     shown = _coloured(chapters, lambda chapter: chapter.laps)
     if not shown:
         return None
@@ -96,7 +96,7 @@ def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def policy_chart(cell: CellResult) -> Figure:
-    """Draw the iteration time of each policy, the lower bound as a line."""
+    """Draw each policy's iteration time, with the lower bound as a line."""
     times_s = cell.times_s
     ratios = {name: f", {cell.ratios[name]:.2f} x" if name in cell.ratios else "" for name in times_s}
     title = "iteration time (s); dashed: the lower bound"
@@ -111,7 +111,7 @@ def policy_chart(cell: CellResult) -> Figure:
 
 
 def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
-    """Draw every transfer of a moment: when it was ready, when it was sent and when it was back."""
+    """Draw every transfer of a moment: when it was ready, when it was sent, and when it finished."""
     transfers = sorted(moment.transfers, key=lambda transfer: transfer.start_s)[-MOST_BARS:]
     if not transfers:
         return None
@@ -124,7 +124,7 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
         figure.add_vrect(x0=from_s, x1=until_s, fillcolor=shade, line_width=0, layer="below")
 
     def add(shown: Sequence[Transfer], name: str, shade: str, width: float, span: Span) -> None:
-        """Add all transfers as one line with gaps, which draws thousands at once."""
+        """Add all transfers as a single line with gaps, so that thousands are drawn at once."""
         x: list[Any] = []
         y: list[Any] = []
         texts: list[Any] = []
@@ -151,7 +151,7 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
 
 
 def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw the sizes of the smallest and the largest blocks of each cut that was in force."""
+    """Draw the smallest and largest block size of each cut that was used."""
     shown = _coloured(chapters, lambda chapter: chapter.cuts)
     if not shown:
         return None
@@ -169,7 +169,7 @@ def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def wait_chart(chapters: Sequence[Chapter], field: str, title: str) -> Figure | None:
-    """Draw the gradients with the longest waits; `field` is `waited_s` (the program) or `queued_s` (for the wire)."""
+    """Draw the longest waits, by gradient; `field` is `waited_s` (by the program) or `queued_s` (for the wire)."""
     shown = _coloured(chapters, lambda chapter: getattr(chapter, field))
     if not shown:
         return None
@@ -185,7 +185,7 @@ def wait_chart(chapters: Sequence[Chapter], field: str, title: str) -> Figure | 
 
 
 def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw the sent and received rates over the run, and the measured rate of the link."""
+    """Draw the send and receive rates over the run, and the measured rate of the link."""
     shown = _coloured(chapters, lambda chapter: chapter.traffic)
     if not shown:
         return None
@@ -225,7 +225,7 @@ def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
 
 
 def prediction_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw each cut's predicted iteration time beside the measured one, if it has both."""
+    """Draw predicted and measured iteration times of each cut that has both."""
     predicted, measured = {}, {}
     for chapter in chapters:
         for cut in chapter.compared():

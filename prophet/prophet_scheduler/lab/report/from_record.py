@@ -1,6 +1,6 @@
 """Report from a job's own record (PROPHET_RECORD).
 
-Rule of this file: reading and checking lines (watch/rows.py), and from them to chapters, one a worker. A killed job
+Rule of this file: read and check lines (watch/rows.py), and turn them into chapters, one per worker. A killed job
 leaves an incomplete last line; any other unreadable line is an error.
 """
 
@@ -39,15 +39,15 @@ from prophet_scheduler.watch.rows import (
 MOST_UNIX_S = 1 << 35
 """Maximum Unix time, in the year 3058."""
 NEXT_S = 0.01
-"""Maximum gap between two lines of transfers of one moment."""
+"""Maximum gap between two lines of transfers in one moment."""
 MEASURED_S = 2.0
-"""Time after the start of a cut within which nothing can have been measured of it."""
+"""Time after the start of a cut during which it cannot have been measured yet."""
 ANOTHER = 0.01
-"""Relative change above which a prediction counts as a new one."""
+"""Relative change above which a prediction counts as new."""
 
 
 def read_rows(path: Path) -> list[RecordRow]:
-    """Return the rows of one worker. Raises UserError naming the file, the line and the key."""
+    """Return the rows of one worker. Raises UserError that names the file, the line and the key."""
     try:
         lines = read_bytes(path).split(b"\n")
     except OSError as error:
@@ -57,22 +57,22 @@ def read_rows(path: Path) -> list[RecordRow]:
         try:
             rows.append(record_row(line))
         except (ValueError, UserError) as error:
-            raise UserError(f"{path}:{number}: is no line of a record ({first_error(error)})") from None
+            raise UserError(f"{path}:{number}: is not a line of a record ({first_error(error)})") from None
         if wrong := _wrong(rows[-1]):
-            raise UserError(f"{path}:{number}: is no line of a record ({wrong})")
+            raise UserError(f"{path}:{number}: is not a line of a record ({wrong})")
     if not rows or not isinstance(rows[0], BeginRow):
-        raise UserError(f"{path}: is no record, as PROPHET_RECORD leaves it: it has no first line")
+        raise UserError(f"{path}: is not a record from PROPHET_RECORD: its first line is missing")
     return rows
 
 
 def _wrong(row: RecordRow) -> str:
-    """Say what cannot be in a row whose types are right; empty for a good one."""
+    """Return the impossible part of a row whose types are right; empty for a good row."""
     if isinstance(row, TransfersRow):
         fits = len(set(map(len, _columns(row)))) == 1 and set(row.queue) <= set(QueueKind)
         return "" if fits else "its transfers do not fit together"
     absurd = isinstance(row, BeginRow) and not 0 <= row.unix_s + row.began_s < MOST_UNIX_S
     absurd |= isinstance(row, IterationsRow) and row.count > MOST_COUNT
-    return "it has a number that cannot be" if absurd else ""
+    return "it has an impossible number" if absurd else ""
 
 
 def _columns(row: TransfersRow) -> tuple[Sequence[Any], ...]:
@@ -80,7 +80,7 @@ def _columns(row: TransfersRow) -> tuple[Sequence[Any], ...]:
 
 
 def read_workers(folder: Path) -> list[list[RecordRow]]:
-    """Return the rows of each worker in the folder, by rank. Raises UserError as `read_rows` does."""
+    """Return the rows of each worker in the folder, by rank. Raises UserError like `read_rows`."""
     workers = [read_rows(path) for path in sorted(folder.glob(RECORD_FILES))]
     return sorted(workers, key=lambda rows: begin_of(rows).worker.rank)
 
@@ -102,15 +102,15 @@ def story_of_record(folder: Path) -> Story:
 
 
 def begin_of(rows: Sequence[RecordRow]) -> BeginRow:
-    """Return the first of the rows from `read_rows`."""
+    """Return the first row of those from `read_rows`."""
     assert isinstance(rows[0], BeginRow)
     return rows[0]
 
 
 def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
-    """Return the chapter of one worker; `zero` is the Unix time when the job began."""
+    """Return the chapter of one worker; `zero` is the Unix time of the job's start."""
     begin = begin_of(rows)
-    shift = begin.unix_s - zero  # from the worker's steady clock to seconds of the job
+    shift = begin.unix_s - zero  # from the worker's monotonic clock to seconds since the job's start
     laps, moments, cuts = list[Lap](), list[Moment](), list[CutInForce]()
     waited_s, predicted_s = dict[str, float](), dict[tuple[Segment, ...], float]()
     notes: list[str] = []
@@ -138,14 +138,14 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
             arms = agent.arms
             said = (
                 ("Prophet stepped aside", agent.stepped_aside),
-                ("torch's reducer was given the module back", agent.given_back),
-                ("what was kept of an earlier run was not used", agent.kept_was_dropped),
-                *(("a size of blocks was refused", why) for why in agent.refused),
+                ("the module went back to torch's reducer", agent.given_back),
+                ("the results of an earlier run were not used", agent.kept_was_dropped),
+                *(("a block size was refused", why) for why in agent.refused),
             )
             notes += [f"{what}: {why}" for what, why in said if why]
-            notes += [f"{row.dropped} lines were left out for want of room"] if row.dropped else []
+            notes += [f"{row.dropped} lines were left out for lack of space"] if row.dropped else []
     if not isinstance(rows[-1], EndRow):
-        notes.append("the record has no end: the job still ran, or was killed")
+        notes.append("the record has no end: the job was still running, or was killed")
     rates = (row for row in rows if isinstance(row, RatesRow))
     return Chapter(
         name=f"worker {begin.worker.rank}",
@@ -170,7 +170,7 @@ def _add_laps(laps: list[Lap], row: IterationsRow, shift: float, last_s: float |
     """Add a line's iterations, the first of which began at `last_s`; return the end of the last, None if unknown."""
     ends = [None if end_s is None else end_s + shift for end_s in row.ends_s]
     known = [end_s for end_s in ends if end_s is not None]
-    if row.count > len(known) >= 2:  # of very many, only the number is known
+    if row.count > len(known) >= 2:  # too many in one line for the record to have each end
         period_s = (known[-1] - known[0]) / (row.count - 1)
         laps += [Lap(known[0] + period_s * place, period_s) for place in range(1, row.count)]
         return known[-1]
@@ -188,11 +188,11 @@ def _add_prediction(cuts: list[CutInForce], cut: tuple[Segment, ...], predicted_
     if present.predicted_s is None or time_s - present.from_s < MEASURED_S:
         cuts[-1] = replace(present, predicted_s=predicted_s)
     elif abs(predicted_s - present.predicted_s) > ANOTHER * present.predicted_s:
-        cuts.append(CutInForce(time_s, cut, "planned anew", predicted_s))
+        cuts.append(CutInForce(time_s, cut, "new prediction", predicted_s))
 
 
 def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:
-    """Add a line's transfers to the moments; consecutive lines become one moment."""
+    """Add a line's transfers to the moments; consecutive lines form one moment."""
     from_s = row.from_s + shift
     transfers = tuple(
         Transfer(gradient, partition, size, QueueKind(queue), from_s + added, from_s + start, from_s + finish)

@@ -1,7 +1,7 @@
 """Report from a folder of `prophet run` or `prophet simulate`.
 
-Rule of this file: finding the files, and from them to chapters, one a policy and cell. A chapter shows one good run;
-the table has the numbers of results.json, which counts all runs.
+Rule of this file: find the files and turn them into chapters, one per policy and cell. A chapter shows one finished
+run; the table has the numbers of results.json, which cover all runs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
 from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events, turnarounds
 
 SHOWN_ITERATIONS = 3
-"""Number of last iterations whose transfers are shown."""
+"""Number of iterations, the last ones, whose transfers are shown."""
 BIN_S = 0.1
-"""Minimum time over which a rate is computed."""
+"""Minimum interval for which a rate is computed."""
 MOST_BINS = 2000
 
 
@@ -50,7 +50,7 @@ def story_of_run(folder: Path) -> Story:
 
 
 def _flat(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
-    """Yield a config's settings, each by its whole key."""
+    """Yield a config's settings as (full key, value)."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _flat(inner, f"{key}.{name}" if key else str(name))
@@ -70,7 +70,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     agent = cell.policies[policy].agent
     networks = [(laps[-1].end_s, status.network)] if status.network is not None and agent is not None and laps else []
     since_s = 0.0 if status.last_recut_s is None else max(0.0, status.last_recut_s - zero)  # earlier cuts are unknown
-    # An engine of collectives has only pushes.
+    # Engines that use collectives have only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
     recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
     judged = max(1, len(worker.iteration_s) // 2)  # iterations at the end of the run
@@ -89,7 +89,7 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
         arena=status.arena,
         all_reduce=all_reduce,
         arms=status.arms,
-        notes=[f"a size of blocks was refused: {why}" for why in status.refused],
+        notes=[f"a block size was refused: {why}" for why in status.refused],
     )
 
 
@@ -105,13 +105,13 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
     for before, mark in itertools.pairwise([None, *marks[first:]]):
         assert mark is not None
         if before is not None:
-            computing.append(("forward and its waiting", mark.start - zero, mark.backward - zero))
+            computing.append(("forward and waiting", mark.start - zero, mark.backward - zero))
         computing.append(("backward", mark.backward - zero, mark.backward_end - zero))
     return [Moment("the last iterations", from_s - zero, until_s - zero, tuple(shown), 0, tuple(computing))]
 
 
 def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
-    """Yield rates over the run. Bytes count when a transfer ends; the wire's busy time is left out."""
+    """Yield the traffic over the run. Bytes count when their transfer finishes; the wire's busy time is left out."""
     ended: dict[int, list[int]] = {}
     ends_s = [transfer.finish_s for transfer in transfers] or [zero]
     width_s = max(BIN_S, (max(ends_s) - min(zero, *ends_s)) / MOST_BINS)

@@ -1,7 +1,7 @@
 """Page of a report: one self-contained HTML file.
 
-Rule of this file: rows of the tables, and the moments to show; page.html.j2 has the text and the order of the charts.
-The page's own policy forbids the browser any request. Names, settings and reasons from a run are text, never markup.
+Rule of this file: the tables' rows and the choice of moments; page.html.j2 has the text and the order of the charts.
+The page's security policy forbids all requests. Names, settings and reasons from a run are text, never markup.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from prophet_scheduler.lab.report.stories import Chapter, Moment, Story
 from prophet_scheduler.lab.results_view import describe_setting
 
 MOST_MOMENTS = 3
-"""Maximum moments of a chapter: the first, the last, and the first after the last change of the cut."""
+"""Maximum number of moments per chapter: the first, the first after the last change of the cut, and the last."""
 MOST_DRAWN = 8
-"""Maximum chapters with drawn transfers."""
+"""Maximum number of chapters with drawn transfers."""
 BUTTONS = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]]
-"""Buttons of a chart, without the library's button that sends a chart to a server."""
+"""Buttons of a chart, without plotly's button that uploads a chart to a server."""
 Rows = list[list[str]]
 
 
 def page(story: Story) -> str:
-    """Return the whole file. Raises MissingPackage without jinja2 or plotly."""
+    """Return the content of the HTML file. Raises MissingPackage without jinja2 or plotly."""
     jinja2 = need("jinja2", "prophet report")
     to_html, numbers = need("plotly.io", "prophet report").to_html, itertools.count(1)
     config = {"displaylogo": False, "responsive": True, "modeBarButtons": BUTTONS}
@@ -48,7 +48,7 @@ def page(story: Story) -> str:
     rendered: str = env.get_template("page.html.j2").render(
         story=story,
         chapters=story.chapters,
-        said=f"{basis(several)} Beside them: how many times as fast as the stock engine." if several else "",
+        said=f"{basis(several)} Next to each: the speedup over the stock engine." if several else "",
         library=need("plotly.offline", "prophet report").get_plotlyjs(),
         draw=draw,
         charts=charts,
@@ -80,12 +80,12 @@ def summary_table(chapters: Sequence[Chapter]) -> tuple[Sequence[str], Rows]:
         ratio = f"{stock_s / times.rest:.2f}" if stock_s is not None and times is not None and times.rest else ""
         link = f"{format_rate(network.bandwidth * 8)}, {format_time(network.overhead_s)} a message" if network else ""
         rows.append([chapter.name, str(len(chapter.laps)), *row, _time(stock_s), ratio, link])
-    more = "in the engine's own order, predicted", "times as long as at rest, predicted", "link as measured last"
+    more = "in the engine's own order, predicted", "predicted speedup", "link, last measured"
     return ("", "iterations", *headings, *more), rows
 
 
 def drawn_moments(chapters: Sequence[Chapter]) -> Iterator[tuple[Chapter, Moment]]:
-    """Yield the moments to draw; of workers besides the first only the last, since all do much the same."""
+    """Yield the moments to draw: all of the first worker, and only the last of others, which do much the same."""
     for chapter in chapters[:MOST_DRAWN]:
         shown = shown_moments(chapter)
         for moment in shown[-1:] if chapter.waited_s and chapter is not chapters[0] else shown:
@@ -93,7 +93,7 @@ def drawn_moments(chapters: Sequence[Chapter]) -> Iterator[tuple[Chapter, Moment
 
 
 def shown_moments(chapter: Chapter) -> list[Moment]:
-    """Return at most MOST_MOMENTS: the first, the first after the last change of the cut, and the last."""
+    """Return at most MOST_MOMENTS moments with transfers, chosen as described there."""
     moments = [moment for moment in chapter.moments if moment.transfers]
     if len(moments) <= MOST_MOMENTS:
         return moments
@@ -103,7 +103,7 @@ def shown_moments(chapter: Chapter) -> list[Moment]:
 
 
 def cut_rows(chapters: Sequence[Chapter]) -> Rows:
-    """Return a row for each cut that was in force."""
+    """Return a row for each cut that was used."""
     rows = []
     for chapter in chapters:
         for cut in chapter.compared():
@@ -115,7 +115,7 @@ def cut_rows(chapters: Sequence[Chapter]) -> Rows:
 
 
 def arm_rows(chapters: Sequence[Chapter]) -> Rows:
-    """Return a row for each arm of the tuner, with the belief at the end."""
+    """Return a row for each arm of the tuner, with its final belief."""
     return [
         [chapter.name, arm.words, _time(arm.predicted_s), f"{_time(arm.believed_s)} ± {arm.error:.1%}", str(arm.seen)]
         for chapter in chapters

@@ -1,7 +1,7 @@
-"""A run's trace for Perfetto, in Chrome's format (JSON).
+"""Trace of a run for Perfetto, in Chrome's JSON format.
 
-Rule of this file: from a story to events. Times there are microseconds. Each chapter is a process, and its threads are
-iterations, compute and lanes of transfers that do not overlap.
+Rule of this file: turn a story into trace events, with times in microseconds. Each chapter is a process. Its threads
+are the iterations, compute, and lanes of transfers that do not overlap.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from prophet_scheduler.lab.report.stories import Chapter, Story
 
 Event = dict[str, Any]
 ITERATIONS, COMPUTE, FIRST_LANE = 0, 1, 2
-"""Numbers of threads."""
+"""Thread ids."""
 MOST_LANES = 1000
-"""Threads between the first lane of pushes and that of pulls."""
+"""Difference between the thread ids of the first push lane and the first pull lane."""
 
 
 def trace(story: Story) -> dict[str, list[Event]]:
@@ -54,13 +54,13 @@ def _events(pid: int, chapter: Chapter) -> Iterator[Event]:
     for moved in chapter.traffic:
         took_s = max(moved.until_s - moved.from_s, 1e-9)
         rates = {"sent": moved.sent_bytes / took_s, "received": moved.received_bytes / took_s}
-        yield {"ph": "C", "pid": pid, "name": "bytes a second", "ts": moved.from_s * 1e6, "args": rates}
+        yield {"ph": "C", "pid": pid, "name": "bytes per second", "ts": moved.from_s * 1e6, "args": rates}
     for thread, name in names.items():
         yield {"ph": "M", "pid": pid, "tid": thread, "name": "thread_name", "args": {"name": name}}
 
 
 def _lanes(transfers: Iterable[Transfer]) -> Iterator[tuple[int, Transfer]]:
-    """Yield transfers by start, each with the first lane that is free then."""
+    """Yield the transfers by start time, each with the first free lane."""
     free_s: list[float] = []
     for transfer in sorted(transfers, key=lambda each: each.start_s):
         lane = next((lane for lane, until_s in enumerate(free_s) if until_s <= transfer.start_s), len(free_s))

@@ -1,7 +1,7 @@
 """Content of a report, independent of its source.
 
-Rule of this file: immutable values, and what follows from them alone; no file and no drawing. Times are seconds after
-the run's beginning, sizes bytes, rates bytes per second.
+Rule of this file: immutable values and what can be computed from them alone; no file access, no drawing. Times are
+seconds since the run's start, sizes bytes, rates bytes per second.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from prophet_scheduler.lab.iterations import Times, rests_from, times_of
 from prophet_scheduler.lab.records import Results
 
 LEAST_MEASURED = 3
-"""Minimum iterations under a cut for a measured time."""
+"""Minimum number of iterations under a cut for a measured time."""
 
 
 @dataclass(frozen=True)
 class Lap:
-    """One iteration: its end and its duration."""
+    """One iteration: its end time and its duration."""
 
     end_s: float
     period_s: float
@@ -35,10 +35,10 @@ class Lap:
 
 @dataclass(frozen=True)
 class CutInForce:
-    """Cut in force from `from_s` on. `predicted_s` is the predicted iteration time under it, if there is a prediction;
-    `measured_s` is the mean of `count` iterations, if there were enough.
+    """Cut used from `from_s` on. `predicted_s` is the predicted iteration time under it, None without a prediction;
+    `measured_s` is the mean of `count` iterations, None if there were too few.
 
-    A cut appears again if it got a new prediction after more learning.
+    A cut appears again when more learning changed its prediction.
     """
 
     from_s: float
@@ -50,13 +50,13 @@ class CutInForce:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Sizes of the smallest and the largest blocks."""
+        """Smallest and largest block size."""
         sizes = [segment.block_bytes for segment in self.segments] or [0]
         return min(sizes), max(sizes)
 
     @property
     def error(self) -> float | None:
-        """Error of the prediction as a share of the measured time; None if one of them is missing."""
+        """Error of the prediction as a share of the measured time; None if either is missing."""
         known = self.measured_s is not None and self.predicted_s is not None
         return self.predicted_s / self.measured_s - 1 if known else None  # type: ignore[operator]
 
@@ -75,7 +75,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Moment:
-    """All transfers of a few seconds; `left_out` more were not recorded. `computing`: (what, from, until)."""
+    """All transfers of a few seconds; `left_out` more were not recorded. `computing`: (kind, from, until)."""
 
     name: str
     from_s: float
@@ -89,8 +89,8 @@ class Moment:
 class Chapter:
     """One worker, or one policy of an experiment. `stock_s`: predicted iteration time in the engine's own order.
 
-    `arena`: ids of transfers are places in the arena. `all_reduce`: a push is its own pull. `waited_s`: seconds an
-    iteration that the program waited for each gradient. If those are not recorded, `queued_s` has the seconds that each
+    `arena`: transfer ids are positions in the arena. `all_reduce`: a push is also its own pull. `waited_s`: seconds per
+    iteration that the program waited for each gradient. If that was not recorded, `queued_s` has the seconds that each
     gradient waited for the wire.
     """
 
@@ -106,12 +106,12 @@ class Chapter:
     arena: bool = True
     all_reduce: bool = False
     arms: Sequence[ArmStatus] = ()
-    """Arms of the job with the times believed at its end, the fastest first."""
+    """Arms of the job with the times believed at its end, fastest first."""
     notes: Sequence[str] = ()
 
     @property
     def recut_s(self) -> float | None:
-        """Time when blocks last changed during training; new predictions of the same cut do not count."""
+        """Time when blocks last changed during training, not counting new predictions of a cut; None if never."""
         pairs = zip((None, *self.cuts), self.cuts, strict=False)
         since_s = [cut.from_s for before, cut in pairs if before is None or before.segments != cut.segments]
         began_s = self.laps[0].began_s if self.laps else 0.0
@@ -124,15 +124,15 @@ class Chapter:
 
     @property
     def times(self) -> Times | None:
-        """Times of its iterations; None without any."""
+        """Times of the iterations; None without iterations."""
         return times_of([([lap.period_s for lap in self.laps], self.rests_from)]) if self.laps else None
 
     def compared(self) -> list[CutInForce]:
-        """Return each cut that was in force, with the iteration time under it."""
+        """Return each cut that was used, with its measured iteration time."""
         rows = []
         ends = [*(cut.from_s for cut in self.cuts[1:]), float("inf")]
         for cut, until_s in zip(self.cuts, ends, strict=False):
-            # The first iteration belongs to both cuts.
+            # The iteration during which the cut changed belongs to both cuts and does not count.
             periods = [lap.period_s for lap in self.laps if cut.from_s < lap.began_s and lap.end_s <= until_s]
             measured_s = fmean(periods) if len(periods) >= LEAST_MEASURED else None
             rows.append(replace(cut, measured_s=measured_s, count=len(periods)))
@@ -141,7 +141,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Story:
-    """Story of a run. `facts` are a few lines about the whole run; only an experiment has `results`."""
+    """Content of a report. `facts` are a few lines about the whole run; only an experiment has `results`."""
 
     title: str
     facts: Sequence[str]

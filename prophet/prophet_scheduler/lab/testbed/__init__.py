@@ -1,4 +1,4 @@
-"""The testbed: a cluster on one machine, in network namespaces with links of chosen bandwidth.
+"""Testbed: a cluster on one machine, in network namespaces joined by links of chosen bandwidth and delay.
 
 Needs root or user namespaces.
 """

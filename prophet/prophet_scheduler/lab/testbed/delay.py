@@ -1,9 +1,9 @@
-"""Delay of a link: its limits, the TCP buffers it needs, and the relay process that makes it.
+"""Delay of a link: its limits, the TCP buffers it needs, and the relay process that adds it.
 
     node -- tbf ==== near | relay | far ==== tbf -- bridge
 
-The relay (native/relay.cc) joins the node's veth pair to one that ends on the bridge. In both directions it comes after
-the token bucket, as a long wire comes after the card that feeds it.
+The relay (native/relay.cc) joins the node's veth pair to a second pair that ends at the bridge. In both directions it
+follows the token bucket, as a long wire follows the card that feeds it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MAX_DELAY_S = 0.02
 PATIENCE_S = 10.0
 
 SLACK_S = 0.0005
-"""Maximum excess of a round trip over the wanted one, which programs and bridge add, without and with a relay."""
+"""Maximum time that programs and the bridge may add to a round trip, with or without a relay."""
 
 FAST_BPS = 10e9
-"""Rate assumed for the buffers of a link with a delay but without shaping."""
+"""Rate assumed, when sizing buffers, for a link with a delay but without shaping."""
 
 
 @dataclass(frozen=True)
 class RelayReport:
-    """Report of a relay since the last one; times in seconds.
+    """Report of a relay on the time since its previous report; times are seconds.
 
-    `late_...` is the lateness of sent frames; `dropped` frames found no room. `realtime` is True if the relay has
-    priority over all other programs of the machine.
+    `late_...` is the lateness of sent frames. `dropped` frames found a full buffer. `realtime` is True if the relay has
+    priority over all other programs on the machine.
     """
 
     frames: int
@@ -48,17 +48,17 @@ class RelayReport:
 
 
 def check_delay(node: str, delay_s: float | None) -> None:
-    """Raise UserError unless the delay is None (no relay) or one that this testbed can make."""
+    """Raise UserError unless the delay is None (no relay) or within what this testbed can emulate."""
     if delay_s is not None and not (math.isfinite(delay_s) and 0 <= delay_s <= MAX_DELAY_S):
         most = f"{MAX_DELAY_S * 1e3:g} ms"
         raise UserError(f"delay of {node}: {delay_s * 1e3:g} ms each way cannot be emulated here; give 0 to {most}")
 
 
 def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
-    """Return the size to which a connection's buffers must be able to grow without limiting the rate; 0 without delay.
+    """Return the size that a connection's buffers must be able to reach so as not to limit the rate; 0 without delay.
 
-    They hold the bytes on the wire and in the bucket's queue (`token_bucket`); the kernel's own overhead doubles them.
-    A known rate counts as MAX_BANDWIDTH_BPS or more, since it may rise later, and an unknown one (None) as FAST_BPS.
+    They hold the bytes on the wire and in the bucket's queue (`token_bucket`), doubled for the kernel's overhead. A
+    known rate counts as at least MAX_BANDWIDTH_BPS, since it may rise later; an unknown rate (None) counts as FAST_BPS.
     """
     rate = FAST_BPS if bandwidth_bps is None else max(bandwidth_bps, MAX_BANDWIDTH_BPS)
     held_s = round_trip_s + max(QUEUE_S, round_trip_s)
@@ -66,17 +66,17 @@ def tcp_buffer_bytes(round_trip_s: float, bandwidth_bps: float | None) -> int:
 
 
 def require_relay() -> None:
-    """Raise UserError with the reason and advice if a relay cannot run."""
+    """Raise UserError with the reason if a relay cannot run."""
     tried = try_alone(*launcher("relay", "try"))
     if tried.returncode != 0:
         raise UserError(f"links cannot be delayed here: {_last_line(tried.stderr)}")
 
 
 class Relay:
-    """Running relay of `node`'s link. It ends when it is closed, or when this process ends in any way."""
+    """Running relay of `node`'s link. It exits on `close`, or when this process exits for any reason."""
 
     def __init__(self, node: str, namespace: str, near: str, far: str, delay_s: float) -> None:
-        """Start the relay. Raises UserError if it does not start."""
+        """Start the relay. Raises UserError if that fails."""
         self._node = node
         self._fault: str | None = None
         self._process = subprocess.Popen(
@@ -94,7 +94,7 @@ class Relay:
             raise UserError(f"the link of {node} cannot be delayed: {reason}")
 
     def fault(self) -> str | None:
-        """Reason in one line why frames no longer pass; None while they do."""
+        """Reason, in one line, why frames no longer pass; None while they do."""
         status = self._process.poll()
         if status is not None and self._fault is None:
             assert self._process.stderr
@@ -103,7 +103,7 @@ class Relay:
         return self._fault
 
     def report(self) -> RelayReport:
-        """Return the report since the last one. Raises UserError if the relay has ended."""
+        """Return a report on the time since the previous one. Raises UserError if the relay has exited."""
         assert self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write("\n")
@@ -113,13 +113,13 @@ class Relay:
             line = ""
         if not line:
             self._process.wait(PATIENCE_S)
-            raise UserError(self.fault() or f"the relay of {self._node}'s link says nothing")
+            raise UserError(self.fault() or f"the relay of {self._node}'s link does not answer")
         return RelayReport(**json.loads(line))
 
     def close(self) -> None:
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        with contextlib.suppress(BrokenPipeError):  # the relay ended with a request unread
-            self._process.stdin.close()  # this ends the relay
+        with contextlib.suppress(BrokenPipeError):  # the relay exited before it read a request
+            self._process.stdin.close()  # makes the relay exit
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:

@@ -1,19 +1,19 @@
-"""The processes inside the testbed: programs of one file, run by path with `python -I -S`, so that they start in
-milliseconds and read nothing of the job's environment. They use only the standard library, and only what each needs.
+"""Launcher of the testbed's processes. This file runs by path with `python -I -S`, so that it starts in milliseconds
+and ignores the job's environment. It uses only the standard library, and each command imports only what it needs.
 
-    launch.py hold COUNT BUFFER      makes COUNT network namespaces and keeps them until standard input ends;
+    launch.py hold COUNT BUFFER      makes COUNT network namespaces and keeps them until standard input closes;
                                      a byte on it ends the processes in all but the last, and a line answers;
-                                     buffers of TCP in them may grow to BUFFER bytes, or as far as Linux lets them
+                                     TCP buffers in them may grow to BUFFER bytes, or to Linux's default if larger
     launch.py enter NETNS ARGV...    runs ARGV in the network namespace, with its own /dev/shm
-    launch.py alone ARGV...          runs ARGV in its own network namespace
-    launch.py on CORES ARGV...       runs ARGV on these processor cores alone: numbers separated by commas
+    launch.py alone ARGV...          runs ARGV in a new network namespace
+    launch.py on CORES ARGV...       runs ARGV on these CPU cores only (numbers separated by commas)
     launch.py user ARGV...           runs ARGV as root of a new user namespace
-    launch.py relay NEAR FAR DELAY   passes frames on between two interfaces, each DELAY seconds after it came
-    launch.py relay try              ends with status 0 if the kernel allows a relay
+    launch.py relay NEAR FAR DELAY   relays frames between two interfaces, each DELAY seconds after its arrival
+    launch.py relay try              exits with status 0 if the kernel allows a relay
 
-The namespaces have no name in the file system: they exist because the holder has them open. The holder's standard input
-is a pipe from the harness, so it ends with the harness however that dies, SIGKILL included; the holder then ends every
-process in its namespaces.
+The namespaces have no name in the file system: they exist while the holder has them open. The holder's standard input
+is a pipe from the harness. It closes when the harness exits, even by SIGKILL; the holder then ends every process in its
+namespaces.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MS_PRIVATE = 1 << 18
 GRACE_S = 2.0  # between SIGTERM and SIGKILL
 POLL_S = 0.02
 
-# Linux's own defaults: a host tuned for long fast links would hide the scheduler behind deep socket buffers.
+# Linux's defaults: on a host tuned for long fast links, deep socket buffers would hide the scheduler's effect.
 TCP_WMEM = (4096, 16384, 4194304)
 TCP_RMEM = (4096, 131072, 6291456)
 SYSCTLS = {
     "ipv4/tcp_congestion_control": "reno",
-    # A connection must not reuse what an earlier one, maybe another policy's, learned of the link.
+    # A connection must not reuse what an earlier one, maybe of another policy, learned about the link.
     "ipv4/tcp_no_metrics_save": "1",
 }
 
@@ -48,24 +48,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *arguments: object) -> None:
-    """Make one libc call. Raises OSError."""
+    """Call a libc function. Raises OSError if it fails."""
     if getattr(_libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def sysctls(buffer_bytes: int) -> dict[str, str]:
-    """Return the settings of each namespace; TCP's buffers may grow to `buffer_bytes`, if that is more than usual."""
+    """Return the sysctls of each namespace; TCP buffers may grow to `buffer_bytes`, or to the default if larger."""
     buffers = {"ipv4/tcp_wmem": TCP_WMEM, "ipv4/tcp_rmem": TCP_RMEM}
     sizes = {key: f"{least} {begin} {max(most, buffer_bytes)}" for key, (least, begin, most) in buffers.items()}
     return SYSCTLS | sizes
 
 
 def hold(count: int, buffer_bytes: int) -> None:
-    """Write the file descriptors of the namespaces to standard output, one line, and serve until input ends.
+    """Write the namespaces' file descriptors to standard output, in one line, and serve until standard input closes.
 
-    A byte of input ends every process in the namespaces but the last, which is the network's own; an empty line
-    confirms it.
+    A byte of input ends every process in all namespaces but the last, which belongs to the network itself; an empty
+    line confirms it.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -74,7 +74,7 @@ def hold(count: int, buffer_bytes: int) -> None:
         _call("unshare", CLONE_NEWNET)
         opened.append(os.open("/proc/self/ns/net", os.O_RDONLY))
         for key, value in sysctls(buffer_bytes).items():
-            # A read-only /proc/sys, as in many containers, refuses this; the rate is checked before it is used.
+            # A read-only /proc/sys, as in many containers, refuses this; but rates are checked before a link is used.
             with contextlib.suppress(OSError):
                 Path("/proc/sys/net", key).write_text(value)
     namespaces = [_identity(os.fstat(descriptor)) for descriptor in opened]
@@ -86,7 +86,7 @@ def hold(count: int, buffer_bytes: int) -> None:
 
 
 def end_processes_in(namespaces: set[tuple[int, int]]) -> None:
-    """Send SIGTERM to all but this process and SIGKILL to the rest after GRACE_S; return when none is left."""
+    """Send SIGTERM to all processes but this one, and SIGKILL to the rest after GRACE_S; return when none is left."""
     deadline = time.monotonic() + GRACE_S
     warned: set[int] = set()
     while left := _processes_in(namespaces):
@@ -103,7 +103,7 @@ def _processes_in(namespaces: set[tuple[int, int]]) -> set[int]:
     processes = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            # A zombie has no namespace, and another user's process cannot be inspected: neither is ours to end.
+            # Ignore zombies, which have no namespace, and other users' processes, which cannot be inspected.
             with contextlib.suppress(OSError):
                 if _identity((entry / "ns/net").stat()) in namespaces:
                     processes.add(int(entry.name))
@@ -132,14 +132,14 @@ def own_shared_memory() -> None:
 def user(argv: list[str]) -> None:
     uid, gid = os.geteuid(), os.getegid()
     _call("unshare", CLONE_NEWUSER)
-    Path("/proc/self/setgroups").write_text("deny")  # without this the kernel refuses a gid map from a user
+    Path("/proc/self/setgroups").write_text("deny")  # otherwise the kernel refuses a gid map from a non-root user
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
     Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
     run(argv)
 
 
 def relay(arguments: list[str]) -> int:
-    """Return the exit status of native/relay.cc, which does the work and prints the output."""
+    """Run native/relay.cc, which does the work and prints the output, and return its exit status."""
     from importlib.machinery import EXTENSION_SUFFIXES
 
     try:
@@ -155,7 +155,7 @@ def relay(arguments: list[str]) -> int:
 
 
 def run(argv: list[str]) -> None:
-    # Python ignores these two signals; a program must not inherit that.
+    # Python ignores these two signals; the program must not inherit that.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execvp(argv[0], argv)

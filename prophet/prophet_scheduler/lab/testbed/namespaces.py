@@ -1,4 +1,4 @@
-"""Permission to make namespaces: as root, or as root of this process's own user namespace."""
+"""Permission to create namespaces: as root, or as root of a user namespace."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def launcher(*arguments: str) -> list[str]:
 
 
 def try_alone(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Run `argv` to its end in its own network namespace, made as this process may make one."""
+    """Run `argv` in its own network namespace, created as root or through a user namespace, and wait for it."""
     alone = launcher("alone", *argv)
     command = alone if os.geteuid() == 0 else launcher("user", *alone)
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
 def require_namespaces() -> str:
-    """Return the way to get namespaces: "root", or "user" if `reexec_in_user_namespace` is needed or was done.
+    """Return how to create namespaces: as "root", or as "user" if `reexec_in_user_namespace` is needed or was done.
 
     Raises UserError with advice if neither works.
     """
@@ -41,13 +41,13 @@ def require_namespaces() -> str:
 
 
 def reexec_in_user_namespace() -> None:
-    """Replace this process, unless root, with the same command line as root of a new user namespace, once.
+    """Unless already root, re-execute the same command line as root of a new user namespace, once.
 
-    Only the user namespace is new; the host's network and files stay as they are. Call it before anything that should
-    not happen twice. Raises UserError as `require_namespaces` does.
+    Only the user namespace is new; the host's network and files stay the same. Call this before anything that must not
+    happen twice. Raises UserError like `require_namespaces`.
     """
     if os.geteuid() == 0:
-        require_namespaces()  # Root of a container may have none.
+        require_namespaces()  # root of a container may lack the permission
         return
     if USER_NAMESPACE in os.environ:
         raise UserError(f"{USER_NAMESPACE} is set, but this process is not root of a user namespace: unset it")

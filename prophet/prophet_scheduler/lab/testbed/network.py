@@ -1,8 +1,8 @@
-"""The wires: a bridge, a veth pair a node and the token buckets at both ends, made with iproute2's `ip` and `tc`.
+"""The wires: a bridge, a veth pair per node, and token buckets at both ends, made with iproute2's `ip` and `tc`.
 
-Everything happens inside namespaces of the testbed, each given as a path that opens it; those of the host are never
-read or changed. Commands run as batches, so a testbed costs a few processes, each with a time limit. (Now and then a
-request of pyroute2 0.9.7 never returned.)
+Everything happens inside the testbed's namespaces, each given as a path that opens it; the host's are never read or
+changed. Commands run in batches, so a testbed costs a few processes, each with a time limit. (With pyroute2 0.9.7,
+requests sometimes never returned.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plug_in(
 ) -> None:
     """Make a veth pair from `port` of the bridge to `interface` of the node in `namespace`, with `address` (/24).
 
-    With inner `ends`, the node's first, two pairs, which a relay joins.
+    With inner `ends` (the node's first), make two pairs for a relay to join.
     """
 
     def pair(ours: str, peer: str) -> str:
@@ -58,14 +58,14 @@ def plug_in(
 
 
 def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
-    """Connect or cut off `port`; both ends keep their carrier, as behind a failed switch."""
+    """Connect or disconnect `port`; both ends keep their carrier, as behind a failed switch."""
     _batch(bridge_namespace, "ip", f"link set {port} {f'master {bridge}' if passes else 'nomaster'}")
 
 
 def shape(
     namespace: str, interface: str, bandwidth_bps: float | None, round_trip_s: float = 0.0, *, was_shaped: bool
 ) -> None:
-    """Limit the interface's outgoing traffic by `token_bucket`; a change of rate keeps queued packets."""
+    """Limit the interface's outgoing traffic with a `token_bucket`; a change of rate keeps queued packets."""
     if bandwidth_bps is not None:
         bucket, verb = token_bucket(bandwidth_bps, round_trip_s), "change" if was_shaped else "add"
         limits = f"rate {bucket.rate * 8}bit burst {bucket.burst} limit {bucket.limit}"
@@ -85,7 +85,7 @@ def _batch(namespace: str, tool: str, *commands: str) -> None:
             timeout=LIMIT_S,
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f"the testbed: {tool} did nothing for {LIMIT_S:g} s; leave the machine idle") from None
+        raise UserError(f"the testbed: {tool} did not finish in {LIMIT_S:g} s; leave the machine idle") from None
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
         raise UserError(f"the testbed needs veth, bridge and sch_tbf of this kernel: {reason}")

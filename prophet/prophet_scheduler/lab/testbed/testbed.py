@@ -1,11 +1,11 @@
-"""The testbed: nodes with an address, a bandwidth and a delay each, processes inside them, and measured rates.
+"""The testbed: nodes, each with an address, bandwidth and delay, the processes inside them, and measured rates.
 
     node 0 -- tbf ==== tbf -- bridge -- tbf ==== tbf -- node 1
              (up)      (down)           ...
 
-Each node is a network namespace joined by a veth pair to a bridge, which has its own namespace. A token bucket at the
-node's end limits what it sends, one at the bridge's end what it receives; delay.py describes a relay in between.
-Namespaces have no names and names inside them are private, so testbeds do not collide. launch.py describes their end.
+Each node is a network namespace, joined by a veth pair to a bridge in its own namespace. A token bucket at the node's
+end limits the rate of sending, one at the bridge's end that of receiving; delay.py describes a relay in between.
+Namespaces have no names, and names inside them are private, so testbeds do not collide. launch.py tells how they end.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
 SUBNET = "10.77.0"
-PREFIX = "prophet"  # of the names of the interfaces
+PREFIX = "prophet"  # of interface names
 MAX_NODES = 250
-DISCARD_FRACTION = 1 / 3  # of a measurement: the first burst and TCP's slow start
+DISCARD_FRACTION = 1 / 3  # of a measurement, for the first burst and TCP's slow start
 CHECK_S = 1.2
-MOST_CHECKS = 3  # of a rate, since another program may have had the processor during one
+MOST_CHECKS = 3  # per rate, since another program may have taken the CPU during a check
 RAMP_ROUND_TRIPS = 30  # added to a measurement, for TCP to fill a link with a delay
-ASKED = 21  # round trips
-TOLERANCE = 0.10  # of a link's rate and round trip
+ASKED = 21  # number of measured round trips
+TOLERANCE = 0.10  # of a link's rate and round trip, as a share
 PATIENCE_S = 15.0
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One machine: `bandwidth_bps` in bits per second each way, None for a link that is not shaped.
+    """One machine: `bandwidth_bps` in bits per second each way, None for an unshaped link.
 
-    Its programs run only on `cores`, numbers of this machine's processor cores; on all cores if empty. `delay_s` is the
-    delay of a frame each way; None for a link without a relay. The rate and the round trip of a link that is neither
-    shaped nor delayed are measured only if `measured`.
+    Its programs run only on `cores` (numbers of this machine's CPU cores), on all if empty. `delay_s` is the delay of a
+    frame each way, None for a link without a relay. The rate and round trip of a link that is neither shaped nor
+    delayed are measured only if `measured`.
     """
 
     name: str
@@ -60,16 +60,16 @@ class NodeSpec:
 
 
 class Testbed:
-    """Nodes on one bridge, while the context lasts.
+    """Nodes on one bridge, as a context manager.
 
-    Needs root, or root of a user namespace (`reexec_in_user_namespace`). On any exit, every process in a node gets
-    SIGTERM, then SIGKILL two seconds later, and the namespaces vanish; they also do when this process is killed.
+    Needs root, or root of a user namespace (`reexec_in_user_namespace`). On exit, or if this process is killed, every
+    process in a node gets SIGTERM, then SIGKILL two seconds later, and the namespaces vanish.
     """
 
     __test__ = False  # for pytest
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
-        """Check the nodes. Raises UserError for bad ones."""
+        """Check the nodes. Raises UserError for an invalid one."""
         names = [node.name for node in nodes]
         if not 1 <= len(names) <= MAX_NODES:
             raise UserError(f"a testbed has 1 to {MAX_NODES} nodes, not {len(names)}")
@@ -78,12 +78,12 @@ class Testbed:
             check_delay(node.name, node.delay_s)
         self._specs = {node.name: node for node in nodes}
         self._places = {name: place for place, name in enumerate(names)}
-        # The last node is the testbed's own and never shaped: the far end of `check`.
+        # The last node is the testbed's own, unshaped: the peer in `check`.
         self._probe = len(names)
         self._buffer_bytes = _buffer_bytes(nodes)
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
-        self._namespaces: list[str] = []  # paths: one a place, then the bridge's
+        self._namespaces: list[str] = []  # paths: one per place, then the bridge's
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._relays: dict[str, Relay] = {}
         self._traffic_of: dict[str, list[subprocess.Popen[str]]] = {}
@@ -126,25 +126,25 @@ class Testbed:
             self._relays[node] = Relay(node, self._bridge, *ends, delay_s)
 
     def address(self, node: str) -> str:
-        """Return the IPv4 address by which other nodes reach it."""
+        """Return the IPv4 address at which other nodes reach `node`."""
         return _address(self._place(node))
 
     def interface(self, node: str) -> str:
-        """Return the name of its network interface, inside the node."""
+        """Return the name of the network interface inside the node."""
         self._place(node)
         return self._inside
 
     def namespace(self, node: str) -> str:
-        """Return the path of its network namespace, for setns(2): it lasts as long as the testbed."""
+        """Return the path of the node's network namespace, for setns(2); valid as long as the testbed exists."""
         return self._namespaces[self._place(node)]
 
     def popen(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a program in the node: with its network, cores, /dev/shm, and its own session (and process group).
+        """Start a program in the node, with the node's network and cores, and its own /dev/shm and session.
 
-        `env` is its whole environment. Output and errors go to `log`, from its beginning. A program that cannot start
-        exits with a line there and status 1.
+        `env` is the whole environment. Standard output and error overwrite `log`. A program that cannot start exits
+        with status 1 and a line in the log.
         """
         namespace = self.namespace(node)
         if cores := self._specs[node].cores:
@@ -163,7 +163,7 @@ class Testbed:
         return process
 
     def terminate_all(self) -> None:
-        """End every process in a node, as on exit; the nodes and their links stay."""
+        """End every process in all nodes, as on exit; the nodes and their links stay."""
         assert self._holder and self._holder.stdin and self._holder.stdout
         self._holder.stdin.write("\n")
         self._holder.stdin.flush()
@@ -171,17 +171,17 @@ class Testbed:
         self._collect()
 
     def fault(self) -> str | None:
-        """Name in one line a process of the network itself that has ended too early; None if all run."""
+        """Return a line that names a process of the network itself that has exited early; None if all are running."""
         faults = (relay.fault() for relay in self._relays.values())
         ended = (node for node, senders in self._traffic_of.items() if any(s.poll() is not None for s in senders))
         return next(filter(None, faults), None) or next((f"the traffic at {node} ended" for node in ended), None)
 
     def relays(self) -> dict[str, RelayReport]:
-        """Return each delayed node's relay report since the last call. Raises UserError if a relay has ended."""
+        """Return each delayed node's relay report since the last call. Raises UserError if a relay has exited."""
         return {node: relay.report() for node, relay in self._relays.items()}
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
-        """Change the rate of the node's link in use, both ways, in bits per second; None lifts the limit."""
+        """Change the rate of the node's link, both ways, in bits per second; None lifts the limit."""
         place = self._place(node)
         check_bandwidth(node, bandwidth_bps)
         was_shaped = self._shaped[node] is not None
@@ -190,11 +190,11 @@ class Testbed:
         self._shaped[node] = bandwidth_bps
 
     def set_link(self, node: str, *, passes: bool) -> None:
-        """Open or cut the node's link; a cut link loses all packets without any notice."""
+        """Restore or cut the node's link; a cut link silently drops all packets."""
         set_passing(self._bridge, PREFIX, self._port(self._place(node)), passes=passes)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
-        """Send a signal to every running program that was started in the node, and to its children."""
+        """Send a signal to every running program started in the node, and to its children."""
         self._place(node)
         for of, process in self._processes:
             if of == node and process.poll() is None:
@@ -202,8 +202,8 @@ class Testbed:
                     os.killpg(process.pid, number)
 
     def set_traffic(self, node: str, bits_per_s: float | None) -> None:
-        """Fill the node's link with other traffic, each way; None ends it. The traffic is datagrams on time from and to
-        the testbed's own node, in the token buckets' queues with everything else, so TCP gets the rest.
+        """Load the node's link with other traffic, each way; None stops it. The traffic is datagrams at a steady rate
+        to and from the testbed's own node; they share the token buckets' queues, so TCP gets what remains.
         """
         place = self._place(node)
         for process in self._traffic_of.pop(node, []):
@@ -218,14 +218,14 @@ class Testbed:
             processes.append(self._traffic(source, "flood", address, _first_line(receiver), str(bits_per_s)))
 
     def measure(self, node_a: str, node_b: str, seconds: float = 1.5) -> float:
-        """Return one TCP connection's payload in bits per second from `node_a` to `node_b`, after the first third."""
+        """Return a TCP connection's payload bits per second from `node_a` to `node_b`, without the first third."""
         return self._measure(self._place(node_a), self._place(node_b), seconds)
 
     def check(self) -> dict[str, float]:
-        """Measure each node that is shaped or `measured`, alone, in bits per second: {"worker0 up": ..., ...}.
+        """Measure each node that is shaped or `measured`, one by one, in bits per second: {"worker0 up": ..., ...}.
 
-        Takes about 1.5 s a measurement. Raises UserError if one differs from the wanted rate by more than TOLERANCE,
-        MOST_CHECKS times in a row.
+        Each measurement takes about 1.5 s. Raises UserError if a rate differs from the requested one by more than
+        TOLERANCE, MOST_CHECKS times in a row.
         """
         achieved = {}
         for node, wanted in self._shaped.items():
@@ -240,14 +240,14 @@ class Testbed:
                     if right or wanted is None:
                         break
                 if not right and wanted is None:
-                    raise UserError(f"bandwidth of {node}: nothing came through {way}; leave the machine idle")
+                    raise UserError(f"bandwidth of {node} {way}: no data arrived; leave the machine idle")
                 if not right and wanted is not None:
                     rates = f"asked for {wanted / 1e6:g} Mbit/s, got {rate / 1e6:.0f} Mbit/s {way}"
                     raise UserError(f"bandwidth of {node}: {rates}; leave the machine idle, or ask for less")
         return achieved
 
     def round_trips(self) -> dict[str, float]:
-        """Return the median seconds of a small packet to the testbed's own node and back, by measured node."""
+        """Return, by measured node, the median round trip of a small packet to the testbed's own node, in seconds."""
         return {
             node: self._round_trip(self._places[node], self._probe)
             for node, spec in self._specs.items()
@@ -280,8 +280,8 @@ class Testbed:
     def _meeting(
         self, target: int, serve: Sequence[str], source: int, call: Sequence[str], limit_s: float, *, of_server: bool
     ) -> str:
-        """Run two programs of traffic.py, one of which calls the other; return the output of one, empty after the
-        limit.
+        """Run two programs of traffic.py, one of which calls the other, and return the output of the server or the
+        caller; empty on timeout.
         """
         server = self._traffic(target, serve[0], _address(target), *serve[1:])
         try:
@@ -329,7 +329,7 @@ class Testbed:
             relay.close()
         self._relays.clear()
         assert holder.stdin and holder.stdout and holder.stderr
-        holder.stdin.close()  # the holder now ends every process in the nodes, and itself
+        holder.stdin.close()  # the holder now ends every process in the nodes and exits
         holder.wait()
         holder.stdout.close()
         holder.stderr.close()
@@ -355,13 +355,13 @@ def _first_line(process: subprocess.Popen[str]) -> str:
 
 
 def _buffer_bytes(nodes: Sequence[NodeSpec]) -> int:
-    """Return the maximum of TCP's buffers on these links: for the two nodes furthest apart, at the highest rate."""
+    """Return the maximum size of TCP buffers on these links: that for the two furthest nodes, at the highest rate."""
     furthest = sorted((node.delay_s or 0.0 for node in nodes), reverse=True)[:2]
     rates = [node.bandwidth_bps for node in nodes if node.delay_s]
     return tcp_buffer_bytes(2 * sum(furthest), None if None in rates else max(filter(None, rates), default=0.0))
 
 
 def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """Kill the process if it still runs, perhaps before entering its node, and collect its status."""
+    """Kill the process if it is still running, perhaps not yet in its node, and collect its status."""
     process.kill()
     process.wait()

@@ -1,11 +1,11 @@
-"""Traffic of the testbed itself: programs run by path inside two nodes.
+"""The testbed's own traffic: programs run by path inside two nodes.
 
-traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate in bits a second of the bytes after DISCARD_S
+traffic.py receive ADDRESS DISCARD_S     prints the port, then the rate after DISCARD_S in bits per second
 traffic.py send ADDRESS PORT SECONDS     sends for that long and closes
 traffic.py echo ADDRESS                  prints the port, and sends back all packets that arrive
 traffic.py ask ADDRESS PORT COUNT        prints the median round trip in seconds of COUNT small packets, one at a time
 traffic.py sink ADDRESS                  prints the port, and ignores all packets that arrive
-traffic.py flood ADDRESS PORT RATE       sends RATE bits a second, regardless of other traffic
+traffic.py flood ADDRESS PORT RATE       sends RATE bits per second, regardless of other traffic
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PATIENCE_S = 10.0
 ASK_BYTES = 64
 ASK_PATIENCE_S = 1.0  # for one answer
 FLOOD_EVERY_S = 0.001
-MOST_FLOOD_BYTES = 60_000  # of a datagram, which the kernel cuts into frames: one call for all of them
+MOST_FLOOD_BYTES = 60_000  # of a datagram, which the kernel splits into frames: a single call sends all of them
 DEBT_S = 0.02  # maximum delay that a flood makes up for
 SEND_BUFFER_BYTES = 16 << 20  # a share of the longest queue, so that a flood waits for the link
-SO_SNDBUFFORCE = 32  # the module socket has no name for it
+SO_SNDBUFFORCE = 32  # not defined in Python's socket module
 
 
 def receive(address: str, discard_s: float) -> float:
-    """Return bits per second of payload from the first arrival after `discard_s` to the last; 0 if none came then."""
+    """Return the payload rate in bits per second from the first arrival after `discard_s` to the last; 0 if none."""
     with socket.create_server((address, 0)) as server:
         server.settimeout(PATIENCE_S)
         print(server.getsockname()[1], flush=True)
@@ -66,7 +66,7 @@ def echo(address: str) -> None:
 
 
 def ask(address: str, port: int, count: int) -> float:
-    """Return the median seconds of the round trips that came back; infinite if none did."""
+    """Return the median seconds of the round trips that completed; infinite if none did."""
     times = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.connect((address, port))
@@ -77,24 +77,24 @@ def ask(address: str, port: int, count: int) -> float:
             client.send(packet)
             with contextlib.suppress(TimeoutError):
                 while client.recv(ASK_BYTES) != packet:
-                    pass  # a late answer to an abandoned packet
+                    pass  # a late answer to a packet that timed out
                 times.append(time.monotonic() - asked)
     return statistics.median(times) if times else float("inf")
 
 
 def sink(address: str) -> None:
     with _bound(address):
-        signal.pause()  # the kernel drops packets without room
+        signal.pause()  # the kernel drops packets once the socket's buffer is full
 
 
 def flood(address: str, port: int, bits_per_s: float) -> None:
-    """Send datagrams on time, without end; other traffic gets the rest of the link."""
+    """Send datagrams at a steady rate, forever; other traffic gets the rest of the link."""
     datagram = bytes(max(1, min(MOST_FLOOD_BYTES, round(bits_per_s / 8 * FLOOD_EVERY_S))))
     every_s = 8 * len(datagram) / bits_per_s
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         try:
             client.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
-        except PermissionError:  # root of a user namespace gets only the size that the machine gives everybody
+        except PermissionError:  # root of a user namespace gets only the size allowed to every user
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         client.connect((address, port))
         due = time.monotonic()
@@ -107,7 +107,7 @@ def flood(address: str, port: int, bits_per_s: float) -> None:
 
 
 def _bound(address: str) -> socket.socket:
-    """Return a bound socket for datagrams, and print its port."""
+    """Return a bound datagram socket, and print its port."""
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind((address, 0))
     print(bound.getsockname()[1], flush=True)

@@ -303,7 +303,7 @@ def test_missing_packages_are_one_line_with_the_command_that_installs_them(monke
 
 def test_a_byteps_of_the_users_own_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_installed_from", lambda: Path("/somewhere/byteps"))
-    with pytest.raises(UserError, match="has a BytePS of its own"):
+    with pytest.raises(UserError, match="already has another BytePS"):
         build.install(Store(tmp_path), QUIET)
 
 

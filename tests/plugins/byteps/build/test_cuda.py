@@ -109,7 +109,7 @@ def test_torch_is_asked_for_its_cuda_without_being_imported(
     ("torch", "version", "expected", "said"),
     [
         ("2.13.0+cpu", None, None, r"torch 2.13.0\+cpu was built without CUDA, .* --force-reinstall torch"),
-        (None, None, None, "is of its PyTorch part, which needs torch: pip install torch"),
+        (None, None, None, "has only its PyTorch part and needs torch: pip install torch"),
         ("2.13.0", "13.0", "12", "--cuda-version is 12, but this torch was built for CUDA 13.0"),
         ("2.13.0", "13.0", "1", "--cuda-version is 1, but"),
     ],

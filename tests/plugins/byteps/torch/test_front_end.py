@@ -393,7 +393,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     network.shutdown()
     assert network.shut_down
     assert bool(network.flying) != waits
-    said = ["Prophet: updates were still to come when the job ended, and nothing moved any more"]
+    said = ["Prophet: updates were still outstanding when the job ended, and nothing moved any more"]
     assert caplog.messages == said * (not waits)
     network.shut_down = network.acknowledged = False  # for the fixture's own end
     down_s = iter(())

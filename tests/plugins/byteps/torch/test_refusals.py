@@ -40,7 +40,7 @@ class OwnName(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"compression": OwnName}, "compresses gradients in a way of its own"),
+        ({"compression": OwnName}, "uses a compression other than fp16"),
         ({"environ": "BYTEPS_ENABLE_ASYNC"}, "BYTEPS_ENABLE_ASYNC"),
         ({"module": "byteps.torch.cross_barrier"}, "cross_barrier"),
         ({"make": OwnStep}, "OwnStep has a step()"),

@@ -67,7 +67,7 @@ def test_who_waits_for_a_worker_that_is_gone_ends_with_a_warning(
         bps.shutdown()
     never.set()
     assert said == ["shutdown"]
-    assert caplog.messages == ["Prophet: transfers were still to come when the job ended, and 0 s later"]
+    assert caplog.messages == ["Prophet: transfers were still outstanding when the job ended, and 0 s later"]
 
 
 def test_what_mxnet_complains_of_stops_no_end(bps: Any, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -78,4 +78,4 @@ def test_what_mxnet_complains_of_stops_no_end(bps: Any, said: list[str], caplog:
     with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         bps.shutdown()
     assert said == ["shutdown"]
-    assert caplog.messages == ["Prophet: when the job ended, MXNet said: Operator gave up"]
+    assert caplog.messages == ["Prophet: MXNet failed when the job ended: Operator gave up"]

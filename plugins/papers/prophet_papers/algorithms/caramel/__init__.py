@@ -1,9 +1,9 @@
-"""Caramel (Hashemi et al., arXiv:2004.14020, 2020): computing and all-reduce scheduled together.
+"""Caramel (Hashemi et al., arXiv:2004.14020, 2020): compute and all-reduce scheduled together.
 
-`windows` says between when and when each parameter may travel; `batching` joins small ones; `packing` gives every
-batch its time in the backward or the forward pass; `depth` says into how many chunks a transfer is cut. The paper's
-other part, an order of computing, is not here (docs/policies/caramel.md). The policy for the queue is
-prophet_papers/caramel.py, the costs of the collectives are prophet_scheduler/simulate/collectives.py.
+`windows` computes the time window in which each parameter may travel, `batching` joins small parameters, `packing`
+assigns each batch a time in the backward or forward pass, and `depth` chooses the number of chunks of a transfer. The
+paper's order of compute operations is not implemented (docs/policies/caramel.md). The policy for the queue is in
+prophet_papers/caramel.py, the costs of the collectives are in prophet_scheduler/simulate/collectives.py.
 """
 
 from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes

@@ -1,14 +1,14 @@
 """Batches of small parameters that travel together (Caramel, section 4.2).
 
-Rule of this file: from windows and a network to batches, in the order in which they leave. When they travel is
-packing.py's. Sizes are bytes, times seconds after the backward pass began.
+Rule of this file: turn windows and a network into batches, in sending order; packing.py decides when they travel.
+Sizes are bytes, times seconds since backward began.
 
-Where the paper leaves something open:
+Choices where the paper is not explicit:
 
 - "If the transfers in the queue are done before the next parameter update" is read as: the batch could start before
-  then. So parameters that appear at the same moment share a batch even if the network is idle.
-- A parameter above the threshold goes ahead of a batch that is not closed.
-- Its threshold, "min x with f(2x) / 2f(x) > 0.8", is where two transfers as one are no longer a fifth faster.
+  then. So parameters generated at the same moment share a batch even if the network is idle.
+- A parameter above the threshold overtakes a batch that is still open.
+- The threshold, "min x with f(2x) / 2f(x) > 0.8", is where joining two transfers no longer saves 20% of the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 
 GAIN = 0.8
-"""Above this share of the time of two transfers, joining them no longer pays (the paper's constant)."""
+"""Ratio of joined to separate time of two transfers above which joining no longer pays (the paper's constant)."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Parameters that travel as one: `members` are places in windows. Ready with its last member, read with its first.
+    """Parameters that travel as one, `members` by index of their windows; ready with the last, read with the first.
 
-    `generated_s` is after the backward pass began, `read_s` after the forward pass did, as in Window.
+    `generated_s` counts from the start of backward, `read_s` from the start of forward, as in Window.
     """
 
     members: tuple[int, ...]
@@ -40,10 +40,10 @@ class Batch:
 
 
 def threshold_bytes(network: Network, gain: float = GAIN) -> float:
-    """The least x with E(2x) / 2E(x) >= `gain`; of a network without overhead that is 0.
+    """Return the smallest x with E(2x) / 2E(x) >= `gain`; 0 for a network without overhead.
 
-    With E(x) = a + x/B: a + 2x/B = gain (2a + 2x/B), so x = a B (2 gain - 1) / (2 (1 - gain)). That is 1.5 a B for 0.8,
-    the size at which the overhead is 40% of the time. Raises UserError where `gain` is not in [0.5, 1).
+    With E(x) = a + x/B: a + 2x/B = gain (2a + 2x/B), so x = a B (2 gain - 1) / (2 (1 - gain)). For 0.8 this is 1.5 a B,
+    the size at which the overhead is 40% of the time. Raises UserError if `gain` is not in [0.5, 1).
     """
     if not 0.5 <= gain < 1:
         raise UserError(f"gain is {gain}; it must be 0.5 or more and below 1")
@@ -51,10 +51,10 @@ def threshold_bytes(network: Network, gain: float = GAIN) -> float:
 
 
 def batch(parameters: Sequence[Window], network: Network, threshold: float | None = None) -> tuple[Batch, ...]:
-    """Return all of `parameters`, each in exactly one batch, in the order in which the batches leave.
+    """Return the batches in sending order; each of `parameters` is in exactly one.
 
-    `parameters` come in the order in which they are generated; `threshold` is in bytes, `threshold_bytes(network)`
-    where it is not given, and 0 joins nothing. Raises UserError where the order is another one.
+    `parameters` are in generation order; UserError if not. `threshold` is in bytes, by default
+    `threshold_bytes(network)`; 0 joins nothing.
     """
     for before, after in itertools.pairwise(parameters):
         if after.generated_s < before.generated_s:

@@ -1,6 +1,6 @@
-"""Into how many chunks a transfer is cut, so that the network and the processor work at once (Caramel, section 4.4).
+"""Number of chunks of a transfer, so that network and processor work in parallel (Caramel, section 4.4).
 
-Rule of this file: the paper's adaptive depth, and the pipeline that explains it. Sizes are bytes, times seconds.
+Rule of this file: the paper's adaptive depth, and the pipeline model behind it. Sizes are bytes, times seconds.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 
 MAX_DEPTH = 8
-"""The paper's greatest depth."""
+"""The paper's maximum depth."""
 
 
 def adaptive_depth(size_bytes: float, threshold_bytes: float, max_depth: int = MAX_DEPTH) -> int:
-    """The depth for a transfer: 1 for small ones, up to `max_depth` for large ones.
+    """Return the depth for a transfer: 1 for small transfers, up to `max_depth` for large ones.
 
-    The paper gives the two ends and says that the depth follows from the size and the threshold of batching. Here
-    it is the most chunks of which none is smaller than that threshold: cutting below it costs what batching gains.
-    A threshold of 0 (no overhead) makes every transfer as deep as allowed. Raises UserError for a depth below 1.
+    The paper gives these limits and says that the depth depends on the size and the batching threshold. Here it is the
+    maximum number of chunks that are not below the threshold: smaller chunks would lose what batching gains. With a
+    threshold of 0 (no overhead), every transfer has the maximum depth. Raises UserError for a depth below 1.
     """
     _check(max_depth)
     if size_bytes >= max_depth * threshold_bytes:
@@ -31,12 +31,12 @@ def adaptive_depth(size_bytes: float, threshold_bytes: float, max_depth: int = M
 def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> float:
     """Return the seconds that `depth` equal chunks take through `stages`, each of which works on one chunk at a time.
 
-    The first chunk passes all the stages, and then one chunk leaves the slowest of them after another:
+    The first chunk passes all stages; the others then follow at the pace of the slowest stage:
 
         T = sum of t(k) + (depth - 1) max t(k),  t(k) = overhead of stage k + size / (depth x its rate)
 
-    Stages are what a chunk goes through one after another without sharing anything: to the wire, over it, the sum. One
-    stage is the plain line, with the overhead `depth` times. Raises UserError for a depth below 1 and for no stages.
+    Stages are steps without shared resources: to the wire, over the wire, the sum. A single stage is the plain cost
+    line, with `depth` times the overhead. Raises UserError for a depth below 1, or without stages.
     """
     _check(depth)
     if not stages:
@@ -46,7 +46,7 @@ def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> flo
 
 
 def best_depth(size_bytes: float, stages: Sequence[Network]) -> int:
-    """The depth up to MAX_DEPTH with the least `pipelined_s`, the smallest of equals: what adapting could reach."""
+    """Return the smallest depth up to MAX_DEPTH with the lowest `pipelined_s`: the best that adapting could do."""
     return min(range(1, MAX_DEPTH + 1), key=lambda depth: pipelined_s(size_bytes, depth, stages))
 
 

@@ -2,19 +2,19 @@
 
 Rule of this file: the greedy packing, from batches to times. One transfer has the network at a time and is not cut.
 
-The backward pass is [0, backward_s], the forward pass [0, forward_s] of its own clock. Between the two is a gap, 0
-unless the network is too slow: in it nothing is computed. The paper's steps:
+The backward pass is [0, backward_s]; the forward pass is [0, forward_s] on its own clock. Between them is a gap without
+compute, 0 unless the network is too slow. The paper's steps:
 
-1. Batches are sorted by size, the largest first.
-2. Each is put beside computing: in the backward pass, any time after it is ready; if that is not feasible, in the
+1. Sort batches by size, largest first.
+2. Put each alongside compute: in the backward pass, any time after it is ready; if that is not feasible, in the
    forward pass, any time before it is read.
-3. Each that is left goes beyond computing: after the end of the backward pass or before the start of the forward
+3. Put each remaining batch outside compute: after the end of the backward pass or before the start of the forward
    pass, whichever lengthens the gap less.
 
-Where the paper leaves something open: step 2 takes the earliest feasible time in the backward pass and the latest in
-the forward pass, which keeps the end of the one and the start of the other free for step 3; equal batches keep their
-order; a tie in step 3 goes to the backward pass. A batch of step 3 uses what is free at that end of the pass and
-its remainder is the gap's; as a transfer is not cut, only the first one of each end can do so.
+Choices where the paper is not explicit: Step 2 takes the earliest feasible time in the backward pass and the latest in
+the forward pass, which keeps the end of the former and the start of the latter free for step 3. Equal batches keep
+their order. A tie in step 3 goes to the backward pass. A batch of step 3 uses the free time at that end of the pass,
+and its remainder adds to the gap; since transfers are not cut, only the first batch at each end can do so.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.network import Network
 
 ROUNDING_S = 1e-12
-"""Sums of seconds are equal within this."""
+"""Tolerance when comparing sums of seconds."""
 
 
 class Place(StrEnum):
-    """Beside which pass a batch travels; the last two reach into the gap."""
+    """Pass during which a batch travels; the last two places extend into the gap."""
 
     BACKWARD = "backward"
     FORWARD = "forward"
@@ -44,7 +44,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class PackedSlot:
-    """A batch (its place among the batches) has the network from `start_s` to `end_s` after backward began."""
+    """Slot in which `batch` (an index) has the network, from `start_s` to `end_s` since backward began."""
 
     batch: int
     place: Place
@@ -54,7 +54,7 @@ class PackedSlot:
 
 @dataclass(frozen=True)
 class Packing:
-    """The slots in order of time. `gap_s` is how long computing stands still between the two passes."""
+    """Slots by time. `gap_s` is how long compute stalls between the two passes."""
 
     slots: tuple[PackedSlot, ...]
     backward_s: float
@@ -77,10 +77,10 @@ class Packing:
 def pack(
     batches: Sequence[Batch], backward_s: float, forward_s: float, network: Network, forward: bool = True
 ) -> Packing:
-    """A slot for every batch: none before it is generated, and none ends after it is read.
+    """Return a slot for every batch, which starts no earlier than it is generated and ends no later than it is read.
 
-    `forward` False restricts transfers to the backward pass and the gap after it, as the systems do that the paper
-    compares with. Raises nothing: what does not fit makes the gap longer.
+    `forward` False restricts transfers to the backward pass and the gap after it, like the systems that the paper
+    compares with. Batches that do not fit lengthen the gap.
     """
     takes = [network.transfer_s(batch.size_bytes) for batch in batches]
     by_size = sorted(range(len(batches)), key=lambda index: -batches[index].size_bytes)
@@ -97,8 +97,8 @@ def pack(
             starts[index] = Place.FORWARD, start
         else:
             left.append(index)
-    # What is left goes to the ends of the passes: after the last transfer of backward, or before the first of forward.
-    # The gap holds what reaches beyond the passes.
+    # The remaining batches go after the last transfer of backward, or before the first of forward. Parts beyond the
+    # passes are in the gap.
     tail, head = before.last_busy, after.first_busy
     overrun = underrun = 0.0
     for index in left:
@@ -126,7 +126,7 @@ def pack(
 
 
 class _Free:
-    """Free part of [0, length_s], as intervals in order."""
+    """Free parts of [0, length_s], as sorted intervals."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
@@ -135,18 +135,18 @@ class _Free:
 
     @property
     def last_busy(self) -> float:
-        """Time after which nothing is taken."""
+        """Time after which all is free."""
         reaches = len(self._ends) > 0 and self._ends[-1] == self._length_s
         return float(self._starts[-1]) if reaches else self._length_s
 
     @property
     def first_busy(self) -> float:
-        """Time before which nothing is taken."""
+        """Time before which all is free."""
         reaches = len(self._starts) > 0 and self._starts[0] == 0.0
         return float(self._ends[0]) if reaches else 0.0
 
     def earliest(self, since_s: float, takes_s: float) -> float | None:
-        """Takes the earliest `takes_s` after `since_s`; None where there is no such time."""
+        """Reserve the earliest `takes_s` after `since_s`, and return its start; None if there is no such time."""
         starts = np.maximum(self._starts, since_s)
         fits = np.flatnonzero(starts + takes_s <= self._ends + ROUNDING_S)
         if not len(fits):
@@ -154,7 +154,7 @@ class _Free:
         return self._take(int(fits[0]), float(starts[fits[0]]), takes_s)
 
     def latest(self, until_s: float, takes_s: float) -> float | None:
-        """Takes the latest `takes_s` before `until_s`; None where there is no such time."""
+        """Reserve the latest `takes_s` before `until_s`, and return its start; None if there is no such time."""
         ends = np.minimum(self._ends, until_s)
         fits = np.flatnonzero(ends - takes_s >= self._starts - ROUNDING_S)
         if not len(fits):

@@ -1,8 +1,8 @@
-"""Transfer boundaries: between when and when each parameter may travel without holding up computing.
+"""Transfer boundaries: the time window in which each parameter may travel without delaying compute.
 
-Rule of this file: from a profile to windows; what goes where in them is packing.py's. An iteration is
-the backward pass, then the forward pass of the next one: what is not sent in the first may be in the second.
-Caramel, sections 3.3.1 and 4.3.
+Rule of this file: turn a profile into windows; packing.py places transfers in them. An iteration is the backward pass
+followed by the next forward pass: transfers that do not fit into the former may go in the latter. Caramel, sections
+3.3.1 and 4.3.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from prophet_scheduler.core.profile import Profile
 
 @dataclass(frozen=True)
 class Window:
-    """The start boundary is `generated_s` after the backward pass began, the end boundary `read_s` after forward did.
-
-    `size_bytes` travel in between.
+    """Window for the `size_bytes` of a parameter: from `generated_s` after the start of backward to `read_s` after the
+    start of forward.
     """
 
     name: str
@@ -27,19 +26,19 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """Parameters in the order in which they are generated, and the seconds that the two passes compute."""
+    """Parameters in generation order, and the compute seconds of the two passes."""
 
     parameters: tuple[Window, ...]
     backward_s: float
     forward_s: float
 
     def length_s(self, window: Window) -> float:
-        """Seconds from boundary to boundary, if the forward pass follows the backward pass at once."""
+        """Seconds from boundary to boundary if forward follows backward without a gap."""
         return self.backward_s - window.generated_s + window.read_s
 
 
 def windows_of_profile(profile: Profile) -> Windows:
-    """Layers one after another: parameter n of the result is that of gradient N-1-n, the n-th to be generated."""
+    """Return the windows of a chain of layers: parameter n of N belongs to gradient N-1-n, the n-th to be generated."""
     windows = []
     read_s = 0.0
     for gradient in profile.gradients:

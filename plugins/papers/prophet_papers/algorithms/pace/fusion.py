@@ -1,7 +1,7 @@
-"""Balanced fusion: which all-reduces travel as one, by the paper's section V.
+"""Balanced fusion: which all-reduces travel as one (section V of the paper).
 
-Rule of this file: partitions of a chain, the search for their number, and the fused graph. Sizes are bytes, times
-seconds. The schedule of schedule.py is the oracle that judges a partition.
+Rule of this file: partitions of a chain, the search for the number of groups, and the fused graph. Sizes are bytes,
+times seconds. The schedule of schedule.py is the oracle that evaluates a partition.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from prophet_scheduler.core.network import Network
 Floats = NDArray[np.float64]
 
 ROUNDING = 1e-12
-"""A partition is better if it is so by more than this share: sums of seconds in another order differ by less."""
+"""Minimum relative gain for a partition to count as better: sums of seconds in another order differ by less."""
 
 EVERY_UP_TO = 200
-"""Every R below this is judged, in any graph. The models of the paper have 164 transfers at most."""
+"""Every R below this is evaluated, in any graph. The paper's models have at most 164 transfers."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A chain cut into groups that begin at the places `starts` (the first is 0); the smallest has `least_bytes`."""
+    """Partition of a chain into groups that start at `starts` (the first is 0); the smallest has `least_bytes`."""
 
     starts: tuple[int, ...]
     least_bytes: int
 
 
 def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
-    """Return for R = 1, 2, ... groups the partition whose smallest group is as large as can be: the paper's MaxMinSize.
+    """Yield, for R = 1, 2, ... groups, the partition whose smallest group is largest: the paper's MaxMinSize.
 
     Algorithm 1, lines 11-23: with best(s, R) for the part of the chain from place s on,
 
         best(s, R) = max over c > s of min(bytes from s to c, best(c, R - 1)),
 
-    and of equally good partitions the one with the shorter first group. The first term rises with c and the second does
-    not, so the maximum is where they cross. That is a binary search for each s: O(n log n) for each R in place of the
-    paper's O(n^2), and the same partitions. `sizes` are above 0. Raises UserError where there are none.
+    where ties go to the partition with the shorter first group. The first term rises with c and the second does not, so
+    the maximum is where they cross. A binary search for each s finds it: O(n log n) for each R instead of the paper's
+    O(n^2), with the same partitions. Raises UserError if `sizes` is empty or has a size that is not above 0.
     """
     n = len(sizes)
     if n == 0 or min(sizes) <= 0:
         raise UserError("fusion needs at least one transfer, and each of more than 0 bytes")
     before = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])  # bytes before each place
     best = before[-1] - before[:-1]  # best[s] with one group
-    cuts: list[list[int]] = []  # cuts[R - 2][s]: where the second of R groups begins
+    cuts: list[list[int]] = []  # cuts[R - 2][s]: start of the second of R groups
     yield Partition((0,), int(best[0]))
     for groups in range(2, n + 1):
-        # The first group begins at s <= n - groups, the second at c with s < c <= last.
+        # The first group starts at s <= n - groups, the second at c with s < c <= last.
         last = n - groups + 1
         rest = best[: last + 1]  # best[c] with groups - 1 groups
         first = np.arange(last)
-        # Bytes from s to c reach rest[c] as soon as before[c] - rest[c] reaches before[s]; past `last` they always do.
+        # Bytes from s to c reach rest[c] once before[c] - rest[c] reaches before[s]; past `last` they always do.
         crossing = np.searchsorted(before[: last + 1] - rest, before[:last])
         earlier = np.minimum(crossing - 1, last)
         later = np.minimum(crossing, last)
@@ -83,10 +83,10 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
 
 @dataclass(frozen=True)
 class Fusion:
-    """Transfers to be sent: `groups` (names of transfers, in order of release) and when.
+    """Fused transfers: `groups` (names of transfers, in order of release) and their schedule.
 
-    `problem` has one transfer a group, in that order, `segments` its best schedule, and the iteration takes
-    `iteration_s` seconds with it.
+    `problem` has one transfer per group, in the same order; `segments` is its best schedule, with which the iteration
+    takes `iteration_s` seconds.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -96,14 +96,14 @@ class Fusion:
 
 
 class Chain:
-    """The transfers of a graph in order of release, as arrays; what a partition of them is worth.
+    """The transfers of a graph in order of release, as arrays, to evaluate partitions of them.
 
-    Among equal releases the longer tail comes later, so that neighbours are about as urgent. `least_s`: no partition
-    ends earlier. `rises`: what is released later is the more urgent too, as in a chain of layers.
+    Among equal releases the longer tail comes later, so that neighbours are about equally urgent. `least_s` is a lower
+    bound on the iteration time with any partition. `rises`: later releases are more urgent, as in a chain of layers.
     """
 
     def __init__(self, graph: Graph, network: Network) -> None:
-        """Raises UserError for a graph that cannot be scheduled (`problem_of`)."""
+        """Raise UserError for a graph that cannot be scheduled (`problem_of`)."""
         self._whole = problem_of(graph, network.transfer_s)
         chain = sorted(self._whole.transfers, key=lambda t: (t.release, t.tail))
         self.names = [transfer.name for transfer in chain]
@@ -118,7 +118,7 @@ class Chain:
         self.least_s = least_time(problem_of(graph, unfused.transfer_s))
 
     def iteration_s(self, starts: Sequence[int]) -> float:
-        """Return the end of the iteration with the best schedule of the groups that begin at these places."""
+        """Return the end of the iteration under the best schedule of the groups that start at these places."""
         release, length, tail = self._fused(starts)
         if self.rises:
             return max(self._whole.floor, least_time_of_chain(release, length, tail))
@@ -127,7 +127,7 @@ class Chain:
         return iteration_time(problem, preemptive_schedule(problem))
 
     def never_before_s(self, groups: int) -> float:
-        """No partition into so many groups ends earlier: all of them have to go before the least tail."""
+        """Return a lower bound on the iteration time with this many groups: all have to go before the least tail."""
         total_s = groups * self.network.overhead_s + self.bytes_left[0] / self.network.bandwidth
         return max(self.least_s, float(self.release[0] + total_s + self.tail.min()))
 
@@ -141,7 +141,7 @@ class Chain:
         return Fusion(groups, problem, segments, iteration_time(problem, segments))
 
     def _fused(self, starts: Sequence[int]) -> tuple[Floats, Floats, Floats]:
-        """Releases, lengths and tails: a group is released with its last member, the longest tail of any follows it."""
+        """Return the groups' releases (that of the last member), lengths, and tails (the longest of any member)."""
         first = np.asarray(starts)
         ends = np.append(first[1:], len(self.names))
         sizes = self._before[ends] - self._before[first]
@@ -150,16 +150,16 @@ class Chain:
 
 
 def balanced_fusion(graph: Graph, network: Network) -> Fusion:
-    """Algorithm 1: the number of groups whose balanced partition has the shortest iteration, and its schedule.
+    """Return the balanced partition with the shortest iteration, over all numbers of groups, and its schedule.
 
-    The chain is the transfers in order of release (Lemma 2). An all-reduce of s bytes takes `network.transfer_s(s)`,
-    whose overhead is what fusion saves. The number R goes up from 1 to n as in the paper, but its stochastic search for
-    large n is not needed: R groups never end before (first release) + R overheads + (all bytes) + (least tail), so once
-    that exceeds the best iteration so far, all larger R are worse.
+    This is Algorithm 1. The chain has the transfers in order of release (Lemma 2). An all-reduce of s bytes takes
+    `network.transfer_s(s)`, of which fusion saves the overhead. The number R goes up from 1 to n as in the paper, but
+    without its stochastic search for large n: R groups never finish before (first release) + R overheads + (all bytes)
+    + (least tail), so once that exceeds the best iteration so far, all larger R are worse.
 
-    O(n^2 log n) for n transfers where what is released later is the more urgent too, as in a chain of layers
-    (`least_time_of_chain` is the oracle). Elsewhere each R takes a schedule, O(R log R) in Python; there, of the
-    numbers from k times EVERY_UP_TO on, only every (k+1)-th is tried, and n. That is 0.6 s for 1,000 transfers.
+    The cost is O(n^2 log n) for n transfers if later releases are more urgent, as in a chain of layers
+    (`least_time_of_chain` is the oracle). Otherwise each R needs a schedule, O(R log R) in Python; then, from k times
+    EVERY_UP_TO on, only every (k+1)-th R is tried, and n. That takes 0.6 s for 1,000 transfers.
 
     Raises UserError for a graph that cannot be scheduled (`problem_of`).
     """
@@ -182,23 +182,22 @@ def _balanced(chain: Chain) -> tuple[int, ...]:
 
 
 def best_fusion(graph: Graph, network: Network) -> Fusion:
-    """The best of all partitions of the chain into neighbours, which the paper does not look for; O(n) a probe.
+    """Return the best of all partitions of the chain into neighbours, which the paper does not compute; O(n) per probe.
 
-    Algorithm 1 looks at one balanced partition for each R, and where sizes differ much another one can be better. The
-    best can be computed where what is released later is also the more urgent. Let a group begin at place s and end
-    before place e, and let m(e) groups follow it. By `least_time_of_chain` the iteration ends by `limit` if and only if
-    for every group
+    Algorithm 1 tries one balanced partition for each R; if sizes differ a lot, another can be better. The best can be
+    computed if later releases are more urgent. Let a group start at place s and end before place e, and let m(e) groups
+    follow it. By `least_time_of_chain`, the iteration ends by `limit` if and only if for every group
 
         release(e - 1) + tail(e - 1) + (1 + m(e)) overheads + (all bytes from s on) / bandwidth <= limit.
 
-    The fewer groups follow, the easier this is for those in front. So it is enough to know m(s), the least number of
-    groups from s on with which it can be met, and to go backwards through the places. m(s) never falls as s goes back
-    (a partition from s on, without its first member, is one from s + 1 on), so it is m(s + 1) or one more. For each of
-    the two, the earliest e with so many groups behind it is the easiest. A bisection over `limit` lies between the
-    least that any partition can reach and what Algorithm 1 found. Of the best partitions the result has the fewest
+    The fewer groups follow, the easier this is for those in front. So it is enough to compute, backwards through the
+    places, m(s): the minimum number of groups from s on that can meet the limit. m(s) never falls as s goes back (a
+    partition from s on, without its first member, is one from s + 1 on), so it is m(s + 1) or one more. For either
+    number, the earliest e with that many groups after it is the easiest. `limit` is found by bisection, between the
+    lower bound for all partitions and the result of Algorithm 1. Among the best partitions, the result has the fewest
     groups.
 
-    For a graph in which tails do not rise with releases this is `balanced_fusion`. Raises UserError as it does.
+    If tails do not rise with releases, this is `balanced_fusion`. Raises UserError like `balanced_fusion`.
     """
     chain = Chain(graph, network)
     best = _balanced(chain)
@@ -216,14 +215,14 @@ def best_fusion(graph: Graph, network: Network) -> Fusion:
 
 
 def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:
-    """The fewest groups with which the iteration ends by `limit_s`, as the places where they begin."""
+    """Return the starts of the fewest groups with which the iteration ends by `limit_s`; None if there are none."""
     n = len(chain.names)
     overhead_s = chain.network.overhead_s
-    urgency_s = [0.0, *(chain.release + chain.tail).tolist()]  # by the place after it
+    urgency_s = [0.0, *(chain.release + chain.tail).tolist()]  # by the place after the transfer
     left_s = (chain.bytes_left / chain.network.bandwidth).tolist()
     following = [0] * (n + 1)  # m
     next_start = [n] * (n + 1)
-    earliest = [n]  # by m: the earliest place with so many groups behind it
+    earliest = [n]  # by m: the earliest place with that many groups from there on
     for start in reversed(range(n)):
         least = following[start + 1]
         for count in range(max(0, least - 1), least + 1):
@@ -246,9 +245,9 @@ def _name(members: Sequence[str]) -> str:
 
 
 def segment_bytes(fusion: Fusion, graph: Graph, network: Network) -> tuple[tuple[int, ...], ...]:
-    """Return for each group the bytes of its segments in the order of the schedule: where each fused tensor is cut.
+    """Return, for each group, the bytes of its segments in schedule order: where each fused tensor is cut.
 
-    The overhead comes first, so a segment that ends before the overhead does carries nothing and is left out.
+    The overhead comes first, so a segment that ends within it carries nothing and is left out.
     """
     sizes = [sum(graph[name].size_bytes for name in group) for group in fusion.groups]
     cut: list[list[int]] = [[] for _ in sizes]

@@ -1,7 +1,7 @@
-"""Needs of PACE's scheduler, from a graph: for each transfer a release, a length and a tail.
+"""Input of PACE's scheduler, from a graph: a release, a length and a tail for each transfer.
 
-Rule of this file: the values, their checks and the reduction of the paper's section IV-B (Lemma 1, Theorem 1); deciding
-what goes when is schedule.py's. Times have one unit throughout, seconds say.
+Rule of this file: the values, their checks, and the reduction of the paper's section IV-B (Lemma 1, Theorem 1);
+schedule.py decides when each transfer goes. All times have the same unit, e.g. seconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from prophet_scheduler.core.graph import Graph, OperationKind
 
 @dataclass(frozen=True)
 class TimedTransfer:
-    """One all-reduce: it may run from `release` on, needs the wire for `length`, and `tail` follows its end.
+    """An all-reduce that may run from `release` on, needs the wire for `length`, and is followed by `tail`.
 
-    The paper's z_u(i), g_i and the sum of f over L_i.
+    These are the paper's z_u(i), g_i and the sum of f over L_i.
     """
 
     name: str
@@ -29,9 +29,9 @@ class TimedTransfer:
 
 @dataclass(frozen=True)
 class Problem:
-    """One wire, `transfers` that may be interrupted, and `floor`: when the last path without a transfer ends.
+    """One wire, `transfers` that may be interrupted, and `floor`: the end of the last path without a transfer.
 
-    The iteration ends at max(floor, end + tail of every transfer). Raises UserError for a time that is impossible.
+    The iteration ends at max(floor, end + tail of every transfer). Raises UserError for an impossible time.
     """
 
     name: str
@@ -51,24 +51,24 @@ class Problem:
 
 
 def problem_of(graph: Graph, transfer_s: Callable[[int], float]) -> Problem:
-    """The releases, lengths and tails of a graph in which no transfer comes after another (section IV-A).
+    """Return the releases, lengths and tails of a graph in which no transfer follows another (section IV-A).
 
-    `transfer_s` is how many seconds an all-reduce of so many bytes takes, `Network.transfer_s` say. An operation
-    computes as soon as its inputs are there (constraint 5: devices without limit), so
+    `transfer_s` returns the seconds that an all-reduce of that many bytes takes, e.g. `Network.transfer_s`. An
+    operation starts as soon as its inputs are ready (constraint 5: unlimited devices), so
 
-    - the release of a transfer is the longest path of computing before it (Lemma 1: no transfer is on it, and
-      so no schedule can move it), and
-    - the last operation ends at the greatest of `floor` and, over all transfers, end + tail, where the tail is the
-      longest path of computing after it. Theorem 1: unroll the maximum in (5) along each path from the end backwards;
-      a path stops at the one transfer on it or goes through none, and of the paths that stop at the same transfer the
-      longest is what counts.
+    - the release of a transfer is the longest compute path before it (Lemma 1: no transfer is on that path, so no
+      schedule can move it), and
+    - the last operation ends at the maximum of `floor` and, over all transfers, end + tail, where the tail is the
+      longest compute path after the transfer. Theorem 1: unroll the maximum in (5) along each path, backwards from the
+      end. A path stops at the only transfer on it, or has none; among paths that stop at the same transfer, the longest
+      counts.
 
     A transfer may have several inputs, and an operation may wait for several transfers. A transfer that nothing waits
-    for has the tail 0: the iteration is not over before it. Raises UserError where a transfer comes after another or
-    where there is none.
+    for has tail 0: the iteration does not end before it. Raises UserError if a transfer follows another, or if there
+    is none.
     """
     where = f"graph {graph.name!r}"
-    after: dict[str, str] = {}  # the operations behind a transfer, and one transfer that they are behind
+    after: dict[str, str] = {}  # by operation: a transfer that it is or follows
     ends: dict[str, float] = {}
     release: dict[str, float] = {}
     for operation in graph.operations:

@@ -1,7 +1,7 @@
-"""The best preemptive schedule of the transfers, directly: always the one with the longest tail.
+"""The best preemptive schedule of the transfers, computed directly: always serve the longest tail.
 
-Rule of this file: the algorithm, its proof and what a schedule is worth; the paper has a linear program for the same
-optimum (docs/policies/pace.md). Times are in the unit of the problem.
+Rule of this file: the algorithm, its proof, and the evaluation of a schedule. The paper uses a linear program for the
+same optimum (docs/policies/pace.md). Times are in the unit of the problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prophet_scheduler.core.errors import UserError
 
 @dataclass(frozen=True)
 class WireSegment:
-    """The wire carries transfer number `transfer` of the problem from `start` to `end`, without a break."""
+    """Interval from `start` to `end` in which the wire carries only the problem's transfer number `transfer`."""
 
     transfer: int
     start: float
@@ -28,26 +28,26 @@ class WireSegment:
 
 
 def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
-    """Return what the wire carries when, so that the iteration ends as early as any schedule can; O(n log n).
+    """Return the schedule of the wire with which the iteration ends earliest; O(n log n).
 
-    By Theorem 1 (problem.py) the iteration's end is max over i of C(i) + tail(i), C(i) being when transfer i ends.
-    That is one machine, jobs with releases, preemption allowed, and the greatest lateness for the due dates -tail(i):
-    the problem 1 | pmtn, r_j | Lmax. Serving at each moment, of what is released and unfinished, the one that is due
-    first (here: the longest tail) is optimal (Horn, 1974):
+    By Theorem 1 (problem.py), the iteration ends at max over i of C(i) + tail(i), where C(i) is the end of transfer i.
+    This is the scheduling problem 1 | pmtn, r_j | Lmax: one machine, jobs with releases, preemption, and the maximum
+    lateness for due dates -tail(i). It is optimal to always serve, among the released and unfinished jobs, the one with
+    the earliest due date, here the longest tail (Horn, 1974):
 
-        The schedule never idles while something is released. Take the transfer c that attains the end, and go back from
-        C(c) to the last moment t before which the wire idled or carried a tail shorter than tail(c). From t to C(c) it
-        carries only transfers with tails of at least tail(c), and all of these are released at t or later:
-        one that was released before t and not over would have been carried just before t, for its longer tail.
-        Call them S. Any schedule at all ends the last of S no earlier than t + (sum of lengths in S) >= C(c), and at
-        least tail(c) follows. So none ends before C(c) + tail(c).
+        The schedule never idles while a released transfer is unfinished. Take the transfer c that attains the end. Go
+        back from C(c) to the last moment t before which the wire idled or carried a tail shorter than tail(c). From t
+        to C(c) it carries only transfers with tails of at least tail(c). All of these are released at t or later: one
+        released before t and unfinished would have been carried just before t, for its longer tail. Call them S. Any
+        schedule finishes the last of S no earlier than t + (sum of lengths in S) >= C(c), and at least tail(c) follows.
+        So no schedule ends before C(c) + tail(c).
 
-    The proof also gives the optimum without a schedule: the greatest, over sets S of transfers, of
+    The proof also gives the optimum without a schedule: the maximum, over sets S of transfers, of
 
         (least release in S) + (sum of lengths in S) + (least tail in S).
 
-    Only a release can interrupt, so n transfers make at most 2n - 1 segments, and from whole numbers come whole
-    numbers: the optimum in time slots is this one. Equal tails do not interrupt each other.
+    Only a release can interrupt a transfer, so n transfers yield at most 2n - 1 segments. Whole numbers yield whole
+    numbers, so this is also the optimum in time slots. Equal tails do not interrupt each other.
     """
     transfers = problem.transfers
     by_release = sorted(range(len(transfers)), key=lambda i: transfers[i].release)
@@ -81,12 +81,12 @@ def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
 def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: float = 0.0) -> float:
     """Return the end of the iteration if the wire carries `segments` in the order of their starts.
 
-    Each one starts when its transfer is released and the wire is free, as in the paper's priority queue (section
-    VI-A: the priority of a segment is its start), so a schedule that is feasible is worth what it says. `resume` is
-    what carrying on with an interrupted transfer costs, in the problem's unit: an all-reduce cannot be interrupted, a
-    segment is one of its own, and the paper's model takes the overhead of a second one to be nothing.
+    Each segment starts when its transfer is released and the wire is free, as in the paper's priority queue (section
+    VI-A: a segment's priority is its start), so a feasible schedule ends when it says. `resume` is the cost of resuming
+    an interrupted transfer, in the problem's unit: an all-reduce cannot be interrupted, so each segment is an
+    all-reduce of its own, and the paper's model neglects the overhead of further segments.
 
-    Raises UserError where the segments of a transfer are not as long as it is.
+    Raises UserError if the segments of a transfer do not add up to its length.
     """
     transfers = problem.transfers
     carried = [0.0] * len(transfers)
@@ -104,14 +104,14 @@ def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: fl
         if end is None or not math.isclose(length, transfer.length, rel_tol=1e-9, abs_tol=1e-12):
             raise UserError(
                 f"{problem.name!r}: transfer {transfer.name!r} needs {transfer.length:g}, the schedule gives it "
-                f"{length:g}; use a schedule that was made for this problem"
+                f"{length:g}; use a schedule made for this problem"
             )
         finish = max(finish, end + transfer.tail)
     return finish
 
 
 def least_time(problem: Problem) -> float:
-    """Return the end of the iteration under the best schedule: the oracle of section V."""
+    """Return the end of the iteration under the best schedule: the oracle of the paper's section V."""
     release, length, tail = (
         np.array([getattr(transfer, key) for transfer in problem.transfers]) for key in ("release", "length", "tail")
     )
@@ -128,11 +128,11 @@ def rises(values: NDArray[np.float64]) -> bool:
 
 
 def least_time_of_chain(release: NDArray[np.float64], length: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
-    """The same, in O(n), where what is released later is also the more urgent: releases and tails, shape (n,), rise.
+    """Return the same in O(n) if later releases are more urgent: releases and tails, shape (n,), both rise.
 
-    Layers one after another are like that: backward releases the last layer first, and forward needs it last. In
-    the optimum of `preemptive_schedule` the best set with a given least release and least tail is then everything from
-    some place k on, which leaves max over k of release(k) + (sum of lengths from k on) + tail(k).
+    This holds for a chain of layers: backward releases the last layer first, and forward needs it last. In the optimum
+    of `preemptive_schedule`, the best set for a given least release and least tail is then all transfers from some
+    place k on, which leaves max over k of release(k) + (sum of lengths from k on) + tail(k).
     """
     to_the_end = np.cumsum(length[::-1])[::-1]
     return float(np.max(release + to_the_end + tail))

@@ -1,7 +1,7 @@
-"""TicTac (Hashemi, Jyothi, Campbell, arXiv:1803.03288, SysML 2019): in which order a worker receives parameters.
+"""TicTac (Hashemi, Jyothi, Campbell, arXiv:1803.03288, SysML 2019): the order in which a worker receives parameters.
 
-`oracle` says how long an operation takes, `ordering` has the two heuristics, `worker` what an order is worth, and
-`toys` the paper's two extreme models. The policy for the queue is prophet_papers/tictac.py.
+`oracle` gives the time of an operation, `ordering` has the two heuristics, `worker` evaluates an order, and `toys` has
+the paper's two extreme models. The policy for the queue is in prophet_papers/tictac.py.
 """
 
 from prophet_papers.algorithms.tictac.oracle import TimeOracle, general_time, graph_time

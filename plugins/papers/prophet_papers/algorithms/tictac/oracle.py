@@ -1,4 +1,4 @@
-"""Time oracles: how many seconds an operation takes with its resource to itself (TicTac, section 3).
+"""Time oracles: the seconds that an operation takes if it has its resource to itself (TicTac, section 3).
 
 Rule of this file: from an operation to a number of seconds; no graph, no order.
 """
@@ -18,14 +18,14 @@ class TimeOracle(Protocol):
 
 
 def general_time(operation: Operation) -> float:
-    """Eq. 6, the oracle of TIO: 1 for a transfer, 0 for computing."""
+    """Return 1 for a transfer, 0 for compute: Eq. 6, the oracle of TIO."""
     return 1.0 if operation.kind is OperationKind.TRANSFER else 0.0
 
 
 def graph_time(network: Network | None = None) -> TimeOracle:
-    """Return what the graph itself says: `time_s` for computing, and `size_bytes` on `network` for a transfer.
+    """Return the oracle of the graph's own times: `time_s` for compute, `size_bytes` on `network` for a transfer.
 
-    Without a network a transfer takes its own `time_s`.
+    Without a network, a transfer takes its own `time_s`.
     """
 
     def time_s(operation: Operation) -> float:

@@ -1,23 +1,23 @@
 """TAO and TIO: from a graph and a time oracle to the order in which parameters are received.
 
-Rule of this file: Algorithms 1 to 3 of TicTac as pure functions; what an order is worth is worker.py's.
+Rule of this file: Algorithms 1 to 3 of TicTac as pure functions; worker.py evaluates an order.
 
-Two things make Algorithm 1 cheap. Computing operations that depend on the same outstanding transfers become ready
-together, so they are kept as one load, in a table by their set of transfers; a set is one integer with a bit for each
-transfer. And when a transfer leaves the outstanding set, sets that differed in it alone become equal, so the table
-shrinks as the order grows. Times are kept in whole picoseconds: sums are then exact, and what is equal in the paper's
-arithmetic is equal here, which matters since ties decide (Algorithm 2, line 7).
+Two things make Algorithm 1 cheap. Compute operations that depend on the same outstanding transfers become ready
+together, so they are one load, in a table by their set of transfers; a set is an integer with a bit for each transfer.
+And when a transfer leaves the outstanding set, sets that differ only in that transfer become equal, so the table
+shrinks as the order grows. Times are whole picoseconds, so sums are exact, and times that are equal in the paper's
+arithmetic are equal here. This matters because ties decide (Algorithm 2, line 7).
 
-Where the paper leaves something open:
+Choices where the paper is not explicit, or differs:
 
-- Its Algorithm 2 returns A < B for A = min(P_A, M_B), B = min(P_B, M_A): the reverse of Eq. 5, which it was
-  derived from, and which puts the worse order of its own Figure 2 first. `precedes` is Eq. 5.
+- Its Algorithm 2 returns A < B for A = min(P_A, M_B), B = min(P_B, M_A). That is the reverse of Eq. 5, its source, and
+  puts the worse order of its own Figure 2 first. `precedes` is Eq. 5.
 - It calls the comparator transitive. Eq. 5 alone is, as a strict order, but with the tie-break by M+ it is not: A may
-  precede C by Eq. 5 while both tie with B, and then M+ can close a circle. "The minimum" is therefore what one
-  pass over the candidates in graph order ends with, and of two equals the first.
-- Its receives are leaves of the graph. Here a transfer may also wait for computing, or for another transfer; then it is
-  a candidate only once the transfers before it have their numbers.
-- Only a transfer that something waits for gets a number: a gradient sent to a server blocks nothing on this worker.
+  precede C by Eq. 5 while both tie with B, and then M+ can close a cycle. "The minimum" is therefore the result of a
+  single pass over the candidates in graph order; of two equals, the first.
+- Its receives are leaves of the graph. Here a transfer may also wait for compute, or for another transfer; it is then a
+  candidate only once the transfers before it have their numbers.
+- Only a transfer that an operation waits for gets a number: a gradient sent to a server blocks nothing on this worker.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PICOSECONDS = 1e12
 
 @dataclass(frozen=True)
 class Properties:
-    """Properties of one outstanding transfer, by Algorithm 1. Seconds.
+    """Properties of one outstanding transfer by Algorithm 1, in seconds.
 
-    `communication_s` is the paper's M, the time of the transfer. `load_s` is P, the computing that this transfer alone
-    still holds up. `impending_s` is M+, the least communication that frees an operation held up by this transfer and
-    by others; infinite where there is none.
+    `communication_s` is the paper's M, the time of the transfer. `load_s` is P, the compute that only this transfer
+    still blocks. `impending_s` is M+, the least communication that unblocks an operation blocked by this transfer and
+    others; infinite if there is no such operation.
     """
 
     communication_s: float
@@ -47,7 +47,7 @@ class Properties:
 
 
 def precedes(a: Properties, b: Properties) -> bool:
-    """Return True if `a` goes before `b`: Eq. 5, and by the smaller M+ where that is a tie (Algorithm 2)."""
+    """Return True if `a` goes before `b`: by Eq. 5, and on a tie by the smaller M+ (Algorithm 2)."""
     first, second = min(b.load_s, a.communication_s), min(a.load_s, b.communication_s)
     if first != second:
         return first < second
@@ -55,21 +55,21 @@ def precedes(a: Properties, b: Properties) -> bool:
 
 
 def received(graph: Graph) -> tuple[Operation, ...]:
-    """The transfers that an operation waits for, in graph order: those that an order is about."""
+    """Return the transfers that an operation waits for, in graph order; only these are ordered."""
     awaited = {name for operation in graph.operations for name in operation.inputs}
     return tuple(operation for operation in graph.transfers if operation.name in awaited)
 
 
 def properties(graph: Graph, oracle: TimeOracle) -> dict[str, Properties]:
-    """Algorithm 1 with every transfer of `received(graph)` outstanding, by name."""
+    """Return the result of Algorithm 1, by name, with every transfer of `received(graph)` outstanding."""
     state = _Outstanding(graph, oracle)
     return {state.names[place]: values for place, values in state.properties().items()}
 
 
 def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
-    """Timing-Aware Ordering (Algorithm 2): the number of each received transfer, 0 first, in that order.
+    """Return the number of each received transfer, from 0, by Timing-Aware Ordering (Algorithm 2), in that order.
 
-    Raises UserError where the oracle gives an impossible time.
+    Raises UserError if the oracle gives an impossible time.
     """
     state = _Outstanding(graph, oracle)
     order: dict[str, int] = {}
@@ -85,11 +85,11 @@ def tao(graph: Graph, oracle: TimeOracle) -> dict[str, int]:
 
 
 def tio(graph: Graph) -> dict[str, int]:
-    """Timing-Independent Ordering (Algorithm 3): numbers by M+ under the general oracle, the least first.
+    """Return numbers by Timing-Independent Ordering (Algorithm 3): by M+ under the general oracle, the least first.
 
-    Equals share a number and may go in any order. A number counts the transfers that come strictly before, as the
-    counter of section 5.1 needs it: three transfers of which the first two are equal get 0, 0, 2. A transfer
-    that nothing waits for together with another has no M+ and comes last.
+    Equals share a number and may go in any order. A number is the count of transfers that come strictly before, as the
+    counter of section 5.1 needs: three transfers, the first two of them equal, get 0, 0, 2. A transfer has no M+, and
+    comes last, if no operation waits for it together with another.
     """
     values = properties(graph, general_time)
     order: dict[str, int] = {}
@@ -102,7 +102,7 @@ def tio(graph: Graph) -> dict[str, int]:
 
 
 def whole(graph: Graph, oracle: TimeOracle, operation: Operation) -> int:
-    """Return what the oracle says of an operation, in whole picoseconds."""
+    """Return the oracle's time for an operation in whole picoseconds. Raises UserError for an impossible time."""
     time_s = oracle(operation)
     if not math.isfinite(time_s) or time_s < 0:
         raise UserError(
@@ -113,9 +113,9 @@ def whole(graph: Graph, oracle: TimeOracle, operation: Operation) -> int:
 
 
 class _Outstanding:
-    """The outstanding transfers R and the computing that waits for them; `complete` takes one out.
+    """The outstanding transfers R and the compute that waits for them; `complete` removes a transfer.
 
-    Transfers are places in `names`, sets of transfers are integers with one bit for each place.
+    Transfers are indices in `names`; sets of transfers are integers with one bit per index.
     """
 
     def __init__(self, graph: Graph, oracle: TimeOracle) -> None:
@@ -124,7 +124,7 @@ class _Outstanding:
         self.outstanding = (1 << len(transfers)) - 1
         self._times = [whole(graph, oracle, operation) for operation in transfers]
         self._before: dict[int, int] = {}  # the transfers that each transfer waits for
-        # Of each set of transfers: the computing that waits for exactly these, and how long they take.
+        # By set of transfers: the compute that waits for exactly these, and their communication time.
         self._held: dict[int, tuple[int, int]] = {}
         place_of = {name: place for place, name in enumerate(self.names)}
         depends: dict[str, int] = {}  # the paper's op.dep
@@ -146,7 +146,7 @@ class _Outstanding:
         return [place for place, before in self._before.items() if not before & self.outstanding]
 
     def properties(self) -> dict[int, Properties]:
-        """P, M and M+ of each outstanding transfer (Algorithm 1)."""
+        """Return P, M and M+ of each outstanding transfer (Algorithm 1)."""
         loads: dict[int, int] = {}
         several: list[tuple[int, int]] = []
         for mask, (load, communication) in self._held.items():
@@ -157,7 +157,7 @@ class _Outstanding:
         several.sort()
         impending: dict[int, int] = {}
         unknown = self.outstanding
-        for communication, mask in several:  # the least first, so what is set is final
+        for communication, mask in several:  # the least first, so the first value set is final
             for place in _bits(mask & unknown):
                 impending[place] = communication
             unknown &= ~mask
@@ -173,7 +173,7 @@ class _Outstanding:
         }
 
     def complete(self, place: int) -> None:
-        """Takes a transfer out of R."""
+        """Remove a transfer from R."""
         bit = 1 << place
         self.outstanding &= ~bit
         del self._before[place]
@@ -186,7 +186,7 @@ class _Outstanding:
         self._held = held
 
     def _communication(self, mask: int) -> int:
-        """The paper's op.M: the time of all transfers in the set."""
+        """Return the time of all transfers in the set: the paper's op.M."""
         return sum(self._times[place] for place in _bits(mask))
 
 

@@ -1,6 +1,6 @@
-"""The paper's two extreme models (TicTac, section 6): Par-32, where order is worth nothing, and Seq-32.
+"""The paper's two extreme models (TicTac, section 6): Par-32, where order does not matter, and Seq-32.
 
-Rule of this file: small graphs made of numbers; models of a framework are those of models.
+Rule of this file: small synthetic graphs; frameworks' models are in prophet_scheduler/models.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 
 def flat_graph(layers: int = 32, size_bytes: int = 2 << 20, time_s: float = 0.0) -> Graph:
-    """Par-32: `layers` operations side by side, each with a parameter of its own. Every order is the best.
+    """Return Par-32: `layers` parallel operations, each with its own parameter. All orders are equally good.
 
-    2 MiB a parameter is what the authors' published code uses; the paper does not say.
+    The 2 MiB per parameter are from the authors' published code; the paper gives no size.
     """
     return _toy(f"par-{layers}", layers, size_bytes, time_s, chained=False)
 
 
 def sequential_graph(layers: int = 32, size_bytes: int = 2 << 20, time_s: float = 0.0) -> Graph:
-    """Seq-32: the same one after another, like a recurrent model. One order of all is the best."""
+    """Return Seq-32: the same operations in a chain, like a recurrent model. Only one order is best."""
     return _toy(f"seq-{layers}", layers, size_bytes, time_s, chained=True)
 
 

@@ -1,6 +1,6 @@
-"""Worth of an order: the makespan of one worker, and the paper's efficiency and speedup (Eqs. 1 to 4).
+"""Evaluation of an order: the makespan of one worker, and the paper's efficiency and speedup (Eqs. 1 to 4).
 
-Rule of this file: the model of TicTac, section 3, and nothing nearer to a real network; the simulator has that.
+Rule of this file: the model of TicTac, section 3, only; the simulator is closer to a real network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCESSOR, RECEIVE, SEND = range(3)
 
 @dataclass(frozen=True)
 class Bounds:
-    """Greatest and least seconds of an iteration, whatever its dependencies. Seconds.
+    """Upper and lower bound of an iteration in seconds, whatever its dependencies.
 
     `sequential_s` is Eq. 1, one operation at a time; `parallel_s` is Eq. 2, the busiest resource alone.
     """
@@ -31,25 +31,25 @@ class Bounds:
 
     @property
     def speedup(self) -> float:
-        """Eq. 4, the paper's S: what the best order can gain over the worst; 1 means twice the throughput."""
+        """Maximum gain of the best order over the worst (Eq. 4, the paper's S); 1 means twice the throughput."""
         return (self.sequential_s - self.parallel_s) / self.parallel_s if self.parallel_s else 0.0
 
     def efficiency(self, makespan_s: float) -> float:
-        """Eq. 3, the paper's E: 1 where all resources are always busy, 0 where only one is at any time.
+        """Return Eq. 3, the paper's E: 1 if the busiest resource is never idle, 0 if only one is busy at any time.
 
-        The bounds ignore dependencies, so 1 may be out of reach; and a measured time outside of them gives a number
-        outside of 0 to 1. With one busy resource every order is perfect, and the answer is 1.
+        The bounds ignore dependencies, so 1 may be out of reach, and a measured time beyond them gives a result outside
+        0 to 1. With a single busy resource every order is perfect, and the result is 1.
         """
         range_s = self.sequential_s - self.parallel_s
         return (self.sequential_s - makespan_s) / range_s if range_s else 1.0
 
 
 class Worker:
-    """One worker that runs `graph` again and again, with times from `oracle`.
+    """One worker that runs `graph`, with times from `oracle`.
 
-    It has a processor, a channel that receives and a channel that sends; each takes one operation at a time and ends
-    what it began. A transfer that nothing waits for is sent, every other is received: the link is full duplex. Raises
-    UserError where the oracle gives an impossible time.
+    It has a processor, a receive channel and a send channel; each runs one operation at a time, without preemption. A
+    transfer that nothing waits for is sent, every other is received: the link is full duplex. Raises UserError if the
+    oracle gives an impossible time.
     """
 
     def __init__(self, graph: Graph, oracle: TimeOracle) -> None:
@@ -76,11 +76,11 @@ class Worker:
     def makespan_s(
         self, priorities: Mapping[str, float] | None = None, random: np.random.Generator | None = None
     ) -> float:
-        """Seconds from the start to the end of the last operation, by list scheduling.
+        """Return the seconds from the start to the end of the last operation, by list scheduling.
 
-        A resource that is free takes, of what is ready, the operation with the lowest number in `priorities` (by name).
-        Equals go in graph order, or with `random` in any order, which is TensorFlow without TicTac (section 3,
-        "Priority"). An operation without a number goes after those with one; the paper lets it go at any time.
+        A free resource takes the ready operation with the lowest number in `priorities` (by name). Equals go in graph
+        order or, with `random`, in random order, which is TensorFlow without TicTac (section 3, "Priority"). An
+        operation without a number goes after those with one; the paper lets it go at any time.
         """
         numbers = priorities or {}
         count = len(self._times)

@@ -1,13 +1,13 @@
-"""Trains a logistic regression on scikit-learn's digits and keeps its loss against time; computing is mostly sleeping.
+"""Trains a logistic regression on scikit-learn's digits and records loss against time; compute is mostly sleeping.
 
-Rule of this file: an ordinary training script, for workers in step or not. Each trains on its own share of the samples.
+Rule of this file: an ordinary training script, synchronous or asynchronous. Each worker has its own share of samples.
 The features are random cosines of the 64 pixels (Rahimi and Recht, Random features for large-scale kernel machines,
-2007), as many as the update is to be large: `features` x 10 weights. The loss is convex, as MLfabric's section 3.1 has
-it, and its weights begin with zeros.
+2007). Their number sets the size of an update: `features` x 10 weights. The loss is convex, as in MLfabric's section
+3.1; the weights start at zero.
 
-A computation lasts `compute_s`, and with a chance of `slow_chance` `slow_factor` times as long (MLfabric, section 7).
-What is really computed, and looking at the loss, is part of that time. Where workers are in step, their gradients are
-averaged, so a step is as many times as long as there are workers: a sample moves the weights by as much as without.
+A computation takes `compute_s` or, with probability `slow_chance`, `slow_factor` times as long (MLfabric, section 7).
+That includes the real computation and the recording of the loss. Synchronous workers average their gradients, so the
+learning rate is multiplied by the number of workers: a sample then moves the weights as far as without averaging.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from prophet_scheduler.lab.jobs.record import Convergence
 
 CLASSES = 10
 WIDTH = 4.0
-"""Width of the kernel that the features approximate, in pixels of 0 to 1 each."""
+"""Width of the kernel that the features approximate, on pixel values of 0 to 1."""
 LOOKED_AT = 256
-"""Number of samples in the recorded mean loss; the same samples on every worker."""
+"""Number of samples in the recorded mean loss, the same samples on every worker."""
 SLOW_STREAM = 2
 
 
 class Features:
-    """Random cosines of images: [n, 1, 8, 8] to [n, `count`]; the same ones on every worker."""
+    """Random cosine features of images, [n, 1, 8, 8] to [n, `count`]; the same on every worker."""
 
     def __init__(self, count: int) -> None:
         noise = torch.Generator().manual_seed(0)
@@ -48,7 +48,7 @@ class Features:
 
 
 def computing_s(compute_s: float, chance: float, factor: float, seed: int, rank: int) -> Iterator[float]:
-    """Yield the seconds of the computations of worker `rank`; a worker's draws do not depend on its speed."""
+    """Yield the seconds that each computation of worker `rank` takes; the draws do not depend on the worker's speed."""
     random = np.random.default_rng([seed, SLOW_STREAM, rank])
     while True:
         yield compute_s * (factor if random.random() < chance else 1.0)
@@ -86,7 +86,7 @@ def main() -> None:
         recorder.iteration_starts()
         due = time.monotonic() + next(computing)
         with torch.no_grad():
-            # The model is complete here in any case, since this iteration's gradients are computed from it.
+            # The model must be complete here anyway, since this iteration's gradients are computed from it.
             loss = nn.functional.cross_entropy(model(looked_at), their_labels)
         kept.keep(time.monotonic(), float(loss), None if rounds is None else rounds.version)
         chosen = torch.from_numpy(next(batch))
@@ -94,7 +94,7 @@ def main() -> None:
         loss = nn.functional.cross_entropy(called(inputs[chosen]), labels[chosen])
         recorder.backward_starts()
         if not apart:
-            _sleep_until(due)  # sleep before the gradient is computed, for it leaves at once
+            _sleep_until(due)  # before the gradient is computed, since it is sent at once
         loss.backward()  # type: ignore[no-untyped-call]
         _sleep_until(due)
         recorder.backward_ends()

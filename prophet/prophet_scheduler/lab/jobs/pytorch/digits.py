@@ -1,8 +1,8 @@
 """Trains a small network on scikit-learn's handwritten digits: real data, real gradients.
 
-Rule of this file: an ordinary training script. Every worker trains on its own share of the samples. From one seed the
-final weights are the same bits in every run with up to two workers, whatever schedules the transfers (the server adds
-gradients as they come, and only the sum of two does not depend on the order).
+Rule of this file: an ordinary training script. Every worker trains on its own share of the samples. With one seed and
+up to two workers, the final weights are bitwise the same in every run, however transfers are scheduled. (The server
+adds gradients in the order they arrive, and only a sum of two does not depend on that order.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rule of this file: an ordinary training script. The model has one module for each gradient of the profile, with a
 parameter of that size. Its forward sleeps as long as the layer took. Its backward sleeps until the gradient's
-generation time and hands over a prepared gradient, so gradients of one step of the stepwise pattern become available
-together. Whatever waits for parameters does so in front of a module, as in any PyTorch model.
+generation time and returns a prepared gradient, so the gradients of one step of the stepwise pattern become available
+together. Code that waits for parameters does so before a module's forward, as in any PyTorch model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prophet_scheduler.models.profiles import load_profile
 
 
 class _Compute(torch.autograd.Function):
-    """Identity on its input; the gradient of the weight is the layer's prepared one."""
+    """Identity on its input; the weight's gradient is the one prepared by the layer."""
 
     @staticmethod
     def forward(ctx: Any, flow: torch.Tensor, weight: torch.Tensor, layer: ReplayLayer) -> torch.Tensor:
@@ -39,7 +39,7 @@ class _Compute(torch.autograd.Function):
 
 
 class ReplayLayer(torch.nn.Module):
-    """Layer for one gradient of the profile: `weight` is float32 of its size, rounded down to whole elements."""
+    """Layer for one gradient of the profile; `weight` is float32 of that size, rounded down to whole elements."""
 
     def __init__(self, profile: GradientProfile, clock: ComputeClock, noise: torch.Generator) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class ReplayLayer(torch.nn.Module):
 
 
 class ReplayModel(torch.nn.Module):
-    """Model of the layers in forward order; `noise` makes this worker's gradients."""
+    """Model with the layers in forward order; `noise` generates this worker's gradients."""
 
     def __init__(self, profile: Profile, clock: ComputeClock, noise: torch.Generator) -> None:
         super().__init__()

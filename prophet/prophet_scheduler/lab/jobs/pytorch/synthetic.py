@@ -1,10 +1,10 @@
-"""Trains a ResNet on random images: real computing on data that says nothing.
+"""Trains a ResNet on random images: real compute on meaningless data.
 
-Rule of this file: an ordinary training script. One batch a worker, made once, so that nothing is measured but
-computing and the exchange. ResNet-18 and ResNet-50 have the shapes of He, Zhang, Ren and Sun, "Deep Residual Learning
+Rule of this file: an ordinary training script. Each worker makes one batch, once, so that only compute and the
+exchange are measured. ResNet-18 and ResNet-50 have the shapes of He, Zhang, Ren and Sun, "Deep Residual Learning
 for Image Recognition", CVPR 2016: table 1 (blocks of each stage), section 3.3 (projections where shapes change, option
 B) and 3.4 (batch normalisation after each convolution, no bias). In a bottleneck block the 3x3 convolution has the
-stride, as in Goyal et al. (2017). The number of parameters is that of models/zoo.
+stride, as in Goyal et al. (2017). The number of parameters equals that of models/zoo.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from prophet_scheduler.lab.jobs.record import Spec
 
 STAGES = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
 EXPANSION = {"resnet18": 1, "resnet50": 4}
-"""Channels that leave a block, as a multiple of those of its 3x3 convolutions."""
+"""Output channels of a block, as a multiple of the channels of its 3x3 convolutions."""
 
 
 class ResidualBlock(nn.Module):
-    """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 if `expansion` is above 1."""
+    """Residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1 if `expansion` is above 1."""
 
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
 
 
 def make_resnet(model: str, classes: int) -> nn.Module:
-    """Return `resnet18` or `resnet50`, for images of shape [n, 3, height, width] of 32 or more pixels a side."""
+    """Return `resnet18` or `resnet50`, for images [n, 3, height, width] with sides of at least 32 pixels."""
     expansion = EXPANSION[model]
     layers: list[nn.Module] = [convolution(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU()]
     layers.append(nn.MaxPool2d(3, stride=2, padding=1))

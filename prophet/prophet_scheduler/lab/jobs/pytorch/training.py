@@ -1,4 +1,4 @@
-"""Shared parts of the PyTorch job scripts: the training loop, and the record of a model at its end.
+"""Parts that the PyTorch job scripts share: the training loop and the record of the final model.
 
 Rule of this file: the order of marks, backward pass and step; each script has its own model, data and loss.
 """
@@ -16,16 +16,16 @@ from prophet_scheduler.lab.jobs.record import Spec
 
 
 def model_record(model: torch.nn.Module) -> tuple[dict[str, int], str]:
-    """Return (bytes of the parameters by name, in order, digest of their values), for the recorder.
+    """Return the parameters' sizes in bytes by name, in order, and a digest of their values.
 
-    Buffers are left out, because each worker has its own running means of batch normalisation.
+    Buffers are left out, since the running means of batch normalisation differ between workers.
     """
     weights = {name: parameter.detach().cpu().numpy() for name, parameter in model.named_parameters()}
     return {name: array.nbytes for name, array in weights.items()}, weights_sha256(weights)
 
 
 def accuracy(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of right predictions: the output has a score for each class in its last dimension."""
+    """Return the share of right predictions; the last dimension of the output has a score per class."""
     model.eval()
     with torch.no_grad():
         right: torch.Tensor = (model(inputs).argmax(-1) == labels).float()
@@ -41,10 +41,10 @@ def train(
     loss_of: Callable[[Any, int], torch.Tensor],
     schedule_of: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Train `model` for `spec.iterations`, with gradients clipped if the spec says so.
+    """Train `model` for `spec.iterations`, with gradient clipping if the spec asks for it.
 
-    `loss_of` gets the model as the exchange wraps it, and the number of the iteration from 0. `schedule_of` makes a
-    schedule of learning rates for the wrapped optimizer.
+    `loss_of` gets the model as wrapped by the exchange, and the iteration's number, from 0. `schedule_of` returns a
+    learning-rate schedule for the wrapped optimizer.
     """
     called, wrapped = exchange.distribute(model, optimizer)
     schedule = None if schedule_of is None else schedule_of(wrapped)
@@ -71,7 +71,7 @@ def run(
     job: Callable[[Spec, TorchJobExchange, Recorder], tuple[torch.nn.Module, float | None]],
     deterministic: bool = True,
 ) -> None:
-    """Run a script: `job` trains, and returns the model with its accuracy if it has one."""
+    """Run a script: `job` trains, then returns the model and its accuracy (None if it is not tested)."""
     options = arguments(description)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(deterministic)

@@ -1,9 +1,8 @@
-"""Trains a small transformer on made-up text: real computing, and what such jobs are made of.
+"""Trains a small transformer on made-up text: real compute, with the usual parts of such jobs.
 
-Rule of this file: an ordinary training script. AdamW, without decay for norms and biases; a learning rate that rises
-and falls again; gradients clipped by the norm of all of them, so that every update waits for every average. Every
-worker has sentences of its own. With up to two workers, and from one seed, the final weights are the same bits in every
-run.
+Rule of this file: an ordinary training script. It uses AdamW without weight decay for norms and biases, a learning rate
+that rises and then falls, and clipping by the norm of all gradients, so that every update waits for every average. Each
+worker has its own sentences. With one seed and up to two workers, the final weights are bitwise the same in every run.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
 from prophet_scheduler.lab.jobs.record import Spec
 
 LENGTH = 32
-"""Words read of a sentence; the model predicts the next one after each of them."""
+"""Number of input words per sentence; the model predicts the next word after each."""
 SHAPES = {"small": (2, 128, 256), "medium": (4, 256, 1000)}
-"""(layers, width, words of the language)."""
+"""(layers, width, vocabulary)."""
 WEIGHT_DECAY = 0.01
 TEST_SENTENCES = 64
 TEST_SEED = 1_000_000
@@ -31,17 +30,17 @@ TEST_SEED = 1_000_000
 
 
 class EncoderLayer(nn.TransformerEncoderLayer):
-    """One layer with its own `forward`, because torch.compile skips modules whose forward is torch's own."""
+    """Layer with its own `forward`, because torch.compile skips modules that use torch's."""
 
     def forward(self, src: torch.Tensor, *masks: Any, **options: Any) -> torch.Tensor:
         return super().forward(src, *masks, **options)
 
 
 class Transformer(nn.Module):
-    """A decoder that predicts the next word: `small` (1.9 MB) or `medium` (14.7 MB), for words of shape [n, LENGTH].
+    """Decoder that predicts the next word: `small` (1.9 MB) or `medium` (14.7 MB), for words of shape [n, LENGTH].
 
     Vaswani et al., "Attention Is All You Need", NeurIPS 2017, with learned positions and with norms before each part
-    instead of after it, as Xiong et al. (ICML 2020) advise. No dropout.
+    instead of after it, as Xiong et al. (ICML 2020) recommend. No dropout.
     """
 
     def __init__(self, layers: int, width: int, vocabulary: int) -> None:
@@ -81,7 +80,7 @@ def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimi
 
 
 def rate_of(step: int, rising: int) -> float:
-    """Return the share of the peak learning rate at step 0, 1, ...: Vaswani et al. 2017, section 5.3."""
+    """Return the share of the peak learning rate at a step, from 0 (Vaswani et al. 2017, section 5.3)."""
     number = step + 1
     return min(number / rising, math.sqrt(rising / number))
 

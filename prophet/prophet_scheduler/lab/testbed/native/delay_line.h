@@ -1,7 +1,7 @@
-// Frames on their way along one direction of a link: first in, first out, each due a fixed time after it came.
+// Frames in flight in one direction of a link: first in, first out, each due a fixed time after its arrival.
 //
-// Rule of this file: memory, order and arithmetic; the time is passed in, in nanoseconds of one clock. relay.cc has the
-// sockets and the clock.
+// Rule of this file: memory, order and arithmetic; the time is passed in, in nanoseconds of a single clock. relay.cc
+// has the sockets and the clock.
 #ifndef PROPHET_TESTBED_DELAY_LINE_H_
 #define PROPHET_TESTBED_DELAY_LINE_H_
 
@@ -16,9 +16,9 @@
 
 namespace prophet {
 
-// Largest piece that segmentation offload hands over, with its Ethernet and virtio headers.
+// Largest piece that segmentation offload hands over, with Ethernet and virtio headers.
 inline constexpr size_t kFrameBytes = 65536 + 256;
-// 20 ms of 9,000 bytes each at 14 Gbit/s; with large frames 270 MB. Frames beyond it are lost and counted.
+// 20 ms of 9,000-byte frames at 14 Gbit/s, or 270 MB of the largest frames. More frames are dropped and counted.
 inline constexpr size_t kMostFrames = 4096;
 
 using Buffer = std::unique_ptr<char[]>;
@@ -33,7 +33,7 @@ class DelayLine {
  public:
   explicit DelayLine(int64_t delay_ns) : delay_ns_(delay_ns) {}
 
-  // Room for one frame of kFrameBytes: the buffer returned last, which the processor's caches may still hold.
+  // Returns a buffer of kFrameBytes: the one given back last, which may still be in the CPU's caches.
   Buffer buffer() {
     if (spare_.empty()) return Buffer(new char[kFrameBytes]);
     Buffer last = std::move(spare_.back());
@@ -44,12 +44,12 @@ class DelayLine {
 
   bool full() const { return waiting_.size() >= kMostFrames; }
   void add(Buffer bytes, size_t size, int64_t arrived_ns) {
-    // No frame overtakes another, whatever their stamps say.
+    // No frame overtakes another, whatever their timestamps.
     last_due_ns_ = std::max(last_due_ns_, arrived_ns + delay_ns_);
     waiting_.push_back({std::move(bytes), size, last_due_ns_});
   }
 
-  // Number of due frames among the first `most`; due frames come first.
+  // Number of frames that are due, at most `most`; due frames are at the front.
   size_t due(int64_t now_ns, size_t most) const {
     size_t count = 0;
     while (count < std::min(most, waiting_.size()) && waiting_[count].due_ns <= now_ns) ++count;
@@ -71,7 +71,7 @@ class DelayLine {
   std::vector<Buffer> spare_;
 };
 
-// Lateness of sent frames: exact in mean and maximum, percentiles to a power of the square root of two.
+// Lateness of sent frames: exact mean and maximum, percentiles rounded up to a power of about the square root of two.
 class Lateness {
  public:
   void add(int64_t late_ns) {
@@ -85,7 +85,7 @@ class Lateness {
   uint64_t count() const { return count_; }
   int64_t max_ns() const { return max_ns_; }
   int64_t mean_ns() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<int64_t>(count_); }
-  // Upper bound of the lateness of `share` of all frames.
+  // Upper bound on the lateness of this share of all frames.
   int64_t percentile_ns(double share) const {
     uint64_t seen = 0;
     int64_t bound = kFirst_ns;
@@ -100,7 +100,7 @@ class Lateness {
   static constexpr int64_t kFirst_ns = 1000;
   static int64_t next(int64_t bound) { return bound + bound * 53 / 128; }
 
-  std::array<uint64_t, 48> bins_{};  // up to 16 s
+  std::array<uint64_t, 48> bins_{};  // up to 12 s
   uint64_t count_ = 0;
   int64_t sum_ns_ = 0, max_ns_ = 0;
 };

@@ -1,18 +1,18 @@
-// The delay of a link: takes Ethernet frames from either of two interfaces and sends them from the other one, a fixed
-// time after they came.
+// The delay of a link: receives Ethernet frames on either of two interfaces and sends them from the other, a fixed time
+// after their arrival.
 //
 // Rule of this file: sockets, the clock and the counters; delay_line.h has the waiting frames.
 //
-// Packet sockets are on the ends of two veth pairs, so the relay needs only CAP_NET_RAW in the network namespace. A
-// frame comes and leaves with its virtio header (PACKET_VNET_HDR): large frames of segmentation offload and frames
-// without a checksum yet pass unchanged, 64 KiB in one piece, and cost as much as a small one.
+// The relay has packet sockets on the ends of two veth pairs, so it needs only CAP_NET_RAW in the network namespace.
+// Frames keep their virtio headers (PACKET_VNET_HDR): large frames of segmentation offload and frames whose checksum is
+// still missing pass unchanged, up to 64 KiB in one piece, at the cost of a small frame.
 //
-// The delay counts from the kernel's own stamp of the arrival (SO_TIMESTAMPNS), so waking up late for a frame costs
-// nothing if it is before the frame is due. The relay waits in ppoll without slack and never polls in a loop.
+// The delay counts from the kernel's arrival timestamp (SO_TIMESTAMPNS), so waking up late costs nothing if the frame
+// is not due yet. The relay waits in ppoll without timer slack and never busy-polls.
 //
-// Standard input is the owner: a byte asks for a line of JSON about the time since the last one. The end of input ends
-// the relay, so it cannot outlive its owner. A frame that it cannot pass on unchanged ends it as well, with a line on
-// standard error: a link that changes its frames is worse than none.
+// The owner controls the relay through standard input: a byte requests a line of JSON about the time since the last
+// one. When standard input closes, the relay exits, so it cannot outlive its owner. It also exits, with a line on
+// standard error, if it cannot pass on a frame unchanged: a link that changes frames is worse than none.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -46,8 +46,8 @@ using prophet::Frame;
 using prophet::kFrameBytes;
 using prophet::Lateness;
 
-constexpr size_t kBatch = 32;               // frames a system call
-constexpr int kSocketBytes = 64 << 20;      // for frames that come while the relay waits for a processor
+constexpr size_t kBatch = 32;               // frames per system call
+constexpr int kSocketBytes = 64 << 20;      // for frames that arrive while the relay waits for a CPU
 constexpr int64_t kSecond_ns = 1000000000;  // nanoseconds
 constexpr int kNoError = 0;
 constexpr size_t kVirtioHeaderBytes = 10;  // struct virtio_net_hdr, whose header file is not C++
@@ -68,14 +68,14 @@ bool option(int socket, int level, int name, int value) {
   return setsockopt(socket, level, name, &value, sizeof value) == 0;
 }
 
-// A packet socket that receives nothing yet.
+// Returns a packet socket that is not bound yet and receives nothing.
 int open_socket() {
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
   if (fd < 0) fail("no packet socket (CAP_NET_RAW, CONFIG_PACKET)");
   if (!option(fd, SOL_PACKET, PACKET_VNET_HDR, 1)) fail("PACKET_VNET_HDR");
   if (!option(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)) fail("PACKET_IGNORE_OUTGOING (Linux 4.20)");
   if (!option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1)) fail("SO_TIMESTAMPNS");
-  // Only root of the machine may exceed its limits.
+  // Only the machine's root may exceed the limits of socket buffers.
   if (!option(fd, SOL_SOCKET, SO_RCVBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
   if (!option(fd, SOL_SOCKET, SO_SNDBUFFORCE, kSocketBytes)) option(fd, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
   return fd;
@@ -99,7 +99,7 @@ class End {
   int fd() const { return fd_; }
   const std::string& interface() const { return interface_; }
 
-  // Frames since the last call that found the socket full.
+  // Number of frames since the last call that the kernel dropped because the socket was full.
   uint64_t dropped() {
     tpacket_stats counts{};
     socklen_t size = sizeof counts;
@@ -126,7 +126,7 @@ class Way {
 
   int64_t next_due_ns() const { return line_.next_due_ns(); }
 
-  // Takes in one batch of frames at most, so that the other direction has its turn; ppoll returns at once for the rest.
+  // Receives at most one batch of frames, to let the other direction proceed; ppoll returns at once for the rest.
   void receive(Counts& counts) {
     std::array<mmsghdr, kBatch> messages{};
     std::array<iovec, kBatch> parts;
@@ -152,7 +152,7 @@ class Way {
         ++counts.dropped;
         continue;
       }
-      // The wall clock may be set in between; a stamp is never in the future, and at most a second old.
+      // The wall clock may have been set in between, so bound the timestamp: not in the future, at most a second old.
       const int64_t stamp_ns = stamp(messages[place].msg_hdr) + offset_ns;
       const int64_t arrived_ns = std::clamp(stamp_ns, now_ns - kSecond_ns, now_ns);
       line_.add(std::move(slots_[place].buffer), messages[place].msg_len, arrived_ns);
@@ -173,7 +173,7 @@ class Way {
       const int gone = sendmmsg(to_.fd(), messages.data(), static_cast<unsigned>(due), 0);
       if (gone < 0) {
         if (errno == EINTR) continue;
-        // The far end had no room, like a full switch.
+        // The far end's buffer is full: drop the frame, as a full switch would.
         if (errno != ENOBUFS) {
           fail("sending " + std::to_string(line_.frame(0).size) + " bytes to " + to_.interface());
         }
@@ -196,7 +196,7 @@ class Way {
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control;
   };
 
-  // The kernel's stamp of the arrival, by the wall clock; without one, a stamp in the future, which counts as now.
+  // The kernel's arrival timestamp, on the wall clock; if there is none, a time in the future, which counts as now.
   static int64_t stamp(msghdr& header) {
     for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
       if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SO_TIMESTAMPNS) continue;
@@ -213,7 +213,7 @@ class Way {
   std::array<Slot, kBatch> slots_;
 };
 
-// Takes priority over everything else on its processor, like a network card, or as much priority as is allowed.
+// Takes real-time priority, since a network card does not wait either; if not allowed, raises priority, returns false.
 bool take_precedence() {
   prctl(PR_SET_TIMERSLACK, 1);
   sched_param first{};
@@ -296,12 +296,12 @@ int with_status(Work&& work) {
 
 extern "C" {
 
-// Passes frames between two interfaces of this network namespace until standard input ends; returns an exit status.
+// Relays frames between two interfaces of this network namespace until standard input closes; returns an exit status.
 __attribute__((visibility("default"))) int prophet_relay(const char* near, const char* far, double delay_s) {
   return with_status([&] { relay(near, far, delay_s); });
 }
 
-// Returns an exit status: 0 if this kernel lets this process run a relay.
+// Returns an exit status: 0 if the kernel lets this process run a relay.
 __attribute__((visibility("default"))) int prophet_relay_try() {
   return with_status([] { close(open_socket()); });
 }

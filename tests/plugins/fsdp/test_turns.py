@@ -1,0 +1,105 @@
+"""FSDP2's own collectives have turns, and the faster of the two has the model in the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prophet_fsdp.turns import BEFORE, FIRST, LENGTH, TURNS, Turns
+from support.programs import clean_environ, torchrun_variables
+from tools.ports import free_port
+
+CASE = Path(__file__).with_name("turns_case.py")
+LIMIT_S = 120.0
+ITERATIONS = BEFORE + 2 * TURNS * LENGTH + 5
+
+
+def whose(late_s: Sequence[float], own_s: Sequence[float], peer: Sequence[float] = ()) -> str:
+    """Return whose collectives each iteration uses: P for Prophet's, o for FSDP2's own. Iterations take the seconds of
+    the two in turn. `peer` has what another rank measures; without it there is this rank alone.
+    """
+    turns, now, used = Turns(possible=True), 0.0, ""
+    late, own = cycle(late_s), cycle(own_s)
+    for _ in range(ITERATIONS):
+        used += "o" if turns.own else "P"
+        now += next(own) if turns.own else next(late)
+        if turns.iteration_ends(now):
+            turns.decide([turns.measured, *([peer] if peer else [])])
+    assert turns.settled
+    return used
+
+
+def test_one_turn_is_enough_where_all_iterations_show_the_same() -> None:
+    before, turn = "P" * BEFORE, "o" * LENGTH
+    assert whose([1.0, 1.1], [1.2, 1.3]) == (before + turn).ljust(ITERATIONS, "P")
+    assert whose([1.0, 1.1], [0.8, 0.9]) == (before + turn).ljust(ITERATIONS, "o")
+
+
+@pytest.mark.parametrize(("own_s", "kept"), [([0.8, 1.05, 1.05], "P"), ([0.95, 0.95, 1.3], "o")])
+def test_where_they_are_close_medians_decide_after_the_last_turn(own_s: Sequence[float], kept: str) -> None:
+    turns = "o" * LENGTH + ("P" * LENGTH + "o" * LENGTH) * (TURNS - 1)
+    assert whose([1.0], own_s) == ("P" * BEFORE + turns).ljust(ITERATIONS, kept)
+
+
+def test_all_ranks_count() -> None:
+    assert whose([1.0], [0.9], peer=(1.5, 1.0, -1.0)).endswith("P" * LENGTH), "0.9 and 1.5 s are more than 1.0 and 1.0"
+    assert whose([1.0], [0.9], peer=(1.0, 1.05, 0.0)).count("o") > LENGTH * TURNS, "the peer is not sure"
+
+
+def test_a_job_s_first_iterations_and_the_first_of_a_turn_are_not_measured() -> None:
+    turns, now = Turns(possible=True), 0.0
+    for ended in range(BEFORE + LENGTH):
+        now += 9.0 if ended < FIRST or ended == BEFORE else 2.0 if turns.own else 1.0
+        decides = turns.iteration_ends(now)
+    assert decides and turns.measured == (2.0, 1.0, -1.0)
+    assert turns.words == f"FSDP2 without Prophet took 2 s (median of {LENGTH - 1} iterations)"
+
+
+def test_a_model_that_may_not_try_them_keeps_prophets() -> None:
+    turns = Turns(possible=False)
+    assert not any(turns.iteration_ends(float(now)) or turns.own for now in range(ITERATIONS))
+    assert turns.words == "not known what FSDP2 takes without Prophet"
+
+
+@pytest.mark.parametrize("own_s", [0.5, 2.0])
+def test_a_job_goes_on_with_what_was_faster(own_s: float, tmp_path: Path) -> None:
+    port = free_port()
+    told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_QUIET": "0"}
+    told["GLOO_SOCKET_IFNAME"] = "lo"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-P", str(CASE), "1.0", str(own_s)],
+            env=clean_environ() | told | torchrun_variables(rank, 2, port),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    statuses = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("status*.json"))]
+    (owned, first), (owned_too, second) = said
+    assert owned == owned_too and "Prophet:" not in second
+    if own_s > 1:
+        assert int(owned) == LENGTH
+        assert [status["given_back"] for status in statuses] == ["", ""]
+        assert "FSDP2 without Prophet took 2 s (median of 3 iterations)" in first
+    else:
+        assert int(owned) > 2 * LENGTH
+        assert all("0.5 s with them and 1 s under Prophet" in status["given_back"] for status in statuses)
+        assert "has FSDP2's own collectives from now on: an iteration takes 0.5 s" in first
+        assert "FSDP2 then went on without Prophet, which was faster" in first

@@ -1,0 +1,43 @@
+"""A rank of an FSDP2 job of two, in which iterations take a made-up time: python turns_case.py PROPHET_S OWN_S.
+
+It prints how many iterations FSDP2's own collectives had.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from prophet_fsdp.turns import Turns
+
+ITERATIONS = 50
+
+_ends = Turns.iteration_ends
+_clock = _owned = 0.0
+
+
+def _slowed(self: Turns, now: float) -> bool:
+    global _clock, _owned
+    _clock += float(sys.argv[1 + self.own])
+    _owned += self.own
+    return _ends(self, _clock)
+
+
+Turns.iteration_ends = _slowed  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+    for module in (*model, model):
+        fully_shard(module)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(ITERATIONS):
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(int(_owned))
+    dist.destroy_process_group()
